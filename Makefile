@@ -1,0 +1,50 @@
+# Everything starts from nothing: each command first makes sure that .venv is there and up to date.
+
+BIN := .venv/bin
+MINUTES ?= 10
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint format bench soak demo lock clean
+
+help: ## list the commands
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+
+setup: ## make .venv with all that is pinned (every other command does this first)
+	@tools/setup
+
+run: setup ## serve the pair of namespaces
+	@echo "make run will serve a pair of namespaces, contoso (AMQP 5672, AMQPS 5671, HTTP 5300, HTTPS 5443) and"
+	@echo "contoso-backup (5673, 5674, 5301, 5444), and the portal (8080), and print their connection strings."
+	@echo "The server is not part of this version yet: nothing was started."
+
+test: lint ## check style, types and import rules, then run all tests
+	$(BIN)/pytest -n auto
+
+lint: setup ## check style, types and import rules
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## put the code in the one format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: setup ## measure the engine beside another one
+	$(BIN)/python bench/run.py
+
+soak: setup ## try mutated input for MINUTES minutes (10 unless told)
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+
+demo: setup ## show an outage from end to end
+	@echo "make demo will start the pair, send, stop the primary, show the sends parked in backlog queues of the secondary,"
+	@echo "start the primary again, and show the syphon bringing every message back. The pair is not part of this version"
+	@echo "yet: nothing was started."
+
+lock: setup ## pin the newest versions in requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade --generate-hashes \
+		--no-config --quiet --custom-compile-command "make lock" --output-file requirements.lock
+
+clean: ## remove all that these commands made
+	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist src/twinbus.egg-info
+	find src tests -name __pycache__ -prune -exec rm -rf {} +
