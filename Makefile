@@ -24,7 +24,7 @@ lint: setup ## check style, types and import rules
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 format: setup ## put the code in the one format
 	$(BIN)/ruff check --fix

@@ -1,0 +1,39 @@
+"""requirements.lock pins everything, and anyone can use it: no address of a registry, no path of a machine."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LOCK = (ROOT / "requirements.lock").read_text()
+# An entry is a line that starts with a name, and the lines that it goes on in.
+ENTRIES = re.findall(r"^[a-z].*(?:\n[ \t]+.*)*", LOCK, flags=re.MULTILINE)
+
+
+def name_of(requirement: str) -> str:
+    return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0].lower().replace("_", "-")
+
+
+@pytest.mark.parametrize("entry", [pytest.param(entry, id=name_of(entry)) for entry in ENTRIES])
+def test_every_entry_has_one_version_and_its_hashes(entry: str) -> None:
+    assert re.match(r"[a-z0-9-]+==[^ ]+ (; .* )?\\\n +--hash=sha256:[0-9a-f]{64}\b", entry)
+
+
+def test_nothing_else_is_in_the_lock() -> None:
+    rest = LOCK
+    for entry in ENTRIES:
+        rest = rest.replace(entry, "", 1)
+    assert [line for line in rest.splitlines() if line and not line.lstrip().startswith("#")] == []
+
+
+def test_no_addresses_and_no_paths() -> None:
+    assert "://" not in LOCK
+    assert not re.search(r"(^|[\s=@])(file:|\.{0,2}/)", LOCK)
+
+
+def test_all_that_the_project_asks_for_is_locked() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = {name_of(requirement) for requirement in project["dependencies"] + project["optional-dependencies"]["dev"]}
+    assert wanted <= {name_of(entry) for entry in ENTRIES}
