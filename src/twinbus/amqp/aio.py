@@ -1,0 +1,268 @@
+"""The engine on asyncio sockets, for both roles: accept or connect, feed, flush.
+
+    listener = await listen(Handler, make_connection, host="127.0.0.1", port=0)
+    peer = await connect(Handler, connection, host="localhost", port=5672)
+
+A `Handler` is the program: it gets the events of one connection and answers by the engine's methods; what they queue
+goes out in one write when the handler returns. Who answers later (after a commit, from a timer) calls
+`peer.flush_soon()`.
+
+Owns: sockets, timers and back-pressure. Knows nothing of the protocol: that is `connection`'s, which never sees a
+socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from twinbus.amqp.errors import CONNECTION_FORCED, INTERNAL_ERROR, LocalError
+from twinbus.amqp.performatives import Error
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Sequence
+
+    from twinbus.amqp.connection import Connection
+    from twinbus.amqp.events import Event
+
+log: Final = logging.getLogger(__name__)
+
+WRITE_HIGH_WATER: Final = 1_048_576
+"""Bytes the socket has not taken yet, above which the handler should send no more messages."""
+UNANSWERED_HIGH_WATER: Final = 33_554_432
+"""Bytes of messages the handler has not answered yet, above which a server stops reading from that peer."""
+TLS_HANDSHAKE_TIMEOUT_S: Final = 20.0
+
+
+class Handler(Protocol):
+    """A program's side of one connection."""
+
+    def on_events(self, events: Sequence[Event]) -> None:
+        """Take what the peer did. The last event of all is ConnectionClosed or SaslFailed."""
+
+    def on_writable(self) -> None:
+        """The socket takes data again after `peer.is_writable` was False."""
+
+
+class Peer(asyncio.Protocol):
+    """One socket with the connection that runs over it."""
+
+    def __init__(
+        self,
+        make_handler: Callable[[Peer], Handler],
+        connection: Connection,
+        on_lost: Callable[[Peer], None] | None = None,
+    ) -> None:
+        """`on_lost` is told when the socket is gone."""
+        self.connection = connection
+        self.is_writable = True
+        self.lost = asyncio.get_running_loop().create_future()
+        """Done when the socket is gone."""
+        self._handler = make_handler(self)
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._flush_is_due = False
+        self._reading_is_paused = False
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        """The socket's transport, for its addresses and certificates."""
+        if self._transport is None:
+            raise LocalError("not connected yet")
+        return self._transport
+
+    # --- asyncio calls these ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Speak first if the engine has something to say (a client has)."""
+        self._transport = cast("asyncio.Transport", transport)  # a socket has no other; uvloop's is no subclass of it
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        self._timer = self._loop.call_later(self.connection.tick_interval_s, self._tick)
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the engine, let the handler answer, and send all answers in one write."""
+        connection = self.connection
+        self._handle(connection.receive_data(data, now=self._loop.time()))
+        while connection.has_held_input:
+            self._handle(connection.receive_data(b"", now=self._loop.time()))
+        self.flush()
+
+    def pause_writing(self) -> None:
+        """The socket is full. A server reads no more either, so that what it owes its peer stays bounded."""
+        self.is_writable = False
+        self._balance_reading()
+
+    def resume_writing(self) -> None:
+        """The socket takes data again."""
+        self.is_writable = True
+        self._balance_reading()
+        self._guard(self._handler.on_writable)
+        self.flush_soon()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Tell the handler, which hears ConnectionClosed in every case."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.is_writable = False
+        self._handle(self.connection.receive_eof())
+        if not self.lost.done():
+            self.lost.set_result(None)
+        if self._on_lost is not None:
+            self._on_lost(self)
+
+    # --- the program calls these --------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Send what is queued now."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        data = self.connection.data_to_send()
+        if data:
+            transport.write(data)
+        if self.connection.is_finished:
+            transport.close()
+        else:
+            self._balance_reading()
+
+    def flush_soon(self) -> None:
+        """Send what is queued at the end of this turn of the loop: many answers, one write."""
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self._flush_due)
+
+    def close(self, error: Error | None = None) -> None:
+        """Close in good order; the socket follows when the peer has answered, or has not in time."""
+        if not self.connection.is_finished:
+            try:
+                self.connection.close(error)
+            except LocalError:  # before open there is nothing to close, after close nothing more
+                if self._transport is not None and not self.connection.is_closing:
+                    self._transport.abort()
+                return
+            self.flush()
+
+    def abort(self) -> None:
+        """Drop the socket at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _handle(self, events: list[Event]) -> None:
+        if events:
+            self._guard(self._handler.on_events, events)
+
+    def _guard(self, call: Callable[..., None], *arguments: object) -> None:
+        """A fault of the handler's costs its own connection, and nobody else's."""
+        try:
+            call(*arguments)
+        except Exception:
+            log.exception("the handler of %r failed: the connection is closed", self.connection)
+            self.close(Error(condition=INTERNAL_ERROR, description="internal error"))
+
+    def _flush_due(self) -> None:
+        self._flush_is_due = False
+        self.flush()
+
+    def _tick(self) -> None:
+        self._handle(self.connection.tick(self._loop.time()))
+        self.flush()
+        self._timer = self._loop.call_later(self.connection.tick_interval_s, self._tick)
+
+    def _balance_reading(self) -> None:
+        # Only a server pauses: if both ends did, each could wait for the other to read.
+        if self.connection.is_client or self._transport is None or self._transport.is_closing():
+            return
+        pause = not self.is_writable or self.connection.unanswered_bytes > UNANSWERED_HIGH_WATER
+        if pause and not self._reading_is_paused:
+            self._transport.pause_reading()
+        elif self._reading_is_paused and not pause:
+            self._transport.resume_reading()
+        self._reading_is_paused = pause
+
+
+class Listener:
+    """A listening socket and the peers that came through it."""
+
+    def __init__(self, max_connections: int) -> None:
+        """Made by `listen`."""
+        self.peers: set[Peer] = set()
+        self.max_connections = max_connections
+        self._server: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        assert self._server is not None  # listen() has set it
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def close(self, *, grace_s: float = 5.0) -> None:
+        """Accept no more, close every connection in good order, and drop those that do not answer in time."""
+        assert self._server is not None  # listen() has set it
+        self._server.close()
+        leaving = list(self.peers)
+        for peer in leaving:
+            peer.close(Error(condition=CONNECTION_FORCED, description="the server is stopping"))
+        if leaving:
+            await asyncio.wait([peer.lost for peer in leaving], timeout=grace_s)
+        for peer in list(self.peers):
+            peer.abort()
+        await self._server.wait_closed()
+
+    def admit(self, make_handler: Callable[[Peer], Handler], make_connection: Callable[[float], Connection]) -> Peer:
+        """A peer for a socket that was just accepted; one too many is dropped at once."""
+        peer = Peer(make_handler, make_connection(asyncio.get_running_loop().time()), self.peers.discard)
+        if len(self.peers) >= self.max_connections:
+            log.warning("%d connections, the limit: one more was refused", self.max_connections)
+            asyncio.get_running_loop().call_soon(peer.abort)
+        else:
+            self.peers.add(peer)
+        return peer
+
+
+async def listen(
+    make_handler: Callable[[Peer], Handler],
+    make_connection: Callable[[float], Connection],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    tls: ssl.SSLContext | None = None,
+    max_connections: int = 10_000,
+) -> Listener:
+    """Serve: each accepted socket gets a connection made for it, given the time, and a handler."""
+    listener = Listener(max_connections)
+    loop = asyncio.get_running_loop()
+    listener._server = await loop.create_server(  # noqa: SLF001  # two halves of one thing
+        lambda: listener.admit(make_handler, make_connection),
+        host,
+        port,
+        ssl=tls,
+        ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S if tls is not None else None,
+        backlog=1024,
+    )
+    return listener
+
+
+async def connect(
+    make_handler: Callable[[Peer], Handler],
+    make_connection: Callable[[float], Connection],
+    *,
+    host: str,
+    port: int,
+    tls: ssl.SSLContext | None = None,
+    timeout_s: float = 20.0,
+) -> Peer:
+    """Connect. The peer is there when the socket (and TLS) is; ConnectionOpened tells when AMQP is."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(timeout_s):
+        _, peer = await loop.create_connection(
+            lambda: Peer(make_handler, make_connection(loop.time())), host, port, ssl=tls
+        )
+    return peer

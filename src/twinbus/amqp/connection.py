@@ -1,0 +1,581 @@
+"""The connection: bytes in, events out; methods in, bytes out. No sockets, no clock: time is handed in.
+
+    connection = Connection.server(Settings(container_id="contoso"), now=clock())
+    for event in connection.receive_data(data, now=clock()): ...   # answer by methods of connection, session and link
+    socket.send(connection.data_to_send())
+
+Whatever the peer sends, `receive_data` raises nothing: a broken rule is answered with the right error by a detach, an
+end or a close, and told as an event. When `is_finished`, send what is left and close the socket.
+
+Owns: headers, the SASL layer, open and close, channels, time-outs, and the loop that takes frames apart.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from twinbus.amqp.errors import (
+    CONNECTION_FORCED,
+    FRAME_SIZE_TOO_SMALL,
+    FRAMING_ERROR,
+    ILLEGAL_STATE,
+    INVALID_FIELD,
+    NOT_IMPLEMENTED,
+    RESOURCE_LIMIT_EXCEEDED,
+    AmqpError,
+    DecodeError,
+    LocalError,
+    SessionViolation,
+    Violation,
+)
+from twinbus.amqp.events import ConnectionClosed, ConnectionOpened, SaslFailed, SessionBegun
+from twinbus.amqp.frames import (
+    AMQP_FRAME,
+    AMQP_HEADER,
+    DATA_OFFSET,
+    FRAME_HEADER,
+    HEADER_SIZE,
+    HEARTBEAT,
+    SASL_FRAME,
+    SASL_HEADER,
+    frame,
+    read_performative,
+)
+from twinbus.amqp.hot import TRANSFER
+from twinbus.amqp.performatives import Attach, Begin, Close, Detach, Disposition, End, Error, Flow, Open, Transfer
+from twinbus.amqp.sasl import (
+    ALL_MECHANISMS,
+    SaslChallenge,
+    SaslCode,
+    SaslLayer,
+    SaslMechanisms,
+    SaslOutcome,
+    SaslResponse,
+)
+from twinbus.amqp.session import Session
+from twinbus.amqp.settings import SMALLEST_MAX_FRAME_SIZE
+from twinbus.amqp.states import (
+    CONNECTION_TRANSITIONS,
+    SESSION_TRANSITIONS,
+    ConnectionState,
+    SaslState,
+    SessionState,
+    Step,
+)
+
+if TYPE_CHECKING:
+    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.events import DeliveriesReceived, Event
+    from twinbus.amqp.sasl import Credentials
+    from twinbus.amqp.settings import Settings
+
+STEPS: Final[dict[type[Composite], Step]] = {
+    Open: Step.OPEN,
+    Begin: Step.BEGIN,
+    Attach: Step.ATTACH,
+    Flow: Step.FLOW,
+    Transfer: Step.TRANSFER,
+    Disposition: Step.DISPOSITION,
+    Detach: Step.DETACH,
+    End: Step.END,
+    Close: Step.CLOSE,
+}
+
+_SMALL_DESCRIPTOR: Final = b"\x00\x53"
+"""How nearly every frame's performative starts: described, by a small number."""
+_MAX_DESCRIPTION: Final = 200
+_ALMOST: Final = 0.9
+"""A timer that fires a little early must not cost a whole interval."""
+
+
+class Connection:
+    """Our end of a connection."""
+
+    def __init__(self, settings: Settings, sasl: SaslLayer | None, *, is_client: bool, now: float) -> None:
+        """Use `Connection.client` or `Connection.server`."""
+        self.settings = settings
+        self.limits = settings.limits
+        self.is_client = is_client
+        self.sasl = sasl
+        self.local_state = ConnectionState.START
+        self.remote_state = ConnectionState.START
+        self.remote_open: Open | None = None
+        self.remote_max_frame_size = SMALLEST_MAX_FRAME_SIZE
+        self.sessions: dict[int, Session] = {}
+        """By our channel."""
+        self.link_count = 0
+        self.unanswered_bytes = 0
+        """Of messages that the program has not said anything of; what a server watches to slow its peers down."""
+        self.is_finished = False
+        """Nothing more will come or go: close the socket once `data_to_send` is empty."""
+        self._by_remote_channel: dict[int, Session] = {}
+        self._ended_channels: set[int] = set()
+        self._assembling_bytes = 0
+        self.low_sessions: set[Session] = set()
+        """Sessions whose incoming window is to be reopened with the next bytes."""
+        self._expects_header = True
+        self._in_sasl = False
+        self._held: list[bytes] = []
+        self._held_size = 0
+        self._needed = 0
+        """Bytes held must become so many before reading on makes sense."""
+        self._output: list[bytes] = []
+        self._is_dropped = False
+        self._last_received = self._last_tick = self._started = now
+        self._has_sent = False
+        self._heartbeat_interval = 0.0
+        self._closing_since: float | None = None
+
+    @property
+    def is_closing(self) -> bool:
+        """We have sent close."""
+        return self.local_state is ConnectionState.CLOSED
+
+    @classmethod
+    def client(cls, settings: Settings, credentials: Credentials | None, *, now: float) -> Connection:
+        """The end that connects: it speaks first. Without credentials there is no SASL layer at all."""
+        sasl = SaslLayer.client(credentials, settings.hostname) if credentials is not None else None
+        connection = cls(settings, sasl, is_client=True, now=now)
+        if sasl is not None:
+            connection.write(SASL_HEADER)
+        else:
+            connection._send_header()
+            connection._send_open()
+        return connection
+
+    @classmethod
+    def server(
+        cls,
+        settings: Settings,
+        *,
+        now: float,
+        mechanisms: tuple[str, ...] = ALL_MECHANISMS,
+        require_sasl: bool = True,
+    ) -> Connection:
+        """The end that was connected to. Without `require_sasl` a peer may leave the SASL layer out."""
+        return cls(settings, SaslLayer.server(mechanisms, is_required=require_sasl), is_client=False, now=now)
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.settings.container_id} {self.local_state.name}/{self.remote_state.name}>"
+
+    # --- bytes in -----------------------------------------------------------------------------------------------------
+
+    def receive_data(self, data: bytes, *, now: float) -> list[Event]:
+        """What the peer's bytes mean. Raises nothing, whatever they are."""
+        events: list[Event] = []
+        if self.is_finished:
+            return events
+        self._last_received = now
+        if self._held:
+            self._held.append(data)
+            self._held_size += len(data)
+            if self._held_size < self._needed:
+                return events
+            data = b"".join(self._held)
+            self._held.clear()
+        try:
+            at = self._consume(data, events)
+        except Violation as violation:
+            self._fail(violation, events)
+        except (IndexError, struct.error):
+            self._fail(DecodeError("a frame whose contents run past its end"), events)
+        except AmqpError as error:  # an answer of ours that does not fit the peer's frames
+            self._fail(Violation(FRAME_SIZE_TOO_SMALL, str(error)[:_MAX_DESCRIPTION]), events)
+        else:
+            self._hold(data[at:], events)
+        return events
+
+    @property
+    def has_held_input(self) -> bool:
+        """Input that could not be read before the program answered; now it has: call `receive_data(b"")`."""
+        return bool(self._held) and not self._needed and not self._awaits_program
+
+    @property
+    def _awaits_program(self) -> bool:
+        return self._in_sasl and self.sasl is not None and self.sasl.awaits_program
+
+    def _hold(self, rest: bytes, events: list[Event]) -> None:
+        if not rest or self.is_finished:
+            self._needed = 0
+            return
+        self._held.append(rest)
+        self._held_size = len(rest)
+        if self._awaits_program:
+            self._needed = 0
+            if len(rest) > self.limits.max_pipelined_bytes:
+                message = f"more than {self.limits.max_pipelined_bytes} bytes ahead of the answer to SASL"
+                self._fail(Violation(RESOURCE_LIMIT_EXCEEDED, message), events)
+
+    def _consume(self, data: bytes, events: list[Event]) -> int:
+        """Read every whole frame of `data`; where the rest starts. `_needed` is how long the rest must become."""
+        at, end = 0, len(data)
+        batch: DeliveriesReceived | None = None
+        max_frame_size = self.limits.max_frame_size
+        by_channel = self._by_remote_channel
+        unpack = FRAME_HEADER.unpack_from
+        while end - at >= HEADER_SIZE:
+            if self._expects_header:
+                self._receive_header(data[at : at + HEADER_SIZE], events)
+                at += HEADER_SIZE
+                if self.is_finished:
+                    return end
+                continue
+            size, offset, frame_type, channel = unpack(data, at)
+            if size > max_frame_size or size < HEADER_SIZE:
+                raise _bad_frame_size(size, max_frame_size)
+            stop = at + size
+            if stop > end:
+                self._needed = size
+                return at
+            body = at + offset * 4
+            if offset < DATA_OFFSET or body > stop:
+                raise Violation(FRAMING_ERROR, f"a data offset of {offset} words in a frame of {size} bytes")
+            if self._in_sasl or frame_type != AMQP_FRAME:
+                if self._awaits_program:
+                    return at
+                self._receive_sasl(data, body, stop, frame_type, events)
+            elif body < stop:
+                code = data[body + 2] if data[body : body + 2] == _SMALL_DESCRIPTOR else None
+                session = by_channel.get(channel)
+                if code == TRANSFER and session is not None and not session.is_dropped and not self._is_dropped:
+                    try:
+                        batch = session.receive_transfer(data, body, stop, batch, events)
+                    except SessionViolation as violation:
+                        session.fail(violation, events)
+                        batch = None
+                else:
+                    batch = None
+                    self._receive_frame(data, body, stop, channel, events)
+            at = stop
+            if self.is_finished:
+                return end
+        if at < end:
+            self._needed = HEADER_SIZE
+            if self._expects_header and not AMQP_HEADER.startswith(data[at : min(end, at + 4)]):
+                self._receive_header(data[at:end], events)
+        return at
+
+    def _receive_frame(self, data: bytes, at: int, end: int, channel: int, events: list[Event]) -> None:
+        """Any frame but a transfer of the usual form."""
+        if self._is_dropped and self.remote_state is ConnectionState.CLOSED:
+            return
+        performative, stopped = read_performative(data, at, end, self.limits)
+        step = STEPS.get(type(performative))
+        if step is None:
+            raise Violation(NOT_IMPLEMENTED, f"a frame that holds {performative.symbol}")
+        if step is not Step.TRANSFER and stopped != end:
+            raise DecodeError(f"{performative.symbol} with {end - stopped} bytes behind it")
+        following = CONNECTION_TRANSITIONS.get((self.remote_state, step))
+        if following is None:
+            raise Violation(
+                ILLEGAL_STATE, f"{performative.symbol} while {self.remote_state.name.lower().replace('_', ' ')}"
+            )
+        if self._is_dropped and step is not Step.CLOSE:
+            return  # we have closed: nothing else matters any more
+        self.remote_state = following
+        if isinstance(performative, Open):
+            self._receive_open(performative, events)
+        elif isinstance(performative, Close):
+            self._receive_close(performative, events)
+        elif isinstance(performative, Begin):
+            self._receive_begin(channel, performative, events)
+        else:
+            session = self._session_at(channel, step)
+            if session is None:
+                return
+            try:
+                self._receive_in_session(session, performative, data[stopped:end], events)
+            except SessionViolation as violation:
+                session.fail(violation, events)
+
+    def _session_at(self, channel: int, step: Step) -> Session | None:
+        """The session a frame is for; None where it is over and the frame came late."""
+        session = self._by_remote_channel.get(channel)
+        if session is None:
+            if channel in self._ended_channels:
+                return None  # the Azure SDK for Python detaches links on a channel it has ended
+            raise Violation(ILLEGAL_STATE, f"{step.name.lower()} on channel {channel}, where no session has begun")
+        following = SESSION_TRANSITIONS.get((session.remote_state, step))
+        if following is None:
+            raise Violation(ILLEGAL_STATE, f"{step.name.lower()} on {session!r}")
+        session.remote_state = following
+        return None if session.is_dropped and step is not Step.END else session
+
+    def _receive_in_session(
+        self, session: Session, performative: Composite, payload: bytes, events: list[Event]
+    ) -> None:
+        if isinstance(performative, Disposition):
+            body = performative.encode()
+            session.receive_disposition(body, 0, len(body), events)
+        elif isinstance(performative, Flow):
+            session.receive_flow(performative, events)
+        elif isinstance(performative, Attach):
+            session.receive_attach(performative, events)
+        elif isinstance(performative, Detach):
+            session.receive_detach(performative, events)
+        elif isinstance(performative, End):
+            self._unmap(session)
+            session.receive_end(performative, events)
+        else:  # a transfer with an unusual descriptor: in its usual form it takes the usual way
+            body = performative.encode() + payload
+            session.receive_transfer(body, 0, len(body), None, events)
+
+    def _receive_header(self, header: bytes, events: list[Event]) -> None:
+        if header == SASL_HEADER and self.sasl is not None and self.sasl.state is SaslState.AWAITING_MECHANISMS:
+            self._in_sasl, self._expects_header = True, False
+            if not self.is_client:
+                self.write(SASL_HEADER, self.sasl.send(SaslMechanisms(sasl_server_mechanisms=self.sasl.mechanisms)))
+            return
+        sasl_is_missing = self.sasl is not None and self.sasl.is_required and self.sasl.state is not SaslState.DONE
+        if header == AMQP_HEADER and not sasl_is_missing:
+            self._expects_header = False
+            self.remote_state = ConnectionState.HEADER_EXCHANGED
+            if not self.is_client:
+                self._send_header()
+            return
+        if not self.is_client:  # the answer to a header we do not speak is the one we do
+            self.write(SASL_HEADER if sasl_is_missing else AMQP_HEADER)
+        wanted = "SASL" if sasl_is_missing else "AMQP 1.0"
+        self._finish(Error(condition=FRAMING_ERROR, description=f"the peer sent {header!r}, not {wanted}"), events)
+
+    def _receive_sasl(self, data: bytes, at: int, end: int, frame_type: int, events: list[Event]) -> None:
+        if not self._in_sasl or frame_type != SASL_FRAME or self.sasl is None:
+            raise Violation(FRAMING_ERROR, f"a frame of type {frame_type} where it has no place")
+        performative, _ = read_performative(data, at, end, self.limits)
+        answer, event = self.sasl.receive(performative)
+        self.write(answer)
+        if event is not None:
+            events.append(event)
+        if isinstance(event, SaslFailed):
+            self.is_finished = self._is_dropped = True
+        elif self.sasl.state is SaslState.DONE:
+            self._leave_sasl()
+
+    def _leave_sasl(self) -> None:
+        self._in_sasl, self._expects_header = False, True
+        if self.is_client:
+            self._send_header()
+            self._send_open()
+
+    def _receive_open(self, performative: Open, events: list[Event]) -> None:
+        if performative.max_frame_size < SMALLEST_MAX_FRAME_SIZE:
+            raise Violation(
+                INVALID_FIELD, f"a max-frame-size of {performative.max_frame_size}, below {SMALLEST_MAX_FRAME_SIZE}"
+            )
+        self.remote_open = performative
+        self.remote_max_frame_size = performative.max_frame_size
+        if performative.idle_time_out:
+            self._heartbeat_interval = performative.idle_time_out / 3000
+        if self.local_state is ConnectionState.HEADER_EXCHANGED:
+            self._send_open()
+        events.append(ConnectionOpened(open=performative))
+
+    def _receive_close(self, performative: Close, events: list[Event]) -> None:
+        if self.local_state is ConnectionState.HEADER_EXCHANGED:
+            self._send_open()
+        if self.local_state is ConnectionState.OPEN:
+            self.send(Step.CLOSE, 0, Close())
+        self.is_finished = True
+        self._drop(performative.error, events, by_peer=True)
+
+    def _receive_begin(self, channel: int, begin: Begin, events: list[Event]) -> None:
+        if channel in self._by_remote_channel:
+            raise Violation(ILLEGAL_STATE, f"begin on channel {channel}, which is in use")
+        if begin.remote_channel is None:
+            if channel >= self.limits.max_sessions:
+                raise Violation(
+                    FRAMING_ERROR, f"begin on channel {channel}; the highest is {self.limits.max_sessions - 1}"
+                )
+            session = self._make_session()
+        else:
+            known = self.sessions.get(begin.remote_channel)
+            if known is None or known.remote_state is not SessionState.UNMAPPED:
+                raise Violation(
+                    ILLEGAL_STATE, f"begin answers channel {begin.remote_channel}, where we have begun nothing"
+                )
+            session = known
+        self._ended_channels.discard(channel)
+        self._by_remote_channel[channel] = session
+        session.remote_channel = channel
+        session.receive_begin(begin)
+        if session.local_state is SessionState.UNMAPPED:
+            session.begin()
+        if not session.is_dropped:
+            events.append(SessionBegun(session=session))
+
+    def _unmap(self, session: Session) -> None:
+        """Forget a session that the peer has ended; late frames on its channel are not an error."""
+        if session.remote_channel is not None:
+            self._by_remote_channel.pop(session.remote_channel, None)
+            self._ended_channels.add(session.remote_channel)
+        self.sessions.pop(session.channel, None)
+        self.low_sessions.discard(session)
+
+    def receive_eof(self) -> list[Event]:
+        """The socket is gone."""
+        events: list[Event] = []
+        self._finish(Error(condition=CONNECTION_FORCED, description="the socket was closed"), events)
+        return events
+
+    # --- bytes out ----------------------------------------------------------------------------------------------------
+
+    def write(self, *chunks: bytes) -> None:
+        """Queue bytes."""
+        self._output += chunks
+
+    def send(self, step: Step, channel: int, performative: Composite) -> None:
+        """Queue a frame."""
+        following = CONNECTION_TRANSITIONS.get((self.local_state, step))
+        if following is None:
+            raise LocalError(f"{step.name.lower()} on {self!r}")
+        body = performative.encode()
+        if len(body) + HEADER_SIZE > self.remote_max_frame_size and self.remote_open is not None:
+            raise LocalError(f"{performative.symbol} of {len(body)} bytes; the peer takes {self.remote_max_frame_size}")
+        self.local_state = following
+        self.write(frame(channel, body))
+
+    def data_to_send(self) -> bytes:
+        """Everything queued since the last call, for one write."""
+        for session in self.low_sessions:
+            session.refresh_window()
+        self.low_sessions.clear()
+        if not self._output:
+            return b""
+        data = b"".join(self._output)
+        self._output.clear()
+        self._has_sent = True
+        return data
+
+    def _send_header(self) -> None:
+        self.local_state = ConnectionState.HEADER_EXCHANGED
+        self.write(AMQP_HEADER)
+
+    def _send_open(self) -> None:
+        settings = self.settings
+        self.send(
+            Step.OPEN,
+            0,
+            Open(
+                container_id=settings.container_id,
+                hostname=settings.hostname,
+                max_frame_size=self.limits.max_frame_size,
+                channel_max=self.limits.max_sessions - 1,
+                idle_time_out=settings.idle_timeout_ms or None,
+                properties=settings.properties,
+            ),
+        )
+
+    def send_sasl_outcome(self, code: int = SaslCode.OK) -> None:
+        """Say whether the client's credentials are good; if not, the connection is finished."""
+        layer = self._sasl_layer()
+        self.write(layer.send(SaslOutcome(outcome=code)))
+        if code == SaslCode.OK:
+            self._leave_sasl()
+        else:
+            self.is_finished = self._is_dropped = True
+
+    def send_sasl_challenge(self, challenge: bytes) -> None:
+        """Ask the client for more."""
+        self.write(self._sasl_layer().send(SaslChallenge(challenge=challenge)))
+
+    def send_sasl_response(self, response: bytes) -> None:
+        """Answer the server's challenge."""
+        self.write(self._sasl_layer().send(SaslResponse(response=response)))
+
+    def _sasl_layer(self) -> SaslLayer:
+        if self.sasl is None:
+            raise LocalError("a connection without SASL")
+        return self.sasl
+
+    def begin_session(self) -> Session:
+        """Begin a session. SessionBegun tells when the peer has, too; links may be attached before."""
+        session = self._make_session()
+        session.begin()
+        return session
+
+    def _make_session(self) -> Session:
+        highest = self.remote_open.channel_max if self.remote_open is not None else self.limits.max_sessions - 1
+        for channel in range(min(highest + 1, self.limits.max_sessions)):
+            if channel not in self.sessions:
+                session = self.sessions[channel] = Session(self, channel)
+                return session
+        raise LocalError(f"the connection has {len(self.sessions)} sessions, its limit")
+
+    def close(self, error: Error | None = None) -> None:
+        """Close our end. The connection has ended when the peer answers, or does not in time (ConnectionClosed)."""
+        self.send(Step.CLOSE, 0, Close(error=error))
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def _fail(self, violation: Violation, events: list[Event]) -> None:
+        """Close because of what the peer did."""
+        error = Error(condition=violation.condition, description=violation.description)
+        if self.local_state is ConnectionState.HEADER_EXCHANGED:
+            self._send_open()
+        if self.local_state is ConnectionState.OPEN:
+            self.close(error)
+            self._drop(error, events, by_peer=False)
+        else:
+            self._finish(error, events)
+
+    def _finish(self, error: Error, events: list[Event]) -> None:
+        self.is_finished = True
+        self._drop(error, events, by_peer=False)
+
+    def _drop(self, error: Error | None, events: list[Event], *, by_peer: bool) -> None:
+        """Everything on the connection is over, whoever ended it. Told once."""
+        if self._is_dropped:
+            return
+        self._is_dropped = True
+        self._held.clear()
+        for session in list(self.sessions.values()):
+            session.drop(error, events)
+        events.append(ConnectionClosed(error=error, by_peer=by_peer))
+
+    def count_assembling(self, change: int) -> None:
+        """Keep the sum of what has arrived of unfinished messages within its limit."""
+        self._assembling_bytes += change
+        if self._assembling_bytes > self.limits.max_assembling_bytes:
+            raise Violation(
+                RESOURCE_LIMIT_EXCEEDED, f"more than {self.limits.max_assembling_bytes} bytes of unfinished messages"
+            )
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def tick_interval_s(self) -> float:
+        """How often `tick` wants to be called."""
+        if self.remote_state is not ConnectionState.OPEN or self.local_state is not ConnectionState.OPEN:
+            return 1.0
+        intervals = [self._heartbeat_interval, self.settings.idle_timeout_ms / 2000, 60.0]
+        return max(0.05, min(interval for interval in intervals if interval))
+
+    def tick(self, now: float) -> list[Event]:
+        """Do what is due: a heartbeat, or giving up on a peer that is silent or never comes to an end."""
+        events: list[Event] = []
+        if self.is_finished:
+            return events
+        patience = self.settings.handshake_timeout_ms / 1000
+        if self.local_state is ConnectionState.CLOSED:
+            if self._closing_since is None:
+                self._closing_since = now
+            elif now - self._closing_since >= patience:
+                self._finish(Error(condition=CONNECTION_FORCED, description="no answer to our close"), events)
+        elif self.remote_state is not ConnectionState.OPEN:
+            if now - self._started >= patience:
+                message = f"no open within {patience:g} s"
+                self._fail(Violation(RESOURCE_LIMIT_EXCEEDED, message), events)
+        elif self.settings.idle_timeout_ms and now - self._last_received >= self.settings.idle_timeout_ms / 500:
+            message = f"nothing received for {now - self._last_received:.0f} s"
+            self._fail(Violation(RESOURCE_LIMIT_EXCEEDED, message), events)
+        elif self._heartbeat_interval and now - self._last_tick >= self._heartbeat_interval * _ALMOST:
+            if not self._has_sent:
+                self.write(HEARTBEAT)
+            self._has_sent = False
+            self._last_tick = now
+        return events
+
+
+def _bad_frame_size(size: int, largest: int) -> Violation:
+    return Violation(FRAMING_ERROR, f"a frame of {size} bytes; frames have {HEADER_SIZE} to {largest}")

@@ -1,0 +1,338 @@
+"""Bytes to values: every AMQP type in every legal encoding, within limits.
+
+`decode` reads one value. `skip` finds where a value ends without reading it, which is how a message's body is never
+decoded. Owns: the constructors of part 1 of the specification. Knows nothing of what the values mean.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from typing import TYPE_CHECKING, Final
+
+from twinbus.amqp.encode import encode
+from twinbus.amqp.errors import RESOURCE_LIMIT_EXCEEDED, DecodeError, EncodeError
+from twinbus.amqp.settings import Limits
+from twinbus.amqp.types import (
+    Array,
+    Byte,
+    Char,
+    Decimal32,
+    Decimal64,
+    Decimal128,
+    Described,
+    Float,
+    Int,
+    Pairs,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DEFAULT_LIMITS: Final = Limits()
+
+_U32: Final = struct.Struct(">I").unpack_from
+
+
+class _Reading:
+    """One call of `decode`: the bytes, the limits, and how many elements may still come."""
+
+    __slots__ = ("data", "items_left", "limits")
+
+    def __init__(self, data: bytes, limits: Limits) -> None:
+        self.data = data
+        self.limits = limits
+        self.items_left = limits.max_items
+
+    def take_items(self, count: int) -> None:
+        # Elements may have no bytes at all (an array of nulls), so the length of the input does not bound their number.
+        self.items_left -= count
+        if self.items_left < 0:
+            raise DecodeError(f"more than {self.limits.max_items} elements in one value", RESOURCE_LIMIT_EXCEEDED)
+
+    def check_span(self, at: int, length: int, what: str) -> int:
+        end = at + length
+        if end > len(self.data):
+            raise DecodeError(f"{what} of {length} bytes runs past the end of the input")
+        return end
+
+
+if TYPE_CHECKING:
+    Read = Callable[[_Reading, int, int], tuple[object, int]]
+    """Reads what follows a constructor, at a depth; gives the value and where it ended."""
+
+
+def decode(data: bytes, at: int = 0, limits: Limits = DEFAULT_LIMITS) -> tuple[object, int]:
+    """The value at `at` and the offset behind it. Raises DecodeError, and nothing else, for any input."""
+    try:
+        return _read_value(_Reading(data, limits), at, 0)
+    except (IndexError, struct.error):
+        raise DecodeError("a value runs past the end of the input") from None
+
+
+def skip(data: bytes, at: int) -> int:
+    """The offset behind the value at `at`, found from constructors and sizes alone."""
+    try:
+        described = 0
+        while data[at] == 0:
+            # A descriptor is a value itself; one that is described in turn is legal, and absurd beyond a few levels.
+            described += 1
+            if described > DEFAULT_LIMITS.max_depth or data[at + 1] == 0:
+                raise DecodeError("a value is described too many times", RESOURCE_LIMIT_EXCEEDED)
+            at = skip(data, at + 1)
+        end = _skip_plain(data, at)
+    except (IndexError, struct.error):
+        end = len(data) + 1
+    if end > len(data):
+        raise DecodeError("a value runs past the end of the input")
+    return end
+
+
+_FIXED_WIDTHS: Final = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
+_WIDE_SIZES: Final = (0xB, 0xD, 0xF)
+_NARROW_SIZES: Final = (0xA, 0xC, 0xE)
+
+
+def _skip_plain(data: bytes, at: int) -> int:
+    category = data[at] >> 4
+    if category in _NARROW_SIZES:
+        return at + 2 + data[at + 1]
+    if category in _WIDE_SIZES:
+        size: int = _U32(data, at + 1)[0]
+        return at + 5 + size
+    width = _FIXED_WIDTHS.get(category)
+    if width is None:
+        raise _unknown(data[at])
+    return at + 1 + width
+
+
+def _unknown(code: int) -> DecodeError:
+    return DecodeError(f"0x{code:02x} is no AMQP type")
+
+
+def _deeper(reading: _Reading, depth: int) -> int:
+    if depth >= reading.limits.max_depth:
+        raise DecodeError(f"nested deeper than {reading.limits.max_depth} levels", RESOURCE_LIMIT_EXCEEDED)
+    return depth + 1
+
+
+def _read_value(reading: _Reading, at: int, depth: int) -> tuple[object, int]:
+    code = reading.data[at]
+    if code == 0:
+        depth = _deeper(reading, depth)
+        descriptor, at = _read_value(reading, at + 1, depth)
+        value, at = _read_value(reading, at, depth)
+        return Described(descriptor, value), at
+    read = _READERS.get(code)
+    if read is None:
+        raise _unknown(code)
+    return read(reading, at + 1, depth)
+
+
+def _constant(value: object) -> Read:
+    def read(_reading: _Reading, at: int, _depth: int) -> tuple[object, int]:
+        return value, at
+
+    return read
+
+
+def _fixed(layout: str, make: Callable[[int], object] | type | None = None) -> Read:
+    plan = struct.Struct(layout)
+    unpack, width = plan.unpack_from, plan.size
+
+    def read_plain(reading: _Reading, at: int, _depth: int) -> tuple[object, int]:
+        return unpack(reading.data, at)[0], at + width
+
+    def read_made(reading: _Reading, at: int, _depth: int) -> tuple[object, int]:
+        return make(unpack(reading.data, at)[0]), at + width  # type: ignore[misc]  # make is not None here
+
+    return read_plain if make is None else read_made
+
+
+def _boolean(value: int) -> bool:
+    if value > 1:
+        raise DecodeError(f"0x{value:02x} is no boolean")
+    return value == 1
+
+
+def _char(value: int) -> Char:
+    try:
+        return Char(chr(value))
+    except (ValueError, OverflowError):
+        raise DecodeError(f"0x{value:x} is no Unicode character") from None
+
+
+def _uuid(value: bytes) -> uuid.UUID:
+    return uuid.UUID(bytes=value)
+
+
+def _variable(size_width: int, make: Callable[[bytes], object]) -> Read:
+    def read(reading: _Reading, at: int, _depth: int) -> tuple[object, int]:
+        length = reading.data[at] if size_width == 1 else _U32(reading.data, at)[0]
+        at += size_width
+        if length > reading.limits.max_string_bytes:
+            raise DecodeError(
+                f"{length} bytes in one string, symbol or binary; the limit is {reading.limits.max_string_bytes}",
+                RESOURCE_LIMIT_EXCEEDED,
+            )
+        end = reading.check_span(at, length, "a string, symbol or binary")
+        return make(reading.data[at:end]), end
+
+    return read
+
+
+def _string(data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise DecodeError("a string that is not UTF-8") from None
+
+
+def _symbol(data: bytes) -> Symbol:
+    try:
+        return Symbol(data.decode("ascii"))
+    except UnicodeDecodeError:
+        raise DecodeError("a symbol that is not ASCII") from None
+
+
+def _compound(size_width: int, fill: Callable[[_Reading, int, int, int], tuple[object, int]]) -> Read:
+    """A size, a count, and elements that `fill` reads; they must end where the size says."""
+
+    def read(reading: _Reading, at: int, depth: int) -> tuple[object, int]:
+        data = reading.data
+        size = data[at] if size_width == 1 else _U32(data, at)[0]
+        at += size_width
+        end = reading.check_span(at, size, "a list, map or array")
+        count = data[at] if size_width == 1 else _U32(data, at)[0]
+        reading.take_items(count)
+        value, stopped = fill(reading, at + size_width, count, _deeper(reading, depth))
+        if stopped != end:
+            raise DecodeError(f"a list, map or array says it has {size} bytes, its elements have {stopped - at}")
+        return value, end
+
+    return read
+
+
+def _fill_list(reading: _Reading, at: int, count: int, depth: int) -> tuple[list[object], int]:
+    items = []
+    for _ in range(count):
+        item, at = _read_value(reading, at, depth)
+        items.append(item)
+    return items, at
+
+
+def _fill_map(reading: _Reading, at: int, count: int, depth: int) -> tuple[object, int]:
+    if count % 2:
+        raise DecodeError("a map with a key that has no value")
+    items, at = _fill_list(reading, at, count, depth)
+    pairs = list(zip(items[::2], items[1::2], strict=True))
+    try:
+        found = dict(pairs)
+    except TypeError:  # a key that Python cannot hash: a list, a map
+        return _exact_pairs(pairs), at
+    return (found if len(found) == len(pairs) else _exact_pairs(pairs)), at
+
+
+def _exact_pairs(pairs: list[tuple[object, object]]) -> Pairs:
+    try:
+        keys = {encode(key) for key, _ in pairs}
+    except EncodeError:
+        raise DecodeError("a map with a key that cannot be compared") from None
+    if len(keys) != len(pairs):
+        raise DecodeError("a map with the same key twice")
+    return Pairs(pairs)
+
+
+def _fill_array(reading: _Reading, at: int, count: int, depth: int) -> tuple[Array, int]:
+    descriptors = []
+    while reading.data[at] == 0:
+        depth = _deeper(reading, depth)
+        descriptor, at = _read_value(reading, at + 1, depth)
+        descriptors.append(descriptor)
+    code = reading.data[at]
+    at += 1
+    read = _READERS.get(code)
+    if read is None:
+        raise _unknown(code)
+    items = []
+    for _ in range(count):
+        item, at = read(reading, at, depth)
+        items.append(item)
+    return Array(_ELEMENT_TYPES[code], items, tuple(descriptors)), at
+
+
+_READERS: Final[dict[int, Read]] = {
+    0x40: _constant(None),
+    0x41: _constant(True),
+    0x42: _constant(False),
+    0x43: _constant(UInt(0)),
+    0x44: _constant(ULong(0)),
+    0x45: lambda _reading, at, _depth: ([], at),
+    0x50: _fixed(">B", UByte),
+    0x51: _fixed(">b", Byte),
+    0x52: _fixed(">B", UInt),
+    0x53: _fixed(">B", ULong),
+    0x54: _fixed(">b", Int),
+    0x55: _fixed(">b"),
+    0x56: _fixed(">B", _boolean),
+    0x60: _fixed(">H", UShort),
+    0x61: _fixed(">h", Short),
+    0x70: _fixed(">I", UInt),
+    0x71: _fixed(">i", Int),
+    0x72: _fixed(">f", Float),
+    0x73: _fixed(">I", _char),
+    0x74: _fixed(">4s", Decimal32),
+    0x80: _fixed(">Q", ULong),
+    0x81: _fixed(">q"),
+    0x82: _fixed(">d"),
+    0x83: _fixed(">q", Timestamp),
+    0x84: _fixed(">8s", Decimal64),
+    0x94: _fixed(">16s", Decimal128),
+    0x98: _fixed(">16s", _uuid),  # type: ignore[arg-type]  # struct gives bytes here, an int elsewhere
+    0xA0: _variable(1, bytes),
+    0xA1: _variable(1, _string),
+    0xA3: _variable(1, _symbol),
+    0xB0: _variable(4, bytes),
+    0xB1: _variable(4, _string),
+    0xB3: _variable(4, _symbol),
+    0xC0: _compound(1, _fill_list),
+    0xC1: _compound(1, _fill_map),
+    0xD0: _compound(4, _fill_list),
+    0xD1: _compound(4, _fill_map),
+    0xE0: _compound(1, _fill_array),
+    0xF0: _compound(4, _fill_array),
+}
+
+_ELEMENT_TYPES: Final[dict[int, type]] = {
+    **dict.fromkeys((0x41, 0x42, 0x56), bool),
+    **dict.fromkeys((0x43, 0x52, 0x70), UInt),
+    **dict.fromkeys((0x44, 0x53, 0x80), ULong),
+    **dict.fromkeys((0x54, 0x71), Int),
+    **dict.fromkeys((0x55, 0x81), int),
+    **dict.fromkeys((0xA0, 0xB0), bytes),
+    **dict.fromkeys((0xA1, 0xB1), str),
+    **dict.fromkeys((0xA3, 0xB3), Symbol),
+    **dict.fromkeys((0x45, 0xC0, 0xD0), list),
+    **dict.fromkeys((0xC1, 0xD1), dict),
+    **dict.fromkeys((0xE0, 0xF0), Array),
+    0x40: type(None),
+    0x50: UByte,
+    0x51: Byte,
+    0x60: UShort,
+    0x61: Short,
+    0x72: Float,
+    0x73: Char,
+    0x74: Decimal32,
+    0x82: float,
+    0x83: Timestamp,
+    0x84: Decimal64,
+    0x94: Decimal128,
+    0x98: uuid.UUID,
+}

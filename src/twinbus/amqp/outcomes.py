@@ -1,0 +1,79 @@
+"""Delivery states: what became of a message (part 3.4), also inside a transaction (part 4.5).
+
+`ACCEPTED` and `RELEASED` have nothing in them and are shared. Owns: the declarations.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twinbus.amqp.composite import ANY, BINARY, BOOLEAN, FIELDS, UINT, ULONG, Composite, composite, of
+from twinbus.amqp.performatives import ERROR, Error
+
+
+@composite(0x23, "amqp:received:list")
+class Received(Composite):
+    """How much of a partial delivery has arrived; only for resuming one."""
+
+    section_number: int = of(UINT)
+    section_offset: int = of(ULONG)
+
+
+@composite(0x24, "amqp:accepted:list")
+class Accepted(Composite):
+    """Taken over."""
+
+
+@composite(0x25, "amqp:rejected:list")
+class Rejected(Composite):
+    """Refused, as it is, for good."""
+
+    error: Error | None = of(ERROR, default=None)
+
+
+@composite(0x26, "amqp:released:list")
+class Released(Composite):
+    """Given back untouched."""
+
+
+@composite(0x27, "amqp:modified:list")
+class Modified(Composite):
+    """Given back with a change to what is said of it."""
+
+    delivery_failed: bool = of(BOOLEAN, default=False)
+    undeliverable_here: bool = of(BOOLEAN, default=False)
+    message_annotations: dict[str, object] | None = of(FIELDS, default=None)
+
+
+@composite(0x33, "amqp:declared:list")
+class Declared(Composite):
+    """A transaction was opened; this is its id."""
+
+    txn_id: bytes = of(BINARY)
+
+
+@composite(0x34, "amqp:transactional-state:list")
+class TransactionalState(Composite):
+    """An outcome that holds once its transaction is committed."""
+
+    txn_id: bytes = of(BINARY)
+    outcome: object = of(ANY, default=None)
+
+
+@composite(0x31, "amqp:declare:list")
+class Declare(Composite):
+    """Body of a message to the coordinator: open a transaction."""
+
+    global_id: object = of(ANY, default=None)
+
+
+@composite(0x32, "amqp:discharge:list")
+class Discharge(Composite):
+    """Body of a message to the coordinator: commit the transaction, or roll it back if `fail`."""
+
+    txn_id: bytes = of(BINARY)
+    fail: bool = of(BOOLEAN, default=False)
+
+
+ACCEPTED: Final = Accepted()
+RELEASED: Final = Released()

@@ -1,0 +1,577 @@
+"""Sessions: an ordered conversation on a channel, with its windows, its links and its deliveries.
+
+Owns: delivery ids and the deliveries not settled yet, both ways; the transfer windows; handles. How a message is cut
+and what credit allows is the link's; what a frame looks like is `hot`'s and `performatives`'.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from twinbus.amqp.errors import (
+    FRAMING_ERROR,
+    HANDLE_IN_USE,
+    INVALID_FIELD,
+    LINK_STOLEN,
+    RESOURCE_LIMIT_EXCEEDED,
+    UNATTACHED_HANDLE,
+    WINDOW_VIOLATION,
+    LinkViolation,
+    LocalError,
+    SessionViolation,
+    Violation,
+)
+from twinbus.amqp.events import (
+    AttachConfirmed,
+    AttachRequested,
+    CreditGranted,
+    DeliveriesReceived,
+    DeliveryRejected,
+    Drained,
+    LinkDetached,
+    ReceiptsUpdated,
+    SendsUpdated,
+    SessionEnded,
+)
+from twinbus.amqp.frames import DATA_OFFSET, FRAME_HEADER, HEADER_SIZE
+from twinbus.amqp.hot import disposition_frame, read_disposition, read_transfer
+from twinbus.amqp.link import SERIAL_MASK, Link, Receiver, Sender
+from twinbus.amqp.outcomes import ACCEPTED
+from twinbus.amqp.performatives import Attach, Begin, Detach, End, Error, Flow
+from twinbus.amqp.states import SESSION_TRANSITIONS, LinkState, Role, SenderSettleMode, SessionState, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.connection import Connection
+    from twinbus.amqp.delivery import IncomingDelivery, OutgoingDelivery
+    from twinbus.amqp.events import Event
+
+    DeliveryT = TypeVar("DeliveryT", IncomingDelivery, OutgoingDelivery)
+
+_HALF: Final = 2**31
+"""Serial numbers further apart than this are the other way round."""
+_ENCODED_ACCEPTED: Final = ACCEPTED.encode()
+_NULL: Final = b"\x40"
+
+
+class Session:
+    """Our end of a session."""
+
+    def __init__(self, connection: Connection, channel: int) -> None:
+        """Made by the connection."""
+        self.connection = connection
+        self.channel = channel
+        self.remote_channel: int | None = None
+        self.limits = connection.limits
+        self.max_frame_size = 0
+        """Of the peer, known when its begin has come."""
+        self.local_state = SessionState.UNMAPPED
+        self.remote_state = SessionState.UNMAPPED
+        self.is_dropped = False
+        """Told to the program as ended; frames of the peer's that are still on their way are dropped unread."""
+        self.links: dict[tuple[str, bool], Link] = {}
+        """By name and our role: a peer may use one name for a sender and a receiver."""
+        self.outgoing_unsettled: dict[int, OutgoingDelivery] = {}
+        self.incoming_unsettled: dict[int, IncomingDelivery] = {}
+        self._by_remote_handle: dict[int, Link] = {}
+        self._free_handles: list[int] = []
+        self._next_handle = 0
+        self._remote_handle_max = SERIAL_MASK
+        self._next_delivery_id = 0
+        self._next_outgoing_id = 0
+        self._next_incoming_id = 0
+        self._incoming_left = self.limits.incoming_window
+        """Frames the peer may send before it has to hear from us."""
+        self._low_window = self.limits.incoming_window // 2
+        self._remote_incoming_window = 0
+        self._waiting: deque[tuple[Sender, int, bytes, bytes]] = deque()
+        """Frames that found the peer's window closed: sender, delivery id, head, payload."""
+
+    def __repr__(self) -> str:
+        return f"<Session on channel {self.channel} {self.local_state.name}/{self.remote_state.name}>"
+
+    # --- our steps ----------------------------------------------------------------------------------------------------
+
+    def send(self, step: Step, performative: Composite) -> None:
+        """Queue a frame of this session."""
+        following = SESSION_TRANSITIONS.get((self.local_state, step))
+        if following is None:
+            raise LocalError(f"{step.name.lower()} on {self!r}")
+        self.local_state = following
+        self.connection.send(step, self.channel, performative)
+
+    def begin(self) -> None:
+        """Send begin: ours, or the answer to theirs."""
+        self.send(
+            Step.BEGIN,
+            Begin(
+                remote_channel=self.remote_channel,
+                next_outgoing_id=self._next_outgoing_id,
+                incoming_window=self.limits.incoming_window,
+                outgoing_window=self.limits.max_unsettled,
+                handle_max=self.limits.max_handle,
+            ),
+        )
+
+    def end(self, error: Error | None = None) -> None:
+        """End our side. The session has ended when the peer answers (SessionEnded)."""
+        self.send(Step.END, End(error=error))
+        self._waiting.clear()
+
+    def attach_sender(
+        self,
+        name: str,
+        *,
+        target: Composite,
+        source: Composite | None = None,
+        snd_settle_mode: int = SenderSettleMode.MIXED,
+        rcv_settle_mode: int = 0,
+        properties: dict[str, object] | None = None,
+    ) -> Sender:
+        """Ask for a link on which we send. AttachConfirmed or LinkDetached tells the answer."""
+        link = Sender(self, name, self._new_handle(name, Role.SENDER))
+        self._attach(link, source, target, snd_settle_mode, rcv_settle_mode, properties)
+        return link
+
+    def attach_receiver(
+        self,
+        name: str,
+        *,
+        source: Composite,
+        target: Composite | None = None,
+        snd_settle_mode: int = SenderSettleMode.MIXED,
+        rcv_settle_mode: int = 0,
+        properties: dict[str, object] | None = None,
+    ) -> Receiver:
+        """Ask for a link on which we receive; nothing comes before `grant` or `keep_credit`."""
+        link = Receiver(self, name, self._new_handle(name, Role.RECEIVER))
+        self._attach(link, source, target, snd_settle_mode, rcv_settle_mode, properties)
+        return link
+
+    def _attach(
+        self,
+        link: Link,
+        source: Composite | None,
+        target: Composite | None,
+        snd_settle_mode: int,
+        rcv_settle_mode: int,
+        properties: dict[str, object] | None,
+    ) -> None:
+        self.links[link.name, link.role] = link
+        link.is_announced = True
+        link.attach(
+            Attach(
+                name=link.name,
+                handle=link.handle,
+                role=link.role,
+                snd_settle_mode=snd_settle_mode,
+                rcv_settle_mode=rcv_settle_mode,
+                source=source,
+                target=target,
+                initial_delivery_count=0 if link.role is Role.SENDER else None,
+                max_message_size=self.limits.max_message_size,
+                properties=properties,
+            )
+        )
+
+    def _new_handle(self, name: str, role: bool) -> int:
+        if (name, role) in self.links:
+            raise LocalError(f"{self!r} has a link named {name!r} already")
+        if self.connection.link_count >= self.limits.max_links:
+            raise LocalError(f"the connection has {self.connection.link_count} links, its limit")
+        return self._take_handle()
+
+    def _take_handle(self) -> int:
+        self.connection.link_count += 1
+        if self._free_handles:
+            return self._free_handles.pop()
+        handle = self._next_handle
+        if handle > self._remote_handle_max:
+            raise LocalError(f"the peer allows no handle above {self._remote_handle_max}")
+        self._next_handle += 1
+        return handle
+
+    def send_flow(
+        self,
+        *,
+        handle: int | None = None,
+        delivery_count: int | None = None,
+        link_credit: int | None = None,
+        drain: bool = False,
+        echo: bool = False,
+    ) -> None:
+        """Tell the peer our windows and, with a handle, a link's credit."""
+        self._incoming_left = self.limits.incoming_window
+        flow = Flow(
+            next_incoming_id=self._next_incoming_id if self.remote_state is not SessionState.UNMAPPED else None,
+            incoming_window=self.limits.incoming_window,
+            next_outgoing_id=self._next_outgoing_id,
+            outgoing_window=self.limits.max_unsettled,
+            handle=handle,
+            delivery_count=delivery_count,
+            link_credit=link_credit,
+            drain=drain,
+            echo=echo,
+        )
+        self.send(Step.FLOW, flow)
+
+    def refresh_window(self) -> None:
+        """Reopen the incoming window if half of it is used; the flows of links do so by the way."""
+        if self._incoming_left < self._low_window and self.local_state is SessionState.MAPPED:
+            self.send_flow()
+
+    # --- messages out -------------------------------------------------------------------------------------------------
+
+    @property
+    def sendable(self) -> int:
+        """Frames that the peer's window and our limit on unsettled deliveries have room for."""
+        if self._waiting:
+            return 0
+        return min(self._remote_incoming_window, self.limits.max_unsettled - len(self.outgoing_unsettled))
+
+    def take_delivery_id(self) -> int:
+        """The next delivery id: consecutive over all links of the session."""
+        delivery_id = self._next_delivery_id
+        self._next_delivery_id = (delivery_id + 1) & SERIAL_MASK
+        return delivery_id
+
+    def frame_head(self, body: bytes, payload_size: int) -> bytes:
+        """Header and performative of a frame whose payload follows."""
+        return FRAME_HEADER.pack(HEADER_SIZE + len(body) + payload_size, DATA_OFFSET, 0, self.channel) + body
+
+    def send_transfer(self, link: Sender, delivery_id: int, head: bytes, payload: bytes) -> None:
+        """Queue one transfer frame, or keep it until the peer's window opens."""
+        if self._remote_incoming_window > 0 and not self._waiting:
+            self._remote_incoming_window -= 1
+            self._next_outgoing_id = (self._next_outgoing_id + 1) & SERIAL_MASK
+            self.connection.write(head, payload)
+        else:
+            self._waiting.append((link, delivery_id, head, payload))
+
+    def _release_waiting(self) -> None:
+        waiting = self._waiting
+        while waiting and self._remote_incoming_window > 0:
+            _, _, head, payload = waiting.popleft()
+            self._remote_incoming_window -= 1
+            self._next_outgoing_id = (self._next_outgoing_id + 1) & SERIAL_MASK
+            self.connection.write(head, payload)
+
+    def drop_waiting_frames(self, link: Sender, delivery_id: int | None = None) -> bool:
+        """Forget the waiting frames of a link, or of one delivery of it. True if there were any."""
+        kept = deque(frame for frame in self._waiting if frame[0] is not link or delivery_id not in (None, frame[1]))
+        dropped = len(kept) < len(self._waiting)
+        self._waiting = kept
+        return dropped
+
+    # --- settlement ---------------------------------------------------------------------------------------------------
+
+    def dispose(
+        self,
+        role: bool,
+        deliveries: Sequence[IncomingDelivery] | Sequence[OutgoingDelivery],
+        state: Composite | None,
+        *,
+        settled: bool,
+    ) -> None:
+        """Send what became of deliveries, neighbours in one frame. Passes over those that are settled already."""
+        if self.local_state is not SessionState.MAPPED:
+            return
+        encoded = _ENCODED_ACCEPTED if state is ACCEPTED else _encode_state(state)
+        receiving = role is Role.RECEIVER
+        unsettled: dict[int, IncomingDelivery] | dict[int, OutgoingDelivery]
+        unsettled = self.incoming_unsettled if receiving else self.outgoing_unsettled
+        first = last = -1
+        for delivery in deliveries:
+            delivery_id = delivery.delivery_id
+            if unsettled.get(delivery_id) is not delivery:
+                continue
+            if settled:
+                del unsettled[delivery_id]
+                delivery.settled = True
+                delivery.link.unsettled_count -= 1
+            if receiving:
+                self._count_answer(delivery)  # type: ignore[arg-type]  # receiving: these are incoming ones
+            if delivery_id == last + 1 and first >= 0:
+                last = delivery_id
+                continue
+            if first >= 0:
+                self.send_disposition(role, first, last, encoded, settled=settled)
+            first = last = delivery_id
+        if first >= 0:
+            self.send_disposition(role, first, last, encoded, settled=settled)
+
+    def _count_answer(self, delivery: IncomingDelivery) -> None:
+        if not delivery.answered:
+            delivery.answered = True
+            delivery.link.unanswered_count -= 1
+            self.connection.unanswered_bytes -= len(delivery.payload)
+
+    def send_disposition(self, role: bool, first: int, last: int, state: bytes, *, settled: bool = True) -> None:
+        """Queue one disposition for a range of ids."""
+        self.connection.write(disposition_frame(self.channel, role, first, last, settled=settled, state=state))
+
+    def add_incoming(self, delivery: IncomingDelivery) -> None:
+        """Remember a message until it is settled."""
+        unsettled = self.incoming_unsettled
+        if delivery.delivery_id in unsettled:
+            raise SessionViolation(INVALID_FIELD, f"delivery id {delivery.delivery_id} is in use")
+        if len(unsettled) >= self.limits.max_unsettled:
+            raise SessionViolation(RESOURCE_LIMIT_EXCEEDED, f"more than {self.limits.max_unsettled} unsettled messages")
+        unsettled[delivery.delivery_id] = delivery
+        link = delivery.link
+        link.unsettled_count += 1
+        link.unanswered_count += 1
+        self.connection.unanswered_bytes += len(delivery.payload)
+
+    def forget_deliveries(self, link: Link) -> None:
+        """Drop what is unsettled or unsent on a link that goes away: nothing can be said of it any more."""
+        if isinstance(link, Receiver):
+            link.drop_partial()
+        elif isinstance(link, Sender):
+            self.drop_waiting_frames(link)
+        if not link.unsettled_count:
+            return
+        for incoming in [one for one in self.incoming_unsettled.values() if one.link is link]:
+            del self.incoming_unsettled[incoming.delivery_id]
+            incoming.settled = True
+            self._count_answer(incoming)
+        for outgoing in [one for one in self.outgoing_unsettled.values() if one.link is link]:
+            del self.outgoing_unsettled[outgoing.delivery_id]
+            outgoing.settled = True
+        link.unsettled_count = 0
+
+    # --- the peer's steps ---------------------------------------------------------------------------------------------
+
+    def receive_begin(self, begin: Begin) -> None:
+        """Take over the peer's side."""
+        self.remote_state = SessionState.MAPPED
+        self.max_frame_size = self.connection.remote_max_frame_size
+        self._next_incoming_id = begin.next_outgoing_id
+        self._remote_incoming_window = begin.incoming_window
+        self._remote_handle_max = begin.handle_max
+
+    def receive_transfer(
+        self, data: bytes, at: int, end: int, batch: DeliveriesReceived | None, events: list[Event]
+    ) -> DeliveriesReceived | None:
+        """One transfer frame. Its message joins `batch`, the event before it, where that is of the same link."""
+        handle, delivery_id, tag, tail, payload_at = read_transfer(data, at, end, self.limits)
+        self._next_incoming_id = (self._next_incoming_id + 1) & SERIAL_MASK
+        self._incoming_left -= 1
+        if self._incoming_left < self._low_window:
+            self._ask_for_refresh()
+        link = self._by_remote_handle.get(handle)
+        if not isinstance(link, Receiver):
+            raise self._no_such_link(handle, "transfer")
+        try:
+            found = link.receive_transfer(delivery_id, tag, tail, data[payload_at:end])
+        except LinkViolation as violation:
+            self._fail_link(link, violation)
+            return None
+        if found is None:
+            return batch
+        if isinstance(found, int):
+            events.append(DeliveryRejected(link=link, size=found))
+            return None
+        if found.settled:
+            link.top_up()
+        if batch is not None and batch.link is link:
+            batch.deliveries.append(found)
+            return batch
+        batch = DeliveriesReceived(link=link, deliveries=[found])
+        events.append(batch)
+        return batch
+
+    def _ask_for_refresh(self) -> None:
+        # Not at once: the peer cannot see a flow before its bytes are sent, so until then the old window holds.
+        if self._incoming_left < 0:
+            raise SessionViolation(
+                WINDOW_VIOLATION, f"more than {self.limits.incoming_window} transfers without waiting for a flow"
+            )
+        self.connection.low_sessions.add(self)
+
+    def receive_disposition(self, data: bytes, at: int, end: int, events: list[Event]) -> None:
+        """The peer's word on a range of deliveries: those we sent if it is the receiver, else those we received."""
+        role, first, last, tail = read_disposition(data, at, end, self.limits)
+        if role is Role.RECEIVER:
+            sent = self._take(self.outgoing_unsettled, first, last, settled=tail.settled)
+            if sent:
+                for delivery in sent:
+                    delivery.state = tail.state
+                previous = events[-1] if events else None
+                if type(previous) is SendsUpdated and previous.state is tail.state and previous.settled == tail.settled:
+                    previous.deliveries += sent
+                else:
+                    events.append(SendsUpdated(deliveries=sent, state=tail.state, settled=tail.settled))
+            return
+        received = self._take(self.incoming_unsettled, first, last, settled=tail.settled)
+        if received:
+            for receipt in received:
+                receipt.state = tail.state
+                if tail.settled:
+                    self._count_answer(receipt)
+            events.append(ReceiptsUpdated(deliveries=received, state=tail.state, settled=tail.settled))
+
+    @staticmethod
+    def _take(unsettled: dict[int, DeliveryT], first: int, last: int, *, settled: bool) -> list[DeliveryT]:
+        """The unsettled deliveries of a range; they are forgotten if the peer settled them."""
+        count = ((last - first) & SERIAL_MASK) + 1
+        if count > _HALF:
+            raise SessionViolation(INVALID_FIELD, f"a disposition from {first} to {last}, which lies before it")
+        if count > len(unsettled):  # a wide range costs what we hold, not what it claims
+            found = [one for one in unsettled.values() if (one.delivery_id - first) & SERIAL_MASK < count]
+        else:
+            ids = (unsettled.get((first + n) & SERIAL_MASK) for n in range(count))
+            found = [one for one in ids if one is not None]
+        if settled:
+            for one in found:
+                del unsettled[one.delivery_id]
+                one.settled = True
+                one.link.unsettled_count -= 1
+        return found
+
+    def receive_attach(self, attach: Attach, events: list[Event]) -> None:
+        """The peer's attach: the answer to ours, or a wish for a new link."""
+        if attach.handle > self.limits.max_handle:
+            raise Violation(FRAMING_ERROR, f"handle {attach.handle} is above {self.limits.max_handle}")
+        if attach.handle in self._by_remote_handle:
+            raise SessionViolation(HANDLE_IN_USE, f"handle {attach.handle} is attached already")
+        role = not attach.role
+        known = self.links.get((attach.name, role))
+        if known is not None and known.remote_state is LinkState.UNATTACHED:
+            self._map(known, attach)
+            if known.local_state is LinkState.ATTACHED:
+                events.append(AttachConfirmed(link=known, attach=attach))
+            return
+        if known is not None:
+            self._steal(known, events)
+        link = self._make_link(attach, role)
+        self._map(link, attach)
+        if self.connection.link_count > self.limits.max_links:
+            message = f"the connection has {self.limits.max_links} links, its limit"
+            link.refuse(Error(condition=RESOURCE_LIMIT_EXCEEDED, description=message))
+            return
+        link.is_announced = True
+        events.append(AttachRequested(link=link, attach=attach))
+
+    def _make_link(self, attach: Attach, role: bool) -> Link:
+        link: Link = (Sender if role is Role.SENDER else Receiver)(self, attach.name, self._take_handle())
+        self.links[link.name, link.role] = link
+        return link
+
+    def _map(self, link: Link, attach: Attach) -> None:
+        link.remote_state = LinkState.ATTACHED
+        link.remote_attach = attach
+        link.remote_handle = attach.handle
+        self._by_remote_handle[attach.handle] = link
+        if link.role is Role.RECEIVER:
+            link.delivery_count = attach.initial_delivery_count or 0
+
+    def _steal(self, link: Link, events: list[Event]) -> None:
+        """A link is attached again under its name while it is attached: the new one takes its place."""
+        error = Error(condition=LINK_STOLEN, description=f"another link named {link.name!r} was attached")
+        if link.local_state is LinkState.UNATTACHED:
+            link.refuse(error)
+        elif link.local_state is LinkState.ATTACHED:
+            link.detach(error=error)
+        # Its handle stays mapped until the peer detaches it; its name is free for the new one.
+        del self.links[link.name, link.role]
+        self._announce_detached(link, events, closed=True, error=error)
+
+    def receive_flow(self, flow: Flow, events: list[Event]) -> None:
+        """The peer's windows, and a link's credit."""
+        link = None
+        if flow.handle is not None:
+            link = self._by_remote_handle.get(flow.handle)
+            if link is None:
+                raise self._no_such_link(flow.handle, "flow")
+        # A peer that has not seen our begin knows nothing of our ids, of which none is used yet.
+        seen = flow.next_incoming_id if flow.next_incoming_id is not None else self._next_outgoing_id
+        on_the_way = (self._next_outgoing_id - seen) & SERIAL_MASK
+        was_closed = self._remote_incoming_window <= 0
+        self._remote_incoming_window = max(0, flow.incoming_window - (on_the_way if on_the_way < _HALF else 0))
+        self._release_waiting()
+        if link is not None:
+            self._receive_link_flow(link, flow, events)
+        elif flow.echo:
+            self.send_flow()
+        if was_closed and self._remote_incoming_window > 0:
+            events.extend(
+                CreditGranted(link=other)
+                for other in self.links.values()
+                if isinstance(other, Sender) and other is not link and other.credit > 0
+            )
+
+    def _receive_link_flow(self, link: Link, flow: Flow, events: list[Event]) -> None:
+        if link.local_state is LinkState.DETACHED:
+            return
+        if link.receive_flow(flow):
+            events.append(CreditGranted(link=link) if isinstance(link, Sender) else Drained(link=link))  # type: ignore[arg-type]
+        if flow.echo and link.local_state is LinkState.ATTACHED:
+            link.send_flow()
+
+    def receive_detach(self, detach: Detach, events: list[Event]) -> None:
+        """The peer detached a link: so do we, and forget it."""
+        link = self._by_remote_handle.pop(detach.handle, None)
+        if link is None:
+            raise self._no_such_link(detach.handle, "detach")
+        link.remote_state = LinkState.DETACHED
+        link.answer_detach(closed=detach.closed)
+        self.forget_deliveries(link)
+        if self.links.get((link.name, link.role)) is link:
+            del self.links[link.name, link.role]
+        self._free_handles.append(link.handle)
+        self.connection.link_count -= 1
+        self._announce_detached(link, events, closed=detach.closed, error=detach.error)
+
+    def _announce_detached(self, link: Link, events: list[Event], *, closed: bool, error: Error | None) -> None:
+        if link.is_announced:
+            link.is_announced = False
+            events.append(LinkDetached(link=link, closed=closed, error=error))
+
+    def _fail_link(self, link: Link, violation: LinkViolation) -> None:
+        error = Error(condition=violation.condition, description=violation.description)
+        if link.local_state is LinkState.UNATTACHED:
+            link.refuse(error)
+        else:
+            link.detach(error=error)
+
+    def fail(self, violation: SessionViolation, events: list[Event]) -> None:
+        """End the session because of what the peer did in it."""
+        error = Error(condition=violation.condition, description=violation.description)
+        if self.local_state is SessionState.UNMAPPED:
+            self.begin()
+        if self.local_state is SessionState.MAPPED:
+            self.end(error)
+        self.drop(error, events)
+
+    def receive_end(self, end: End, events: list[Event]) -> None:
+        """The peer ended the session: so do we."""
+        self.remote_state = SessionState.ENDED
+        if self.local_state is SessionState.MAPPED:
+            self.end()
+        self.drop(end.error, events)
+
+    def drop(self, error: Error | None, events: list[Event]) -> None:
+        """Everything in the session is over, whoever ended it. Told once."""
+        if self.is_dropped:
+            return
+        self.is_dropped = True
+        for link in {*self.links.values(), *self._by_remote_handle.values()}:
+            self.forget_deliveries(link)
+            link.local_state = link.remote_state = LinkState.DETACHED
+            self.connection.link_count -= 1
+            self._announce_detached(link, events, closed=True, error=error)
+        self.links.clear()
+        self._by_remote_handle.clear()
+        self._waiting.clear()
+        events.append(SessionEnded(session=self, error=error))
+
+    def _no_such_link(self, handle: int, what: str) -> SessionViolation:
+        return SessionViolation(UNATTACHED_HANDLE, f"a {what} on handle {handle}, where no such link is attached")
+
+
+def _encode_state(state: Composite | None) -> bytes:
+    return _NULL if state is None else state.encode()

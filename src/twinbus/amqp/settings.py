@@ -1,0 +1,61 @@
+"""What a connection is told at its start: its name, its times, and a limit on everything a peer controls.
+
+Every limit has a default that an ordinary client never meets. A server may offer more or less; nothing is unlimited.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+SMALLEST_MAX_FRAME_SIZE: Final = 512
+"""The specification's floor: every peer can send and take frames of this size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a peer may make us hold or do."""
+
+    max_frame_size: int = 65_536
+    """Bytes of one frame; advertised in open, and what a larger frame is refused by."""
+    max_sessions: int = 256
+    """Sessions at a time on a connection; advertised as channel-max."""
+    max_links: int = 5_000
+    """Links at a time on a connection. One more is refused by a detach; the others go on."""
+    max_handle: int = 65_535
+    """Highest handle, advertised in begin. Some clients never reuse a handle, so it is higher than `max_links`."""
+    incoming_window: int = 5_000
+    """Transfer frames a peer may send in a session before it hears from us again."""
+    max_unsettled: int = 50_000
+    """Unsettled deliveries of a session, each way. As a sender we wait; a peer that exceeds it loses the session."""
+    max_message_size: int = 1_048_576
+    """Bytes of one message, over all its frames; advertised in attach. A larger one is rejected, not stored."""
+    max_assembling_bytes: int = 67_108_864
+    """Bytes of messages whose last frame has not come yet, over all links of a connection."""
+    enforce_credit: bool = True
+    """Detach a link whose sender ignores credit. The Azure SDK for Python does ignore it, so a server says False."""
+    max_depth: int = 32
+    """Nesting of lists, maps, arrays and descriptions in a value."""
+    max_string_bytes: int = 1_048_576
+    """Length of one string, symbol or binary in a value that is decoded (message bodies are not)."""
+    max_items: int = 65_536
+    """Elements of all lists, maps and arrays in one decoded value together."""
+    max_pipelined_bytes: int = 65_536
+    """What a peer may send ahead of the answer to its SASL exchange."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One connection's own side of the agreement."""
+
+    container_id: str
+    """Our name in open."""
+    hostname: str | None = None
+    """A client says in open which host it means; a server leaves it out."""
+    properties: dict[str, object] | None = None
+    """For open: product, version and the like."""
+    idle_timeout_ms: int = 120_000
+    """The longest silence we ask of the peer (advertised); after twice that we give up. 0: never."""
+    handshake_timeout_ms: int = 20_000
+    """From the first byte to open; also how long a close may wait for its answer."""
+    limits: Limits = field(default_factory=Limits)
