@@ -80,14 +80,18 @@ def decode(data: bytes, at: int = 0, limits: Limits = DEFAULT_LIMITS) -> tuple[o
 def skip(data: bytes, at: int) -> int:
     """The offset behind the value at `at`, found from constructors and sizes alone."""
     try:
-        described = 0
-        while data[at] == 0:
-            # A descriptor is a value itself; one that is described in turn is legal, and absurd beyond a few levels.
-            described += 1
-            if described > DEFAULT_LIMITS.max_depth or data[at + 1] == 0:
-                raise DecodeError("a value is described too many times", RESOURCE_LIMIT_EXCEEDED)
-            at = skip(data, at + 1)
-        end = _skip_plain(data, at)
+        code = data[at]
+        width = _FIXED_WIDTHS[code >> 4]
+        if width >= 0:
+            end = at + 1 + width
+        elif width == _ONE_BYTE_SIZE:
+            end = at + 2 + data[at + 1]
+        elif width == _FOUR_BYTE_SIZE:
+            end = at + 5 + _U32(data, at + 1)[0]
+        elif code == 0:
+            end = _skip_described(data, at)
+        else:
+            raise _unknown(code)
     except (IndexError, struct.error):
         end = len(data) + 1
     if end > len(data):
@@ -95,22 +99,45 @@ def skip(data: bytes, at: int) -> int:
     return end
 
 
-_FIXED_WIDTHS: Final = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
-_WIDE_SIZES: Final = (0xB, 0xD, 0xF)
-_NARROW_SIZES: Final = (0xA, 0xC, 0xE)
+_ONE_BYTE_SIZE: Final = -1
+_FOUR_BYTE_SIZE: Final = -2
+_NO_TYPE: Final = -3
+_FIXED_WIDTHS: Final = (*(_NO_TYPE,) * 4, 0, 1, 2, 4, 8, 16, *(_ONE_BYTE_SIZE, _FOUR_BYTE_SIZE) * 3)
+"""By the upper half of a constructor: how many bytes follow it, or how wide the size is that tells."""
 
 
-def _skip_plain(data: bytes, at: int) -> int:
-    category = data[at] >> 4
-    if category in _NARROW_SIZES:
-        return at + 2 + data[at + 1]
-    if category in _WIDE_SIZES:
-        size: int = _U32(data, at + 1)[0]
-        return at + 5 + size
-    width = _FIXED_WIDTHS.get(category)
-    if width is None:
-        raise _unknown(data[at])
-    return at + 1 + width
+def _skip_described(data: bytes, at: int) -> int:
+    for _ in range(DEFAULT_LIMITS.max_depth):
+        # A descriptor that is itself described is legal, and unheard of: `decode` reads it, nothing here needs it.
+        if data[at + 1] == 0:
+            raise DecodeError("a descriptor that is described in turn")
+        at = skip(data, at + 1)
+        if data[at] != 0:
+            return skip(data, at)
+    raise DecodeError("a value is described too many times", RESOURCE_LIMIT_EXCEEDED)
+
+
+def open_list(data: bytes, at: int) -> tuple[int, int]:
+    """How many elements the list at `at` has, and where the first one lies; for reading some without the others."""
+    if data[at : at + 1] == b"\x45":
+        return 0, at + 1
+    return _open(data, at, 0xC0)
+
+
+def open_map(data: bytes, at: int) -> tuple[int, int]:
+    """How many keys and values the map at `at` has together, and where the first one lies."""
+    return _open(data, at, 0xC1)
+
+
+def _open(data: bytes, at: int, narrow: int) -> tuple[int, int]:
+    try:
+        if data[at] == narrow:
+            return data[at + 2], at + 3
+        if data[at] == narrow + 0x10:
+            return _U32(data, at + 5)[0], at + 9
+    except (IndexError, struct.error):
+        raise DecodeError("a list or map runs past the end of the input") from None
+    raise DecodeError(f"0x{data[at]:02x} where a list or map should be")
 
 
 def _unknown(code: int) -> DecodeError:

@@ -1,0 +1,348 @@
+"""Messages: sections kept as they came, found once and read on demand (part 3.2).
+
+A broker passes most of a message through untouched. So `Message` only finds where each section lies; a section, one
+field of it or one key of a map is decoded when somebody asks, and the body never unless it is asked for. Sections are
+taken in any order, because clients do send them so; `build` writes them in the order of the specification.
+
+Owns: the layout of a message. Knows nothing of what annotations or properties mean to a broker.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+from twinbus.amqp.composite import (
+    BINARY,
+    BOOLEAN,
+    MESSAGE_ID,
+    STRING,
+    SYMBOL,
+    TIMESTAMP,
+    UBYTE,
+    UINT,
+    Composite,
+    composite,
+    from_described,
+    of,
+)
+from twinbus.amqp.decode import DEFAULT_LIMITS, decode, open_list, open_map, skip
+from twinbus.amqp.encode import write, write_binary
+from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.types import Described, Pairs, Symbol, ULong
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from twinbus.amqp.settings import Limits
+
+
+@composite(0x70, "amqp:header:list")
+class Header(Composite):
+    """How the message is to be delivered."""
+
+    durable: bool = of(BOOLEAN, default=False)
+    priority: int = of(UBYTE, default=4)
+    ttl: int | None = of(UINT, default=None)
+    first_acquirer: bool = of(BOOLEAN, default=False)
+    delivery_count: int = of(UINT, default=0)
+
+
+@composite(0x73, "amqp:properties:list")
+class Properties(Composite):
+    """What the sender said of the message; no one on the way changes it."""
+
+    message_id: object = of(MESSAGE_ID, default=None)
+    user_id: bytes | None = of(BINARY, default=None)
+    to: str | None = of(STRING, default=None)
+    subject: str | None = of(STRING, default=None)
+    reply_to: str | None = of(STRING, default=None)
+    correlation_id: object = of(MESSAGE_ID, default=None)
+    content_type: str | None = of(SYMBOL, default=None)
+    content_encoding: str | None = of(SYMBOL, default=None)
+    absolute_expiry_time: int | None = of(TIMESTAMP, default=None)
+    creation_time: int | None = of(TIMESTAMP, default=None)
+    group_id: str | None = of(STRING, default=None)
+    group_sequence: int | None = of(UINT, default=None)
+    reply_to_group_id: str | None = of(STRING, default=None)
+
+
+class Section(IntEnum):
+    """The sections of a message, by their descriptors, in the order of the specification."""
+
+    HEADER = 0x70
+    DELIVERY_ANNOTATIONS = 0x71
+    MESSAGE_ANNOTATIONS = 0x72
+    PROPERTIES = 0x73
+    APPLICATION_PROPERTIES = 0x74
+    DATA = 0x75
+    SEQUENCE = 0x76
+    VALUE = 0x77
+    FOOTER = 0x78
+
+
+BODY_SECTIONS: Final = frozenset({0x75, 0x76, 0x77})
+
+_SYMBOLS: Final = {
+    "amqp:header:list": Section.HEADER,
+    "amqp:delivery-annotations:map": Section.DELIVERY_ANNOTATIONS,
+    "amqp:message-annotations:map": Section.MESSAGE_ANNOTATIONS,
+    "amqp:properties:list": Section.PROPERTIES,
+    "amqp:application-properties:map": Section.APPLICATION_PROPERTIES,
+    "amqp:data:binary": Section.DATA,
+    "amqp:amqp-sequence:list": Section.SEQUENCE,
+    "amqp:amqp-value:*": Section.VALUE,
+    "amqp:footer:map": Section.FOOTER,
+}
+_SECTION_CODES: Final = frozenset(int(section) for section in Section)
+
+
+_BODY_TYPES: Final[dict[Section, type]] = {Section.DATA: bytes, Section.SEQUENCE: list, Section.VALUE: object}
+
+
+class Message:
+    """One encoded message. Making one only finds its sections; DecodeError if it has none or they do not add up."""
+
+    __slots__ = ("_body", "_limits", "_spans", "payload")
+
+    def __init__(self, payload: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
+        """`limits` hold for whatever is decoded later."""
+        self.payload = payload
+        self._limits = limits
+        self._spans: dict[int, tuple[int, int, int]] = {}
+        """Where a section starts, where its value does, and where it ends."""
+        self._body: list[tuple[int, int, int]] = []
+        """The same for each section of the body, which may have several."""
+        self._find_sections()
+
+    def _find_sections(self) -> None:
+        payload, spans, body = self.payload, self._spans, self._body
+        at, end = 0, len(payload)
+        while at < end:
+            start = at
+            if payload[at : at + 2] == b"\x00\x53":
+                code = payload[at + 2] if at + 2 < end else 0
+                at += 3
+            else:
+                code, at = self._read_descriptor(at)
+            value_at = at
+            at = skip(payload, at)
+            if code in BODY_SECTIONS:
+                if body and (code not in spans or code == Section.VALUE):
+                    raise DecodeError("a message with two bodies")
+                spans.setdefault(code, (start, value_at, at))
+                body.append((start, value_at, at))
+            elif code in spans:
+                raise DecodeError(f"a message with two sections {Section(code).name.lower()}")
+            elif code in _SECTION_CODES:
+                spans[code] = (start, value_at, at)
+            else:
+                raise DecodeError(f"at byte {start} of a message is no section")
+
+    def _read_descriptor(self, at: int) -> tuple[int, int]:
+        """The rare ways to write a section's descriptor: as eight bytes, or by name. 0 where there is none."""
+        if self.payload[at] != 0:
+            return 0, at
+        descriptor, value_at = decode(self.payload, at + 1, self._limits)
+        if type(descriptor) is ULong:
+            return descriptor, value_at
+        return (_SYMBOLS.get(descriptor, 0) if type(descriptor) is Symbol else 0), value_at
+
+    # --- sections -----------------------------------------------------------------------------------------------------
+
+    def __contains__(self, section: Section) -> bool:
+        return section in self._spans
+
+    def raw(self, section: Section) -> bytes:
+        """A section as it came, descriptor included; nothing where there is none. For the body: all its sections."""
+        if section not in self._spans:
+            return b""
+        spans = self._body if section in BODY_SECTIONS else [self._spans[section]]
+        return b"".join([self.payload[start:end] for start, _, end in spans])
+
+    @property
+    def header(self) -> Header | None:
+        """How it is to be delivered."""
+        found = self._composite(Section.HEADER)
+        return found if isinstance(found, Header) else None
+
+    @property
+    def properties(self) -> Properties | None:
+        """What the sender said of it."""
+        found = self._composite(Section.PROPERTIES)
+        return found if isinstance(found, Properties) else None
+
+    @property
+    def delivery_annotations(self) -> Mapping[object, object] | Pairs:
+        """Said from this hop to the next."""
+        return self._map(Section.DELIVERY_ANNOTATIONS)
+
+    @property
+    def message_annotations(self) -> Mapping[object, object] | Pairs:
+        """Said to everyone on the way."""
+        return self._map(Section.MESSAGE_ANNOTATIONS)
+
+    @property
+    def application_properties(self) -> Mapping[object, object] | Pairs:
+        """The sender's own."""
+        return self._map(Section.APPLICATION_PROPERTIES)
+
+    @property
+    def footer(self) -> Mapping[object, object] | Pairs:
+        """What could only be said behind the body."""
+        return self._map(Section.FOOTER)
+
+    # --- body ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def body_section(self) -> Section | None:
+        """Which kind of body it has: DATA, SEQUENCE, VALUE, or none at all."""
+        for section in (Section.DATA, Section.SEQUENCE, Section.VALUE):
+            if section in self._spans:
+                return section
+        return None
+
+    @property
+    def data(self) -> list[bytes]:
+        """The binaries of a body of DATA; empty for any other."""
+        return [value for value in self._body_values(Section.DATA) if isinstance(value, bytes)]
+
+    @property
+    def sequences(self) -> list[list[object]]:
+        """The lists of a body of SEQUENCE; empty for any other."""
+        return [value for value in self._body_values(Section.SEQUENCE) if isinstance(value, list)]
+
+    @property
+    def value(self) -> object:
+        """The value of a body of VALUE; None for any other. Composites (declare, discharge) come as such."""
+        values = self._body_values(Section.VALUE)
+        return values[0] if values else None
+
+    def _body_values(self, section: Section) -> list[object]:
+        if section not in self._spans:
+            return []
+        wanted = _BODY_TYPES[section]
+        values = []
+        for _, start, _ in self._body:
+            value, _ = decode(self.payload, start, self._limits)
+            if not isinstance(value, wanted):
+                raise DecodeError(f"a section {section.name.lower()} that holds {value!r:.60}")
+            values.append(from_described(value) if isinstance(value, Described) else value)
+        return values
+
+    # --- single fields ------------------------------------------------------------------------------------------------
+
+    def field(self, section: Section, index: int) -> object:
+        """One field of the header or the properties, without decoding the others. None where it is not there."""
+        if section not in self._spans:
+            return None
+        _, value_at, end = self._spans[section]
+        count, at = open_list(self.payload, value_at)
+        if index >= count:
+            return None
+        for _ in range(index):
+            at = skip(self.payload, at)
+            if at >= end:
+                raise DecodeError("a list with fewer elements than it says")
+        return self._value_within(at, end)
+
+    def lookup(self, section: Section, key: str) -> object:
+        """One value of a section that is a map, without decoding the others. None where the key is not there."""
+        if section not in self._spans:
+            return None
+        _, value_at, end = self._spans[section]
+        count, at = open_map(self.payload, value_at)
+        for _ in range(count // 2):
+            if at >= end:
+                break
+            found, at = decode(self.payload, at, self._limits)
+            if isinstance(found, str) and found == key:
+                return self._value_within(at, end)
+            at = skip(self.payload, at)
+        return None
+
+    def _value_within(self, at: int, end: int) -> object:
+        value, stopped = decode(self.payload, at, self._limits)
+        if stopped > end:
+            raise DecodeError("a value runs past the end of its section")
+        return value
+
+    def _composite(self, section: Section) -> object:
+        if section not in self._spans:
+            return None
+        value, _ = decode(self.payload, self._spans[section][0], self._limits)
+        assert isinstance(value, Described)
+        return from_described(value)
+
+    def _map(self, section: Section) -> Mapping[object, object] | Pairs:
+        if section not in self._spans:
+            return {}
+        value, _ = decode(self.payload, self._spans[section][1], self._limits)
+        if not isinstance(value, dict | Pairs):
+            raise DecodeError(f"{section.name.lower()} is {value!r:.60}, not a map")
+        return value
+
+
+def build(
+    *,
+    header: Header | None = None,
+    delivery_annotations: Mapping[str, object] | None = None,
+    message_annotations: Mapping[str, object] | None = None,
+    properties: Properties | None = None,
+    application_properties: Mapping[str, object] | None = None,
+    body: bytes = b"",
+    footer: Mapping[str, object] | None = None,
+) -> bytes:
+    """An encoded message. `body` is encoded sections, as `data`, `sequence` and `value` make them."""
+    out = bytearray()
+    if header is not None:
+        header.write(out)
+    _write_annotations(out, Section.DELIVERY_ANNOTATIONS, delivery_annotations)
+    _write_annotations(out, Section.MESSAGE_ANNOTATIONS, message_annotations)
+    if properties is not None:
+        properties.write(out)
+    if application_properties is not None:
+        _write_descriptor(out, Section.APPLICATION_PROPERTIES)
+        write(out, dict(application_properties))
+    out += body
+    _write_annotations(out, Section.FOOTER, footer)
+    return bytes(out)
+
+
+def data(*binaries: bytes) -> bytes:
+    """A body of binaries, a section each."""
+    out = bytearray()
+    for binary in binaries:
+        _write_descriptor(out, Section.DATA)
+        write_binary(out, binary)
+    return bytes(out)
+
+
+def sequence(*lists: list[object]) -> bytes:
+    """A body of lists, a section each."""
+    out = bytearray()
+    for one in lists:
+        _write_descriptor(out, Section.SEQUENCE)
+        write(out, one)
+    return bytes(out)
+
+
+def value(content: object) -> bytes:
+    """A body of one value, which may be a composite."""
+    out = bytearray()
+    _write_descriptor(out, Section.VALUE)
+    if isinstance(content, Composite):
+        content.write(out)
+    else:
+        write(out, content)
+    return bytes(out)
+
+
+def _write_descriptor(out: bytearray, section: Section) -> None:
+    out += bytes((0x00, 0x53, section))
+
+
+def _write_annotations(out: bytearray, section: Section, annotations: Mapping[str, object] | None) -> None:
+    if annotations is not None:
+        _write_descriptor(out, section)
+        write(out, {Symbol(key): item for key, item in annotations.items()})
