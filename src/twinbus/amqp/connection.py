@@ -45,7 +45,7 @@ from twinbus.amqp.frames import (
 from twinbus.amqp.hot import TRANSFER
 from twinbus.amqp.performatives import Attach, Begin, Close, Detach, Disposition, End, Error, Flow, Open, Transfer
 from twinbus.amqp.sasl import (
-    ALL_MECHANISMS,
+    USUAL_MECHANISMS,
     SaslChallenge,
     SaslCode,
     SaslLayer,
@@ -150,7 +150,7 @@ class Connection:
         settings: Settings,
         *,
         now: float,
-        mechanisms: tuple[str, ...] = ALL_MECHANISMS,
+        mechanisms: tuple[str, ...] = USUAL_MECHANISMS,
         require_sasl: bool = True,
     ) -> Connection:
         """The end that was connected to. Without `require_sasl` a peer may leave the SASL layer out."""

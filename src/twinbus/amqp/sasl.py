@@ -27,7 +27,9 @@ PLAIN: Final = "PLAIN"
 EXTERNAL: Final = "EXTERNAL"
 MSSBCBS: Final = "MSSBCBS"
 
-ALL_MECHANISMS: Final = (MSSBCBS, PLAIN, ANONYMOUS, EXTERNAL)
+USUAL_MECHANISMS: Final = (MSSBCBS, PLAIN, ANONYMOUS)
+"""What a server offers unless told. EXTERNAL is for one that asks for certificates: a proton client without one gives
+up when it sees EXTERNAL offered, whatever else is."""
 
 
 class SaslCode(IntEnum):
