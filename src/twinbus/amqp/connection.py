@@ -42,7 +42,7 @@ from twinbus.amqp.frames import (
     frame,
     read_performative,
 )
-from twinbus.amqp.hot import TRANSFER
+from twinbus.amqp.hot import DISPOSITION_DESCRIPTOR, TRANSFER_DESCRIPTOR
 from twinbus.amqp.performatives import Attach, Begin, Close, Detach, Disposition, End, Error, Flow, Open, Transfer
 from twinbus.amqp.sasl import (
     USUAL_MECHANISMS,
@@ -82,8 +82,6 @@ STEPS: Final[dict[type[Composite], Step]] = {
     Close: Step.CLOSE,
 }
 
-_SMALL_DESCRIPTOR: Final = b"\x00\x53"
-"""How nearly every frame's performative starts: described, by a small number."""
 _MAX_DESCRIPTION: Final = 200
 _ALMOST: Final = 0.9
 """A timer that fires a little early must not cost a whole interval."""
@@ -109,12 +107,15 @@ class Connection:
         """Of messages that the program has not said anything of; what a server watches to slow its peers down."""
         self.is_finished = False
         """Nothing more will come or go: close the socket once `data_to_send` is empty."""
+        self.live_sessions: dict[int, Session] = {}
+        """By the peer's channel: those whose frames matter. A session that we ended is in `_by_remote_channel` only."""
         self._by_remote_channel: dict[int, Session] = {}
         self._ended_channels: set[int] = set()
         self._assembling_bytes = 0
         self.low_sessions: set[Session] = set()
         """Sessions whose incoming window is to be reopened with the next bytes."""
-        self._expects_header = True
+        self._in_prelude = True
+        """Headers and SASL come first; a frame of AMQP's own comes only after both."""
         self._in_sasl = False
         self._held: list[bytes] = []
         self._held_size = 0
@@ -210,56 +211,82 @@ class Connection:
     def _consume(self, data: bytes, events: list[Event]) -> int:
         """Read every whole frame of `data`; where the rest starts. `_needed` is how long the rest must become."""
         at, end = 0, len(data)
+        while self._in_prelude:
+            start, at = at, self._consume_prelude(data, at, events)
+            if at == start:
+                return at
+            if self.is_finished:
+                return end
         batch: DeliveriesReceived | None = None
         max_frame_size = self.limits.max_frame_size
-        by_channel = self._by_remote_channel
+        live = self.live_sessions
         unpack = FRAME_HEADER.unpack_from
         while end - at >= HEADER_SIZE:
-            if self._expects_header:
-                self._receive_header(data[at : at + HEADER_SIZE], events)
-                at += HEADER_SIZE
-                if self.is_finished:
-                    return end
-                continue
             size, offset, frame_type, channel = unpack(data, at)
-            if size > max_frame_size or size < HEADER_SIZE:
-                raise _bad_frame_size(size, max_frame_size)
             stop = at + size
-            if stop > end:
+            if stop > end and size <= max_frame_size:
                 self._needed = size
                 return at
             body = at + offset * 4
-            if offset < DATA_OFFSET or body > stop:
-                raise Violation(FRAMING_ERROR, f"a data offset of {offset} words in a frame of {size} bytes")
-            if self._in_sasl or frame_type != AMQP_FRAME:
-                if self._awaits_program:
-                    return at
-                self._receive_sasl(data, body, stop, frame_type, events)
-            elif body < stop:
-                code = data[body + 2] if data[body : body + 2] == _SMALL_DESCRIPTOR else None
-                session = by_channel.get(channel)
-                if code == TRANSFER and session is not None and not session.is_dropped and not self._is_dropped:
-                    try:
+            if size > max_frame_size or offset < DATA_OFFSET or body > stop or frame_type != AMQP_FRAME:
+                raise self._bad_frame(size, offset, frame_type)
+            if body < stop:
+                session = live.get(channel)
+                descriptor = data[body : body + 3] if session is not None else None
+                try:
+                    if session is None:
+                        self._receive_frame(data, body, stop, channel, events)
+                    elif descriptor == TRANSFER_DESCRIPTOR:
                         batch = session.receive_transfer(data, body, stop, batch, events)
-                    except SessionViolation as violation:
-                        session.fail(violation, events)
+                    else:
                         batch = None
-                else:
+                        if descriptor == DISPOSITION_DESCRIPTOR:
+                            session.receive_disposition(data, body, stop, events)
+                        else:
+                            self._receive_frame(data, body, stop, channel, events)
+                except SessionViolation as violation:
+                    self._by_remote_channel[channel].fail(violation, events)
                     batch = None
-                    self._receive_frame(data, body, stop, channel, events)
+                if self.is_finished:
+                    return end
             at = stop
-            if self.is_finished:
-                return end
-        if at < end:
-            self._needed = HEADER_SIZE
-            if self._expects_header and not AMQP_HEADER.startswith(data[at : min(end, at + 4)]):
-                self._receive_header(data[at:end], events)
+        self._needed = HEADER_SIZE
         return at
 
+    def _consume_prelude(self, data: bytes, at: int, events: list[Event]) -> int:
+        """Read one protocol header or one frame of the SASL exchange; where it ends, or `at` if there is none yet."""
+        if self._awaits_program:
+            self._needed = 0
+            return at
+        self._needed = HEADER_SIZE
+        rest = len(data) - at
+        if not self._in_sasl:
+            header = data[at : at + HEADER_SIZE]
+            if len(header) < HEADER_SIZE and header[:4] == AMQP_HEADER[: min(4, len(header))]:
+                return at
+            self._receive_header(header, events)
+            return at + len(header)
+        if rest < HEADER_SIZE:
+            return at
+        size, offset, frame_type, _ = FRAME_HEADER.unpack_from(data, at)
+        body = at + offset * 4
+        stop: int = at + size
+        if size > self.limits.max_frame_size or offset < DATA_OFFSET or body > stop or frame_type != SASL_FRAME:
+            raise self._bad_frame(size, offset, frame_type)
+        if size > rest:
+            self._needed = size
+            return at
+        self._receive_sasl(data, body, stop, events)
+        return stop
+
+    def _bad_frame(self, size: int, offset: int, frame_type: int) -> Violation:
+        largest = self.limits.max_frame_size
+        if not HEADER_SIZE <= size <= largest:
+            return Violation(FRAMING_ERROR, f"a frame of {size} bytes; frames have {HEADER_SIZE} to {largest}")
+        return Violation(FRAMING_ERROR, f"a frame of type {frame_type}, {size} bytes, data offset {offset} words")
+
     def _receive_frame(self, data: bytes, at: int, end: int, channel: int, events: list[Event]) -> None:
-        """Any frame but a transfer of the usual form."""
-        if self._is_dropped and self.remote_state is ConnectionState.CLOSED:
-            return
+        """Any frame but a transfer or a disposition of the usual form."""
         performative, stopped = read_performative(data, at, end, self.limits)
         step = STEPS.get(type(performative))
         if step is None:
@@ -271,7 +298,7 @@ class Connection:
             raise Violation(
                 ILLEGAL_STATE, f"{performative.symbol} while {self.remote_state.name.lower().replace('_', ' ')}"
             )
-        if self._is_dropped and step is not Step.CLOSE:
+        if self.is_closing and step is not Step.CLOSE:
             return  # we have closed: nothing else matters any more
         self.remote_state = following
         if isinstance(performative, Open):
@@ -282,12 +309,8 @@ class Connection:
             self._receive_begin(channel, performative, events)
         else:
             session = self._session_at(channel, step)
-            if session is None:
-                return
-            try:
+            if session is not None:
                 self._receive_in_session(session, performative, data[stopped:end], events)
-            except SessionViolation as violation:
-                session.fail(violation, events)
 
     def _session_at(self, channel: int, step: Step) -> Session | None:
         """The session a frame is for; None where it is over and the frame came late."""
@@ -300,7 +323,8 @@ class Connection:
         if following is None:
             raise Violation(ILLEGAL_STATE, f"{step.name.lower()} on {session!r}")
         session.remote_state = following
-        return None if session.is_dropped and step is not Step.END else session
+        over = session.is_dropped or session.local_state is SessionState.ENDED
+        return None if over and step is not Step.END else session
 
     def _receive_in_session(
         self, session: Session, performative: Composite, payload: bytes, events: list[Event]
@@ -323,13 +347,13 @@ class Connection:
 
     def _receive_header(self, header: bytes, events: list[Event]) -> None:
         if header == SASL_HEADER and self.sasl is not None and self.sasl.state is SaslState.AWAITING_MECHANISMS:
-            self._in_sasl, self._expects_header = True, False
+            self._in_sasl = True
             if not self.is_client:
                 self.write(SASL_HEADER, self.sasl.send(SaslMechanisms(sasl_server_mechanisms=self.sasl.mechanisms)))
             return
         sasl_is_missing = self.sasl is not None and self.sasl.is_required and self.sasl.state is not SaslState.DONE
         if header == AMQP_HEADER and not sasl_is_missing:
-            self._expects_header = False
+            self._in_prelude = False
             self.remote_state = ConnectionState.HEADER_EXCHANGED
             if not self.is_client:
                 self._send_header()
@@ -339,21 +363,20 @@ class Connection:
         wanted = "SASL" if sasl_is_missing else "AMQP 1.0"
         self._finish(Error(condition=FRAMING_ERROR, description=f"the peer sent {header!r}, not {wanted}"), events)
 
-    def _receive_sasl(self, data: bytes, at: int, end: int, frame_type: int, events: list[Event]) -> None:
-        if not self._in_sasl or frame_type != SASL_FRAME or self.sasl is None:
-            raise Violation(FRAMING_ERROR, f"a frame of type {frame_type} where it has no place")
+    def _receive_sasl(self, data: bytes, at: int, end: int, events: list[Event]) -> None:
+        layer = self._sasl_layer()
         performative, _ = read_performative(data, at, end, self.limits)
-        answer, event = self.sasl.receive(performative)
+        answer, event = layer.receive(performative)
         self.write(answer)
         if event is not None:
             events.append(event)
         if isinstance(event, SaslFailed):
             self.is_finished = self._is_dropped = True
-        elif self.sasl.state is SaslState.DONE:
+        elif layer.state is SaslState.DONE:
             self._leave_sasl()
 
     def _leave_sasl(self) -> None:
-        self._in_sasl, self._expects_header = False, True
+        self._in_sasl = False
         if self.is_client:
             self._send_header()
             self._send_open()
@@ -397,6 +420,8 @@ class Connection:
             session = known
         self._ended_channels.discard(channel)
         self._by_remote_channel[channel] = session
+        if session.local_state is not SessionState.ENDED:
+            self.live_sessions[channel] = session
         session.remote_channel = channel
         session.receive_begin(begin)
         if session.local_state is SessionState.UNMAPPED:
@@ -505,6 +530,8 @@ class Connection:
     def close(self, error: Error | None = None) -> None:
         """Close our end. The connection has ended when the peer answers, or does not in time (ConnectionClosed)."""
         self.send(Step.CLOSE, 0, Close(error=error))
+        for session in self.sessions.values():
+            session.fall_silent()
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -575,7 +602,3 @@ class Connection:
             self._has_sent = False
             self._last_tick = now
         return events
-
-
-def _bad_frame_size(size: int, largest: int) -> Violation:
-    return Violation(FRAMING_ERROR, f"a frame of {size} bytes; frames have {HEADER_SIZE} to {largest}")

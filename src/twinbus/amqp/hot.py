@@ -10,9 +10,9 @@ Owns: these bytes. Knows nothing of sessions or links.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from twinbus.amqp.decode import decode
+from twinbus.amqp.decode import open_list, skip
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.frames import HEADER_SIZE, read_performative
 from twinbus.amqp.performatives import Disposition, Transfer
@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 
 TRANSFER: Final = 0x14
 DISPOSITION: Final = 0x15
-_TRANSFER_DESCRIPTOR: Final = bytes((0x00, 0x53, TRANSFER))
-_DISPOSITION_DESCRIPTOR: Final = bytes((0x00, 0x53, DISPOSITION))
+TRANSFER_DESCRIPTOR: Final = bytes((0x00, 0x53, TRANSFER))
+DISPOSITION_DESCRIPTOR: Final = bytes((0x00, 0x53, DISPOSITION))
+
+T = TypeVar("T")
 
 _U32: Final = struct.Struct(">I").unpack_from
 _MAX_KEPT: Final = 512
-"""Tails kept at the most, of all connections together; a peer that invents new ones only slows itself down."""
+"""Tails kept at the most, of all connections together. One more and they are forgotten, to be learnt again: a peer that
+invents new ones must not keep those of the others out."""
 _MAX_TAIL_BYTES: Final = 20
 
 
@@ -52,8 +55,9 @@ class DispositionTail(NamedTuple):
     state: object
 
 
-_transfer_tails: Final[dict[bytes, TransferTail]] = {}
-_disposition_tails: Final[dict[bytes, DispositionTail]] = {}
+# By their bytes: how many fields the whole list has, which the bytes before them must confirm, and what they say.
+_transfer_tails: Final[dict[bytes, tuple[int, TransferTail]]] = {}
+_disposition_tails: Final[dict[bytes, tuple[int, DispositionTail]]] = {}
 
 
 def read_transfer(
@@ -65,11 +69,13 @@ def read_transfer(
     """
     start = at
     code = data[at + 3]
-    if code == 0xC0 and data[at + 5] >= 3:
+    if code == 0xC0:
         body_end = at + 5 + data[at + 4]
+        count = data[at + 5]
         at += 6
-    elif code == 0xD0 and data[at + 11] >= 3:
+    elif code == 0xD0:
         body_end = at + 8 + _U32(data, at + 4)[0]
+        count = _U32(data, at + 8)[0]
         at += 12
     else:
         return _read_declared_transfer(data, start, end, limits)
@@ -102,10 +108,10 @@ def read_transfer(
         return _read_declared_transfer(data, start, end, limits)
     tag_end = at + 2 + data[at + 1]
     tag = data[at + 2 : tag_end]
-    tail = _transfer_tails.get(data[tag_end:body_end])
-    if tail is None or not tag_end <= body_end <= end:
+    kept = _transfer_tails.get(data[tag_end:body_end])
+    if kept is None or kept[0] != count or not tag_end <= body_end <= end:
         return _read_declared_transfer(data, start, end, limits)
-    return handle, delivery_id, tag, tail, body_end
+    return handle, delivery_id, tag, kept[1], body_end
 
 
 def _read_declared_transfer(
@@ -131,20 +137,26 @@ def _read_declared_transfer(
 
 def _keep_transfer_tail(body: bytes, tail: TransferTail) -> None:
     """Remember the bytes behind the delivery tag, found by walking over the three fields before them."""
-    if body[:3] != _TRANSFER_DESCRIPTOR:
+    if body[:3] != TRANSFER_DESCRIPTOR:
         return
-    at = 12 if body[3] == 0xD0 else 6
+    count, at = open_list(body, 3)
     for _ in range(3):
-        _, at = decode(body, at)
-    key = body[at:]
-    if len(key) <= _MAX_TAIL_BYTES and len(_transfer_tails) < _MAX_KEPT:
-        _transfer_tails[key] = tail
+        at = skip(body, at)
+    _keep(_transfer_tails, body[at:], (count, tail))
+
+
+def _keep(tails: dict[bytes, tuple[int, T]], key: bytes, kept: tuple[int, T]) -> None:
+    if len(key) > _MAX_TAIL_BYTES:
+        return
+    if len(tails) >= _MAX_KEPT:
+        tails.clear()
+    tails[key] = kept
 
 
 def read_disposition(data: bytes, at: int, end: int, limits: Limits) -> tuple[bool, int, int, DispositionTail]:
     """Role, first and last delivery id, and the rest."""
     start = at
-    if data[at + 3] != 0xC0 or data[at + 5] < 3:
+    if data[at + 3] != 0xC0:
         return _read_declared_disposition(data, start, end, limits)
     body_end = at + 5 + data[at + 4]
     role = data[at + 6]
@@ -174,9 +186,9 @@ def read_disposition(data: bytes, at: int, end: int, limits: Limits) -> tuple[bo
             at += 2
         else:
             return _read_declared_disposition(data, start, end, limits)
-        tail = _disposition_tails.get(data[at:body_end])
-        if tail is not None and body_end == end:
-            return role == 0x41, first, last, tail
+        kept = _disposition_tails.get(data[at:body_end])
+        if kept is not None and kept[0] == data[start + 5] and at <= body_end == end:
+            return role == 0x41, first, last, kept[1]
     return _read_declared_disposition(data, start, end, limits)
 
 
@@ -192,14 +204,12 @@ def _read_declared_disposition(
 
 
 def _keep_disposition_tail(body: bytes, tail: DispositionTail) -> None:
-    if body[:4] != _DISPOSITION_DESCRIPTOR + b"\xc0" or body[5] < 3:
+    if body[:4] != DISPOSITION_DESCRIPTOR + b"\xc0" or body[5] < 3:
         return
-    at = 6
+    count, at = open_list(body, 3)
     for _ in range(3):
-        _, at = decode(body, at)
-    key = body[at:]
-    if len(key) <= _MAX_TAIL_BYTES and len(_disposition_tails) < _MAX_KEPT:
-        _disposition_tails[key] = tail
+        at = skip(body, at)
+    _keep(_disposition_tails, body[at:], (count, tail))
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

@@ -119,7 +119,16 @@ class Session:
     def end(self, error: Error | None = None) -> None:
         """End our side. The session has ended when the peer answers (SessionEnded)."""
         self.send(Step.END, End(error=error))
+        self.fall_silent()
+
+    def fall_silent(self) -> None:
+        """Say nothing more and listen to nothing but the end: the session, or its connection, was closed by us."""
+        self.local_state = SessionState.ENDED
+        for link in self.links.values():
+            link.local_state = LinkState.DETACHED
         self._waiting.clear()
+        if self.remote_channel is not None:
+            self.connection.live_sessions.pop(self.remote_channel, None)
 
     def attach_sender(
         self,
@@ -559,6 +568,7 @@ class Session:
         if self.is_dropped:
             return
         self.is_dropped = True
+        self.fall_silent()
         for link in {*self.links.values(), *self._by_remote_handle.values()}:
             self.forget_deliveries(link)
             link.local_state = link.remote_state = LinkState.DETACHED
