@@ -498,7 +498,7 @@ class Connection:
         if code == SaslCode.OK:
             self._leave_sasl()
         else:
-            self.is_finished = self._is_dropped = True
+            self.is_finished = True
 
     def send_sasl_challenge(self, challenge: bytes) -> None:
         """Ask the client for more."""
