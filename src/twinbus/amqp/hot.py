@@ -78,6 +78,8 @@ def read_transfer(
         count = _U32(data, at + 8)[0]
         at += 12
     else:
+        body_end = count = 0
+    if count < 3:
         return _read_declared_transfer(data, start, end, limits)
     code = data[at]
     if code == 0x52:
@@ -156,7 +158,7 @@ def _keep(tails: dict[bytes, tuple[int, T]], key: bytes, kept: tuple[int, T]) ->
 def read_disposition(data: bytes, at: int, end: int, limits: Limits) -> tuple[bool, int, int, DispositionTail]:
     """Role, first and last delivery id, and the rest."""
     start = at
-    if data[at + 3] != 0xC0:
+    if data[at + 3] != 0xC0 or data[at + 5] < 3:
         return _read_declared_disposition(data, start, end, limits)
     body_end = at + 5 + data[at + 4]
     role = data[at + 6]
