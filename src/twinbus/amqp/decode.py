@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.amqp.encode import encode
 from twinbus.amqp.errors import RESOURCE_LIMIT_EXCEEDED, DecodeError, EncodeError
@@ -77,7 +77,7 @@ def decode(data: bytes, at: int = 0, limits: Limits = DEFAULT_LIMITS) -> tuple[o
         raise DecodeError("a value runs past the end of the input") from None
 
 
-def skip(data: bytes, at: int) -> int:
+def skip(data: bytes, at: int, depth: int = 0) -> int:
     """The offset behind the value at `at`, found from constructors and sizes alone."""
     try:
         code = data[at]
@@ -89,7 +89,7 @@ def skip(data: bytes, at: int) -> int:
         elif width == _FOUR_BYTE_SIZE:
             end = at + 5 + _U32(data, at + 1)[0]
         elif code == 0:
-            end = _skip_described(data, at)
+            end = _skip_described(data, at, depth)
         else:
             raise _unknown(code)
     except (IndexError, struct.error):
@@ -106,15 +106,11 @@ _FIXED_WIDTHS: Final = (*(_NO_TYPE,) * 4, 0, 1, 2, 4, 8, 16, *(_ONE_BYTE_SIZE, _
 """By the upper half of a constructor: how many bytes follow it, or how wide the size is that tells."""
 
 
-def _skip_described(data: bytes, at: int) -> int:
-    for _ in range(DEFAULT_LIMITS.max_depth):
-        # A descriptor that is itself described is legal, and unheard of: `decode` reads it, nothing here needs it.
-        if data[at + 1] == 0:
-            raise DecodeError("a descriptor that is described in turn")
-        at = skip(data, at + 1)
-        if data[at] != 0:
-            return skip(data, at)
-    raise DecodeError("a value is described too many times", RESOURCE_LIMIT_EXCEEDED)
+def _skip_described(data: bytes, at: int, depth: int) -> int:
+    # Both the descriptor and what it describes may be described in turn.
+    if depth >= DEFAULT_LIMITS.max_depth:
+        raise DecodeError("a value is described too many times", RESOURCE_LIMIT_EXCEEDED)
+    return skip(data, skip(data, at + 1, depth + 1), depth + 1)
 
 
 def open_list(data: bytes, at: int) -> tuple[int, int]:
@@ -170,7 +166,7 @@ def _constant(value: object) -> Read:
     return read
 
 
-def _fixed(layout: str, make: Callable[[int], object] | type | None = None) -> Read:
+def _fixed(layout: str, make: Callable[[Any], object] | None = None) -> Read:
     plan = struct.Struct(layout)
     unpack, width = plan.unpack_from, plan.size
 
@@ -189,11 +185,11 @@ def _boolean(value: int) -> bool:
     return value == 1
 
 
-def _char(value: int) -> Char:
+def _char(data: bytes) -> Char:
     try:
-        return Char(chr(value))
-    except (ValueError, OverflowError):
-        raise DecodeError(f"0x{value:x} is no Unicode character") from None
+        return Char(data.decode("utf-32-be"))
+    except UnicodeDecodeError:
+        raise DecodeError(f"0x{data.hex()} is no Unicode character") from None
 
 
 def _uuid(value: bytes) -> uuid.UUID:
@@ -261,10 +257,20 @@ def _fill_map(reading: _Reading, at: int, count: int, depth: int) -> tuple[objec
     items, at = _fill_list(reading, at, count, depth)
     pairs = list(zip(items[::2], items[1::2], strict=True))
     try:
-        found = dict(pairs)
+        found = {} if _keys_collide(pairs) else dict(pairs)
     except TypeError:  # a key that Python cannot hash: a list, a map
         return _exact_pairs(pairs), at
     return (found if len(found) == len(pairs) else _exact_pairs(pairs)), at
+
+
+_MAX_COLLISIONS: Final = 64
+
+
+def _keys_collide(pairs: list[tuple[object, object]]) -> bool:
+    # Hashes of numbers and uuids are no secret: thousands of keys picked to share one make a dict take minutes.
+    if len(pairs) <= _MAX_COLLISIONS:
+        return False
+    return len(pairs) - len({hash(key) for key, _ in pairs}) > _MAX_COLLISIONS
 
 
 def _exact_pairs(pairs: list[tuple[object, object]]) -> Pairs:
@@ -314,7 +320,7 @@ _READERS: Final[dict[int, Read]] = {
     0x70: _fixed(">I", UInt),
     0x71: _fixed(">i", Int),
     0x72: _fixed(">f", Float),
-    0x73: _fixed(">I", _char),
+    0x73: _fixed(">4s", _char),
     0x74: _fixed(">4s", Decimal32),
     0x80: _fixed(">Q", ULong),
     0x81: _fixed(">q"),
@@ -322,7 +328,7 @@ _READERS: Final[dict[int, Read]] = {
     0x83: _fixed(">q", Timestamp),
     0x84: _fixed(">8s", Decimal64),
     0x94: _fixed(">16s", Decimal128),
-    0x98: _fixed(">16s", _uuid),  # type: ignore[arg-type]  # struct gives bytes here, an int elsewhere
+    0x98: _fixed(">16s", _uuid),
     0xA0: _variable(1, bytes),
     0xA1: _variable(1, _string),
     0xA3: _variable(1, _symbol),
