@@ -58,12 +58,18 @@ def write(out: bytearray, value: object, depth: int = 0) -> None:
         else:
             _write_nested(out, value, depth + 1)
     except (struct.error, ValueError, OverflowError) as error:
-        raise EncodeError(f"{value!r:.100} is no AMQP {kind.__name__}: {error}") from None
+        raise EncodeError(f"{_shown(value)} is no AMQP {kind.__name__}: {error}") from None
+
+
+def _shown(value: object) -> str:
+    try:
+        return f"{value!r:.100}"
+    except ValueError:  # an integer of thousands of digits, a decimal of the wrong length
+        return "what cannot even be shown"
 
 
 def _write_nested(out: bytearray, value: object, depth: int) -> None:
-    if depth > _MAX_DEPTH:
-        raise EncodeError(f"a value nested deeper than {_MAX_DEPTH} levels")
+    _check_depth(depth)
     if isinstance(value, Described):
         out.append(0)
         write(out, value.descriptor, depth)
@@ -81,6 +87,11 @@ def _write_nested(out: bytearray, value: object, depth: int) -> None:
         out += elements
     else:
         raise EncodeError(f"{type(value).__name__} has no AMQP type")
+
+
+def _check_depth(depth: int) -> None:
+    if depth > _MAX_DEPTH:
+        raise EncodeError(f"a value nested deeper than {_MAX_DEPTH} levels")
 
 
 # --- fields of a known type -------------------------------------------------------------------------------------------
@@ -189,13 +200,13 @@ def _write_exact(code: int, width: int) -> Callable[[bytearray, bytes], None]:
 
 def _write_char(out: bytearray, value: Char) -> None:
     out.append(0x73)
-    out += _U32(ord(_one_character(value)))
+    out += _one_character(value)
 
 
-def _one_character(value: str) -> str:
+def _one_character(value: str) -> bytes:
     if len(value) != 1:
         raise ValueError("a char is one character")
-    return value
+    return value.encode("utf-32-be")
 
 
 def _write_uuid(out: bytearray, value: uuid.UUID) -> None:
@@ -220,6 +231,7 @@ def _map_constructor(count: int, body: bytearray) -> bytes:
 
 def _array_body(array: Array, depth: int) -> tuple[int, bytes]:
     """Constructor and encoding of an array: one element constructor, then the elements without theirs."""
+    _check_depth(depth)
     constructor = bytearray()
     for descriptor in array.descriptors:
         constructor.append(0)
@@ -231,7 +243,7 @@ def _array_body(array: Array, depth: int) -> tuple[int, bytes]:
     body = bytearray()
     for item in array.items:
         if type(item) is not array.element_type and not (array.element_type is dict and type(item) is Pairs):
-            raise EncodeError(f"an array of {array.element_type.__name__} holds {item!r:.100}")
+            raise EncodeError(f"an array of {array.element_type.__name__} holds {_shown(item)}")
         strip(body, item, depth)
     size = len(constructor) + len(body)
     if size < _MAX_NARROW and len(array.items) <= _MAX_NARROW:
@@ -320,7 +332,7 @@ _ELEMENTS: Final[dict[type, tuple[int, Callable[[bytearray, Any, int], None]]]] 
     Float: (0x72, _element(">f")),
     float: (0x82, _element(">d")),
     Timestamp: (0x83, _element(">q")),
-    Char: (0x73, lambda out, item, _depth: out.extend(_U32(ord(_one_character(str(item)))))),
+    Char: (0x73, _bytes_element(4, _one_character)),
     Decimal32: (0x74, _bytes_element(4, bytes)),
     Decimal64: (0x84, _bytes_element(8, bytes)),
     Decimal128: (0x94, _bytes_element(16, bytes)),
