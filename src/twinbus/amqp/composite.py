@@ -9,6 +9,7 @@ Owns: how a declaration becomes bytes. Knows nothing of any single composite.
 from __future__ import annotations
 
 import dataclasses
+import struct
 import uuid
 from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, dataclass_transform
@@ -131,17 +132,20 @@ class Composite:
             if value is None:
                 body.append(0x40)
             else:
-                kind.write(body, value)
+                self._write_field(body, name, kind, value)
         out += bytes((0x00, 0x53, self.code)) if self.code <= _NARROW else b"\x00\x80" + self.code.to_bytes(8, "big")
         encode.write_list(out, body, len(self.plan))
+
+    def _write_field(self, out: bytearray, name: str, kind: Kind, value: object) -> None:
+        try:
+            kind.write(out, value)
+        except (EncodeError, TypeError, ValueError, AttributeError, struct.error) as error:
+            raise EncodeError(f"{self.symbol}: {name} is no {kind.name}: {error}") from None
 
     def encode(self) -> bytes:
         """This composite as bytes; EncodeError names the field that has no encoding."""
         out = bytearray()
-        try:
-            self.write(out)
-        except (TypeError, ValueError, AttributeError) as error:
-            raise EncodeError(f"{self!r:.200}: {error}") from None
+        self.write(out)
         return bytes(out)
 
 
