@@ -25,6 +25,16 @@ class Layout:
         """Bits of the coefficient in the usual form; the long form has two fewer and a fixed prefix of binary 100."""
         return self.width * 8 - 1 - self.exponent_bits
 
+    @property
+    def context(self) -> decimal.Context:
+        """Brings a number to digits and an exponent that this width has, or raises Inexact."""
+        # The two leading bits of an exponent are never both set: that pattern marks the long form and special values.
+        largest = (3 << (self.exponent_bits - 2)) - 1 - self.bias
+        largest_adjusted = largest + self.digits - 1
+        return decimal.Context(
+            prec=self.digits, Emax=largest_adjusted, Emin=1 - largest_adjusted, clamp=1, traps=[decimal.Inexact]
+        )
+
 
 DECIMAL32: Final = Layout(4, 8, 101, 7)
 DECIMAL64: Final = Layout(8, 10, 398, 16)
@@ -59,17 +69,17 @@ def unpack(data: bytes, layout: Layout) -> decimal.Decimal:
 
 
 def pack(value: decimal.Decimal, layout: Layout) -> bytes:
-    """The bytes for `value`; ValueError where it has too many digits or too large an exponent."""
-    sign, digits, exponent = value.as_tuple()
+    """The bytes for `value`; ValueError where no digits and exponent of this width are exactly that."""
+    try:
+        sign, digits, exponent = layout.context.create_decimal(value).as_tuple()
+    except decimal.Inexact:
+        bits = layout.width * 8
+        raise ValueError(f"{value} does not fit a decimal of {bits} bits ({layout.digits} digits)") from None
     top = sign << (layout.width * 8 - 1)
     if not isinstance(exponent, int):
         special = _INFINITY if exponent == "F" else _NAN
         return (top | special << (layout.width * 8 - 6)).to_bytes(layout.width, "big")
     biased = exponent + layout.bias
-    # The two leading bits of an exponent are never both set: that pattern marks the long form and the special values.
-    largest = 3 << (layout.exponent_bits - 2)
-    if len(digits) > layout.digits or not 0 <= biased < largest:
-        raise ValueError(f"{value} does not fit a decimal of {layout.width * 8} bits ({layout.digits} digits)")
     coefficient = int("".join(map(str, digits)))
     if coefficient >> layout.coefficient_bits:
         shift = layout.coefficient_bits - 2
