@@ -21,7 +21,6 @@ from twinbus.amqp.errors import (
     FRAMING_ERROR,
     ILLEGAL_STATE,
     INVALID_FIELD,
-    NOT_IMPLEMENTED,
     RESOURCE_LIMIT_EXCEEDED,
     AmqpError,
     DecodeError,
@@ -290,7 +289,7 @@ class Connection:
         performative, stopped = read_performative(data, at, end, self.limits)
         step = STEPS.get(type(performative))
         if step is None:
-            raise Violation(NOT_IMPLEMENTED, f"a frame that holds {performative.symbol}")
+            raise DecodeError(f"a frame that holds {performative.symbol}")
         if step is not Step.TRANSFER and stopped != end:
             raise DecodeError(f"{performative.symbol} with {end - stopped} bytes behind it")
         following = CONNECTION_TRANSITIONS.get((self.remote_state, step))
@@ -562,11 +561,11 @@ class Connection:
 
     def count_assembling(self, change: int) -> None:
         """Keep the sum of what has arrived of unfinished messages within its limit."""
-        self._assembling_bytes += change
-        if self._assembling_bytes > self.limits.max_assembling_bytes:
+        if change > 0 and self._assembling_bytes + change > self.limits.max_assembling_bytes:
             raise Violation(
                 RESOURCE_LIMIT_EXCEEDED, f"more than {self.limits.max_assembling_bytes} bytes of unfinished messages"
             )
+        self._assembling_bytes += change
 
     # --- time ---------------------------------------------------------------------------------------------------------
 

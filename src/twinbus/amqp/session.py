@@ -85,7 +85,7 @@ class Session:
         self._next_incoming_id = 0
         self._incoming_left = self.limits.incoming_window
         """Frames the peer may send before it has to hear from us."""
-        self._low_window = self.limits.incoming_window // 2
+        self._low_window = max(1, self.limits.incoming_window // 2)
         self._remote_incoming_window = 0
         self._waiting: deque[tuple[Sender, int, bytes, bytes]] = deque()
         """Frames that found the peer's window closed: sender, delivery id, head, payload."""

@@ -151,7 +151,7 @@ class Lone:
         self.send(Begin(next_outgoing_id=0, incoming_window=1000, outgoing_window=1000))
         return self
 
-    def attached(self, role: bool = Role.SENDER, *, handle: int = 0, name: str = "link") -> Link:
+    def attached(self, *, role: bool = Role.SENDER, handle: int = 0, name: str = "link") -> Link:
         """A link whose peer has `role`, answered by us."""
         if not self.connection.sessions:
             self.begun()

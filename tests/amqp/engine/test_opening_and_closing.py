@@ -18,7 +18,17 @@ from twinbus.amqp.events import (
 )
 from twinbus.amqp.frames import AMQP_HEADER, HEARTBEAT, SASL_FRAME, SASL_HEADER, frame
 from twinbus.amqp.performatives import Attach, Begin, Close, Error, Open
-from twinbus.amqp.sasl import ANONYMOUS, MSSBCBS, PLAIN, Credentials, SaslCode, SaslInit, read_plain
+from twinbus.amqp.sasl import (
+    ANONYMOUS,
+    EXTERNAL,
+    MSSBCBS,
+    PLAIN,
+    USUAL_MECHANISMS,
+    Credentials,
+    SaslCode,
+    SaslInit,
+    read_plain,
+)
 from twinbus.amqp.settings import Limits, Settings
 
 OPEN_FRAME = frame(0, Open(container_id="client").encode())
@@ -58,7 +68,7 @@ def test_sasl_cannot_be_left_out_where_it_is_required() -> None:
 
 def test_sasl_may_be_left_out_where_it_is_not() -> None:
     lone = Lone().opened()
-    assert lone.end.only(ConnectionOpened)
+    assert len(lone.end.told(ConnectionOpened)) == 1
 
 
 def test_a_client_that_meets_another_protocol_is_told() -> None:
@@ -89,13 +99,13 @@ def exchange(client: Connection, server: Connection, code: SaslCode) -> tuple[li
     [
         (Credentials.anonymous("me"), ANONYMOUS, b"me"),
         (Credentials.plain("name", "pässword"), PLAIN, b"\0name\0p\xc3\xa4ssword"),
-        (Credentials.external("who"), "EXTERNAL", b"who"),
+        (Credentials.external("who"), EXTERNAL, b"who"),
         (Credentials(MSSBCBS, b""), MSSBCBS, b""),
     ],
 )
 def test_each_mechanism_reaches_the_program(credentials: Credentials, mechanism: str, response: bytes) -> None:
     client = Connection.client(Settings(container_id="c", hostname="contoso"), credentials, now=0.0)
-    server = Connection.server(Settings(container_id="s"), now=0.0)
+    server = Connection.server(Settings(container_id="s"), now=0.0, mechanisms=(*USUAL_MECHANISMS, EXTERNAL))
     heard, seen = exchange(client, server, SaslCode.OK)
     assert seen[0] == SaslInitReceived(mechanism=mechanism, initial_response=response, hostname="contoso")
     assert isinstance(heard[-1], ConnectionOpened)
@@ -136,7 +146,7 @@ def test_a_mechanism_that_is_not_offered_is_not_used() -> None:
 
 
 def test_challenges_and_responses_go_to_and_fro() -> None:
-    client = Connection.client(Settings(container_id="c"), Credentials("EXTERNAL", b""), now=0.0)
+    client = Connection.client(Settings(container_id="c"), Credentials(ANONYMOUS, b""), now=0.0)
     server = Connection.server(Settings(container_id="s"), now=0.0)
     server.receive_data(client.data_to_send(), now=0.0)
     client.receive_data(server.data_to_send(), now=0.0)
@@ -163,11 +173,11 @@ def test_what_was_sent_ahead_of_the_sasl_answer_is_read_after_it() -> None:
     server, said = pipelining_server()
     (event,) = server.receive_data(said, now=0.0)
     assert isinstance(event, SaslInitReceived)
-    assert not server.has_held_input  # not before the answer
+    readable_before_the_answer = server.has_held_input
     server.send_sasl_outcome()
-    assert server.has_held_input
-    (event,) = server.receive_data(b"", now=0.0)
-    assert isinstance(event, ConnectionOpened)
+    assert (readable_before_the_answer, server.has_held_input) == (False, True)
+    (opened,) = server.receive_data(b"", now=0.0)
+    assert isinstance(opened, ConnectionOpened)
 
 
 def test_no_more_than_allowed_is_kept_ahead_of_the_sasl_answer() -> None:
