@@ -1,0 +1,136 @@
+"""What is encoded is decoded as the same value of the same type, from any legal encoding, and never from less."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.amqp.codec.values import (
+    PRIMITIVES,
+    Values,
+    arrays_of,
+    exact,
+    examples,
+    lists_of,
+    maps_of,
+    primitives,
+    values,
+)
+from tests.amqp.codec.wire import any_encoding, choices
+from twinbus.amqp.decode import decode, skip
+from twinbus.amqp.encode import encode
+from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.types import Array, Described, Float, Int, Pairs, Symbol, UInt, ULong
+
+if TYPE_CHECKING:
+    from random import Random
+
+KINDS: dict[str, Values] = {
+    **{kind.__name__: strategy for kind, strategy in PRIMITIVES.items()},
+    "list": lists_of(primitives),
+    "map": maps_of(primitives),
+    "array": arrays_of(primitives),
+    "nested": values,
+}
+SOME_BYTES = b"\x40\xff"
+
+
+def decoded(data: bytes) -> object:
+    value, end = decode(data)
+    assert end == len(data)
+    return value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@examples(60)
+@given(data=st.data())
+def test_a_value_is_decoded_as_it_was_encoded(kind: str, data: st.DataObject) -> None:
+    value = data.draw(KINDS[kind])
+    assert exact(decoded(encode(value))) == exact(value)
+
+
+@examples(200)
+@given(values, choices())
+def test_every_legal_encoding_of_a_value_is_decoded_as_that_value(value: object, chance: Random) -> None:
+    assert exact(decoded(any_encoding(value, chance))) == exact(value)
+
+
+@examples(200)
+@given(values, choices())
+def test_decode_and_skip_stop_where_the_value_ends_wherever_it_stands(value: object, chance: Random) -> None:
+    encoding = any_encoding(value, chance)
+    data = SOME_BYTES + encoding + SOME_BYTES
+    end = len(SOME_BYTES) + len(encoding)
+    found, decode_end = decode(data, len(SOME_BYTES))
+    assert exact(found) == exact(value)
+    assert decode_end == end
+    assert skip(data, len(SOME_BYTES)) == end
+
+
+@examples(60)
+@given(values, choices())
+def test_no_value_is_found_in_less_than_all_of_its_bytes(value: object, chance: Random) -> None:
+    encoding = any_encoding(value, chance)
+    for length in range(len(encoding)):
+        with pytest.raises(DecodeError):
+            decode(encoding[:length])
+        with pytest.raises(DecodeError):
+            skip(encoding[:length], 0)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Symbol("a"), "a"),
+        (UInt(1), 1),
+        (UInt(1), ULong(1)),
+        (True, 1),
+        (1.0, Float(1.0)),
+        (1, 1.0),
+        (0.0, -0.0),
+        (b"a", "a"),
+        ([1], Array(int, [1])),
+        ([], {}),
+        (Array(int, []), Array(Int, [])),
+        (Array(int, [1]), Array(int, [1], (ULong(1),))),
+        (Described(ULong(1), None), Described(Symbol("1"), None)),
+        ({1: 2, 3: 4}, {3: 4, 1: 2}),
+    ],
+    ids=repr,
+)
+def test_values_that_look_alike_have_encodings_of_their_own(one: object, other: object) -> None:
+    assert exact(one) != exact(other)
+    assert encode(one) != encode(other)
+
+
+def test_keys_that_python_takes_for_one_are_kept_apart() -> None:
+    pairs = Pairs([(1, "long"), (True, "boolean"), (UInt(1), "uint"), (1.0, "double"), ("a", 1), (Symbol("a"), 2)])
+    assert exact(decoded(encode(pairs))) == exact(pairs)
+
+
+def test_keys_that_python_cannot_hash_are_kept() -> None:
+    pairs = Pairs([([1], "list"), ({}, "map"), (Array(int, []), "array"), (Described(1, [2]), "described")])
+    assert exact(decoded(encode(pairs))) == exact(pairs)
+
+
+def test_pairs_that_a_dict_can_hold_come_back_as_a_dict() -> None:
+    assert exact(decoded(encode(Pairs([("a", 1), ("b", 2)])))) == exact({"a": 1, "b": 2})
+
+
+def test_a_uuid_a_number_and_a_description_may_be_keys() -> None:
+    keys = {uuid.UUID(int=7): 1, -1: 2, -2: 3, Described(ULong(1), "a"): 4}
+    assert exact(decoded(encode(keys))) == exact(keys)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 31])
+def test_descriptors_may_be_described_and_so_may_what_they_describe(depth: int) -> None:
+    value: object = ULong(1)
+    for number in range(depth):
+        value = Described(value, number) if number % 2 else Described(number, value)
+    encoding = encode(value)
+    assert exact(decoded(encoding)) == exact(value)
+    assert skip(encoding, 0) == len(encoding)

@@ -1,0 +1,154 @@
+"""Values of every AMQP type for hypothesis, and what it means for two of them to be the same."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from twinbus.amqp.encode import encode
+from twinbus.amqp.types import (
+    Array,
+    Byte,
+    Char,
+    Decimal32,
+    Decimal64,
+    Decimal128,
+    Described,
+    Float,
+    Int,
+    Pairs,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Values: TypeAlias = st.SearchStrategy[object]
+
+
+def examples(count: int) -> settings:
+    """So many tries, however slow the machine is today."""
+    slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+    return settings(max_examples=count, deadline=None, suppress_health_check=slow)
+
+
+def exact(value: object) -> object:
+    """A form of `value` that is equal only to that of the same AMQP value: 1, true and 1.0 differ, NaN is itself."""
+    content: object = value
+    if isinstance(value, float):
+        content = struct.pack(">f" if type(value) is Float else ">d", value)
+    elif isinstance(value, Array):
+        content = exact([value.element_type, value.items, value.descriptors])
+    elif isinstance(value, Described):
+        content = exact([value.descriptor, value.value])
+    elif isinstance(value, dict):
+        content = exact(list(value.items()))
+    elif isinstance(value, list | tuple):
+        content = [exact(item) for item in value]
+    return type(value).__name__, content
+
+
+def _integers(bits: int, make: Callable[[int], object] = int) -> Values:
+    return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1).map(make)
+
+
+def _naturals(bits: int, make: Callable[[int], object]) -> Values:
+    return st.integers(0, 2**bits - 1).map(make)
+
+
+def _width(width: int, make: Callable[[bytes], object]) -> Values:
+    return st.binary(min_size=width, max_size=width).map(make)
+
+
+ABOUT_255: Final = st.integers(250, 260)
+"""Sizes around the one at which the encodings become wider."""
+
+ascii_texts: Final = st.text(st.characters(max_codepoint=127), max_size=20)
+
+PRIMITIVES: Final[dict[type, Values]] = {
+    type(None): st.none(),
+    bool: st.booleans(),
+    UByte: _naturals(8, UByte),
+    UShort: _naturals(16, UShort),
+    UInt: _naturals(32, UInt) | _naturals(8, UInt),
+    ULong: _naturals(64, ULong) | _naturals(8, ULong),
+    Byte: _integers(8, Byte),
+    Short: _integers(16, Short),
+    Int: _integers(32, Int) | _integers(8, Int),
+    int: _integers(64) | _integers(8),
+    Float: st.floats(width=32).map(Float),
+    float: st.floats(),
+    Decimal32: _width(4, Decimal32),
+    Decimal64: _width(8, Decimal64),
+    Decimal128: _width(16, Decimal128),
+    Char: st.characters(exclude_categories=["Cs"]).map(Char),
+    Timestamp: _integers(64, Timestamp),
+    uuid.UUID: _width(16, lambda data: uuid.UUID(bytes=data)),
+    bytes: st.binary(max_size=20) | ABOUT_255.map(bytes),
+    str: st.text(max_size=20) | ABOUT_255.map(lambda size: "é" * (size // 2) + "x" * (size % 2)),
+    Symbol: ascii_texts.map(Symbol) | ABOUT_255.map(lambda size: Symbol("s" * size)),
+}
+
+primitives: Final[Values] = st.one_of(*PRIMITIVES.values())
+
+
+def map_of(pairs: list[tuple[object, object]]) -> object:
+    """A dict where Python can tell the keys apart, as `decode` has it."""
+    try:
+        found = dict(pairs)
+    except TypeError:
+        return Pairs(pairs)
+    return found if len(found) == len(pairs) else Pairs(pairs)
+
+
+def maps_of(children: Values) -> Values:
+    """Maps with keys that AMQP tells apart, though Python may not."""
+    return st.lists(st.tuples(children, children), max_size=4, unique_by=lambda pair: encode(pair[0])).map(map_of)
+
+
+def lists_of(children: Values) -> Values:
+    """Short lists, and now and then one with more elements than a byte can count."""
+    return st.lists(children, max_size=4) | ABOUT_255.map(lambda count: [None] * count)
+
+
+@st.composite
+def arrays_of(draw: st.DrawFn, children: Values) -> Array:
+    """Arrays of any element type, described or not."""
+    elements: dict[type, Values] = {
+        **PRIMITIVES,
+        list: st.lists(children, max_size=3),
+        dict: maps_of(children),
+        Array: _small_arrays(),
+    }
+    element_type = draw(st.sampled_from(list(elements)))
+    items = draw(st.lists(elements[element_type], max_size=4))
+    return Array(element_type, items, tuple(draw(st.lists(children, max_size=2))))
+
+
+@st.composite
+def _small_arrays(draw: st.DrawFn) -> Array:
+    element_type = draw(st.sampled_from(list(PRIMITIVES)))
+    return Array(element_type, draw(st.lists(PRIMITIVES[element_type], max_size=3)))
+
+
+def _nested(children: Values) -> Values:
+    return st.one_of(
+        lists_of(children),
+        maps_of(children),
+        arrays_of(children),
+        st.builds(Described, children, children),
+    )
+
+
+values: Final[Values] = st.recursive(primitives, _nested, max_leaves=8)
+"""Any AMQP value."""
