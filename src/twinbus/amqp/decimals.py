@@ -47,6 +47,8 @@ _LONG_FORM: Final = 0b11
 
 def unpack(data: bytes, layout: Layout) -> decimal.Decimal:
     """The number that `data` stands for. A coefficient out of range counts as zero, as IEEE 754 says."""
+    if len(data) != layout.width:
+        raise ValueError(f"{len(data)} bytes where {layout.width} are needed")
     bits = int.from_bytes(data, "big")
     width_bits = layout.width * 8
     sign = bits >> (width_bits - 1)
