@@ -1,0 +1,44 @@
+"""Tests here may be coroutines: each runs on a loop of its own, and a proton server finds its passwords."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+import uvloop
+
+from tests.interop.proton_peers import PASSWORD, REALM, USER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    wanted = inspect.signature(pyfuncitem.obj).parameters
+    uvloop.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in wanted}))
+    return True
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _passwords_of_proton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Cyrus SASL reads its configuration once in a process, so it is there before the first proton server is."""
+    folder = tmp_path_factory.mktemp("sasl")
+    program = shutil.which("saslpasswd2", path=f"{os.environ['PATH']}:/usr/sbin")
+    assert program is not None, "saslpasswd2 is missing: it comes with sasl2-bin"
+    subprocess.run(
+        [program, "-p", "-c", "-f", folder / "passwords", "-u", REALM, USER], input=PASSWORD.encode(), check=True
+    )
+    (folder / "proton-server.conf").write_text(
+        f"pwcheck_method: auxprop\nauxprop_plugin: sasldb\nsasldb_path: {folder / 'passwords'}\n"
+        "mech_list: PLAIN ANONYMOUS\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PN_SASL_CONFIG_PATH", str(folder))
+        yield

@@ -1,0 +1,240 @@
+"""Our side of the conversations: programs on the engine, as a server and as a client.
+
+A `Program` notes every event of its connection, so that a test can wait for one and count them afterwards. `Echo`
+answers like a small server: what is sent to an address comes back to whoever receives from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from twinbus.amqp.aio import connect, listen
+from twinbus.amqp.connection import Connection
+from twinbus.amqp.events import (
+    AttachRequested,
+    ConnectionClosed,
+    ConnectionOpened,
+    CreditGranted,
+    DeliveriesReceived,
+    SaslFailed,
+    SaslInitReceived,
+    SendsUpdated,
+)
+from twinbus.amqp.link import Receiver, Sender
+from twinbus.amqp.message import Message, value
+from twinbus.amqp.outcomes import ACCEPTED
+from twinbus.amqp.sasl import PLAIN, Credentials, SaslCode, read_plain
+from twinbus.amqp.settings import Limits, Settings
+from twinbus.amqp.terminus import Source, Target
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from twinbus.amqp.aio import Listener, Peer
+    from twinbus.amqp.events import Event
+
+    EventT = TypeVar("EventT", bound=Event)
+    ProgramT = TypeVar("ProgramT", bound="Program")
+
+PATIENCE_S = 10
+WINDOW = 500
+USER, PASSWORD = "alice", "wonderland"
+SETTINGS = Settings(container_id="ours", limits=Limits(max_message_size=8_388_608))
+
+
+class Program:
+    """Our side of one connection: notes what happens and lets a test wait for it."""
+
+    peer: Peer
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._changed = asyncio.Event()
+
+    def take(self, peer: Peer) -> Self:
+        """Become the handler of a connection."""
+        self.peer = peer
+        return self
+
+    def on_events(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self.events.append(event)
+            self.react(event)
+        self._changed.set()
+
+    def on_writable(self) -> None:
+        pass
+
+    def react(self, event: Event) -> None:
+        """What a kind of program does about an event; every one lets clients in."""
+        if isinstance(event, SaslInitReceived):
+            self.peer.connection.send_sasl_outcome(self.judge(event))
+
+    def judge(self, init: SaslInitReceived) -> SaslCode:
+        if init.mechanism == PLAIN and read_plain(init.initial_response) != (USER, PASSWORD):
+            return SaslCode.AUTH
+        return SaslCode.OK
+
+    def noted(self, kind: type[EventT]) -> list[EventT]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    async def until(self, happened: Callable[[], object], *, patience_s: float = PATIENCE_S) -> None:
+        async with asyncio.timeout(patience_s):
+            while not happened():
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def first(self, kind: type[EventT]) -> EventT:
+        await self.until(lambda: self.noted(kind))
+        return self.noted(kind)[0]
+
+
+class Echo(Program):
+    """Accepts what is sent to an address and hands it to who receives from that address, all on one connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: dict[object, collections.deque[bytes]] = collections.defaultdict(collections.deque)
+        self.senders: dict[object, Sender] = {}
+
+    def react(self, event: Event) -> None:
+        if isinstance(event, DeliveriesReceived):
+            self.take_in(event)
+        elif isinstance(event, CreditGranted):
+            self.pump(event.link)
+        elif isinstance(event, SendsUpdated):
+            for link in {delivery.link for delivery in event.deliveries}:
+                self.pump(link)
+        elif isinstance(event, AttachRequested):
+            self.let_in(event)
+        else:
+            super().react(event)
+
+    def let_in(self, event: AttachRequested) -> None:
+        link = event.link
+        link.accept()
+        if isinstance(link, Receiver):
+            assert isinstance(event.attach.target, Target)
+            link.context = event.attach.target.address
+            link.keep_credit(WINDOW)
+        elif isinstance(link, Sender):
+            assert isinstance(event.attach.source, Source)
+            link.context = event.attach.source.address
+            self.senders[link.context] = link
+
+    def take_in(self, event: DeliveriesReceived) -> None:
+        address = event.link.context
+        self.waiting[address].extend(delivery.payload for delivery in event.deliveries)
+        event.link.settle(event.deliveries, ACCEPTED)
+        if address in self.senders:
+            self.pump(self.senders[address])
+
+    def pump(self, link: Sender) -> None:
+        waiting = self.waiting[link.context]
+        for _ in range(min(link.sendable, len(waiting))):
+            link.send(waiting.popleft())
+        if link.drain_requested:
+            link.drained()
+
+
+class Talker(Program):
+    """Sends bodies to an address and receives from it, as a client."""
+
+    def __init__(self, bodies: Sequence[str]) -> None:
+        super().__init__()
+        self.unsent = collections.deque(bodies)
+        self.accepted = 0
+        self.received: list[str] = []
+
+    def talk(self, address: str = "echo") -> None:
+        session = self.peer.connection.begin_session()
+        session.attach_sender(f"to {address}", target=Target(address=address))
+        receiver = session.attach_receiver(f"from {address}", source=Source(address=address))
+        receiver.keep_credit(WINDOW)
+        self.peer.flush_soon()
+
+    def react(self, event: Event) -> None:
+        if isinstance(event, DeliveriesReceived):
+            self.received += [body_of(delivery.payload) for delivery in event.deliveries]
+            event.link.settle(event.deliveries, ACCEPTED)
+        elif isinstance(event, CreditGranted):
+            self.pump(event.link)
+        elif isinstance(event, SendsUpdated) and event.state == ACCEPTED and event.settled:
+            self.accepted += len(event.deliveries)
+            self.pump(event.deliveries[0].link)
+
+    def pump(self, link: Sender) -> None:
+        for _ in range(min(link.sendable, len(self.unsent))):
+            link.send(payload_of(self.unsent.popleft()))
+
+
+class Server:
+    """Programs of ours that listen: one for each connection, in the order in which they came."""
+
+    def __init__(self, listener: Listener, arrivals: asyncio.Queue[Program]) -> None:
+        self.listener = listener
+        self.port = listener.port
+        self._arrivals = arrivals
+
+    async def accepted(self) -> Program:
+        async with asyncio.timeout(PATIENCE_S):
+            return await self._arrivals.get()
+
+
+@asynccontextmanager
+async def serving(
+    make_program: Callable[[], Program], *, settings: Settings = SETTINGS, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Server]:
+    arrivals: asyncio.Queue[Program] = asyncio.Queue()
+
+    def admit(peer: Peer) -> Program:
+        program = make_program().take(peer)
+        arrivals.put_nowait(program)
+        return program
+
+    listener = await listen(admit, lambda now: Connection.server(settings, now=now), tls=tls)
+    try:
+        yield Server(listener, arrivals)
+    finally:
+        await listener.close()
+
+
+@asynccontextmanager
+async def connected(
+    program: ProgramT,
+    port: int,
+    *,
+    credentials: Credentials | None = None,
+    settings: Settings = SETTINGS,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[ProgramT]:
+    """Our client, from open to close; PermissionError if it is not let in."""
+    shown = credentials if credentials is not None else Credentials.anonymous()
+    host = "localhost" if tls is not None else "127.0.0.1"
+    peer = await connect(
+        program.take, lambda now: Connection.client(settings, shown, now=now), host=host, port=port, tls=tls
+    )
+    try:
+        await program.until(lambda: program.noted(ConnectionOpened) or program.noted(SaslFailed))
+        if program.noted(SaslFailed):
+            raise PermissionError(program.noted(SaslFailed)[0].reason)
+        yield program
+        peer.close()
+        await program.first(ConnectionClosed)
+    finally:
+        peer.abort()
+        await peer.lost
+
+
+def payload_of(body: str) -> bytes:
+    return value(body)
+
+
+def body_of(payload: bytes) -> str:
+    body = Message(payload).value
+    assert isinstance(body, str)
+    return body

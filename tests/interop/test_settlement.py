@@ -1,0 +1,342 @@
+"""What became of a message, said in every settle mode, by either end in either role.
+
+A message's body names the outcome that its receiver gives it. A sender in mode settled asks for none; in mode mixed it
+asks for some. A receiver in mode second waits for the sender to settle first.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING
+
+import pytest
+from proton import Condition, Delivery, Message, symbol
+from proton.reactor import LinkOption
+
+from tests.interop.peers import Program, body_of, connected, payload_of, serving
+from tests.interop.proton_peers import ProtonClient, ProtonEvent, ProtonPeer, ProtonServer, run, running
+from twinbus.amqp.events import (
+    AttachRequested,
+    CreditGranted,
+    DeliveriesReceived,
+    ReceiptsUpdated,
+    SendsUpdated,
+)
+from twinbus.amqp.link import Receiver
+from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Modified, Rejected
+from twinbus.amqp.performatives import Error
+from twinbus.amqp.states import ReceiverSettleMode, SenderSettleMode
+from twinbus.amqp.terminus import Source, Target
+
+if TYPE_CHECKING:
+    from proton import Connection, Link
+    from proton.reactor import Container
+
+    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.events import Event
+    from twinbus.amqp.link import Sender
+
+MODES = [
+    pytest.param(snd, rcv, id=f"{snd.name}-{rcv.name}".lower())
+    for snd, rcv in product(SenderSettleMode, ReceiverSettleMode)
+]
+OUTCOMES: dict[str, Composite] = {
+    "accepted": ACCEPTED,
+    "rejected": Rejected(error=Error(condition="amqp:not-allowed", description="no, thank you")),
+    "released": RELEASED,
+    "modified": Modified(delivery_failed=True, undeliverable_here=True, message_annotations={"x-opt-why": "tired"}),
+}
+PRE_SETTLED = "pre-settled"
+BODIES = [*OUTCOMES, PRE_SETTLED]
+
+
+def is_pre_settled(body: str, snd: SenderSettleMode) -> bool:
+    return snd is SenderSettleMode.SETTLED or (snd is SenderSettleMode.MIXED and body == PRE_SETTLED)
+
+
+def bodies_for(snd: SenderSettleMode) -> list[str]:
+    return BODIES if snd is SenderSettleMode.MIXED else list(OUTCOMES)
+
+
+def unsettled_bodies(snd: SenderSettleMode) -> list[str]:
+    return [body for body in bodies_for(snd) if not is_pre_settled(body, snd)]
+
+
+# --- ours -------------------------------------------------------------------------------------------------------------
+
+
+class OurPetitioner(Program):
+    """Sends each body once, and notes what it hears of it."""
+
+    def __init__(self, snd: SenderSettleMode) -> None:
+        super().__init__()
+        self.snd = snd
+        self.outcomes: dict[str, object] = {}
+        self.bodies: dict[bytes, str] = {}
+
+    def attach(self, rcv: ReceiverSettleMode) -> None:
+        session = self.peer.connection.begin_session()
+        session.attach_sender("petitions", target=Target(address="q"), snd_settle_mode=self.snd, rcv_settle_mode=rcv)
+        self.peer.flush_soon()
+
+    def react(self, event: Event) -> None:
+        super().react(event)
+        if isinstance(event, AttachRequested):
+            event.link.accept()
+        elif isinstance(event, CreditGranted) and not self.bodies:
+            self.send_all(event.link)
+        elif isinstance(event, SendsUpdated):
+            for delivery in event.deliveries:
+                self.outcomes[self.bodies[delivery.tag]] = event.state
+            if not event.settled:
+                event.deliveries[0].link.settle(event.deliveries, None)
+
+    def send_all(self, link: Sender) -> None:
+        for body in bodies_for(self.snd):
+            settled = is_pre_settled(body, self.snd) if self.snd is SenderSettleMode.MIXED else None
+            delivery = link.send(payload_of(body), settled=settled)
+            self.bodies[delivery.tag] = body
+
+
+class OurJudge(Program):
+    """Gives each message the outcome it names."""
+
+    def __init__(self, rcv: ReceiverSettleMode) -> None:
+        super().__init__()
+        self.rcv = rcv
+        self.pre_settled: dict[str, bool] = {}
+        self.confirmed: list[str] = []
+
+    def attach(self, snd: SenderSettleMode) -> None:
+        session = self.peer.connection.begin_session()
+        link = session.attach_receiver(
+            "judgements", source=Source(address="q"), snd_settle_mode=snd, rcv_settle_mode=self.rcv
+        )
+        link.grant(len(BODIES))
+        self.peer.flush_soon()
+
+    def react(self, event: Event) -> None:
+        super().react(event)
+        if isinstance(event, AttachRequested):
+            event.link.accept()
+            assert isinstance(event.link, Receiver)
+            event.link.grant(len(BODIES))
+        elif isinstance(event, DeliveriesReceived):
+            for delivery in event.deliveries:
+                body = body_of(delivery.payload)
+                self.pre_settled[body] = delivery.settled
+                if not delivery.settled:
+                    event.link.settle([delivery], OUTCOMES[body], settled=self.rcv is ReceiverSettleMode.FIRST)
+        elif isinstance(event, ReceiptsUpdated) and event.settled:
+            self.confirmed += [body_of(delivery.payload) for delivery in event.deliveries]
+
+    def has_all(self, snd: SenderSettleMode) -> bool:
+        wanted = unsettled_bodies(snd) if self.rcv is ReceiverSettleMode.SECOND else []
+        return sorted(self.confirmed) == sorted(wanted) and list(self.pre_settled) == bodies_for(snd)
+
+
+# --- proton's ---------------------------------------------------------------------------------------------------------
+
+
+class Modes(LinkOption):
+    def __init__(self, snd: SenderSettleMode, rcv: ReceiverSettleMode) -> None:
+        self.snd = snd
+        self.rcv = rcv
+
+    def apply(self, link: Link) -> None:
+        link.snd_settle_mode, link.rcv_settle_mode = self.snd, self.rcv
+
+
+def in_our_words(delivery: Delivery) -> Composite:
+    """The outcome that proton was told."""
+    remote = delivery.remote
+    if remote.type == Delivery.REJECTED:
+        assert remote.condition is not None
+        return Rejected(error=Error(condition=remote.condition.name, description=remote.condition.description))
+    if remote.type == Delivery.MODIFIED:
+        return Modified(
+            delivery_failed=remote.failed,
+            undeliverable_here=remote.undeliverable,
+            message_annotations={str(key): value for key, value in (remote.annotations or {}).items()},
+        )
+    assert remote.type in {Delivery.ACCEPTED, Delivery.RELEASED}
+    return ACCEPTED if remote.type == Delivery.ACCEPTED else RELEASED
+
+
+class ProtonPetitioner(ProtonPeer):
+    """Sends each body once, and notes what it hears of it."""
+
+    def prepare(self, snd: SenderSettleMode) -> None:
+        self.snd = snd
+        self.outcomes: dict[str, object] = {}
+        self.bodies: dict[str, str] = {}
+
+    def on_sendable(self, event: ProtonEvent) -> None:
+        if self.bodies:
+            return
+        for body in bodies_for(self.snd):
+            delivery = event.sender.send(Message(body=body))
+            self.bodies[delivery.tag] = body
+            if self.snd is SenderSettleMode.MIXED and is_pre_settled(body, self.snd):
+                delivery.settle()
+        self.after(event)
+
+    def note(self, event: ProtonEvent) -> None:
+        self.outcomes[self.bodies[event.delivery.tag]] = in_our_words(event.delivery)
+        if not event.delivery.settled:  # the receiver waits for it
+            event.delivery.settle()
+        self.after(event)
+
+    on_accepted = on_rejected = on_released = note
+
+    def after(self, event: ProtonEvent) -> None:
+        """A client closes when it knows all."""
+
+
+class ProtonJudge(ProtonPeer):
+    """Gives each message the outcome it names."""
+
+    def prepare(self, snd: SenderSettleMode, rcv: ReceiverSettleMode) -> None:
+        self.snd = snd
+        self.rcv = rcv
+        self.pre_settled: dict[str, bool] = {}
+        self.confirmed: list[str] = []
+        self.bodies: dict[str, str] = {}
+
+    def on_message(self, event: ProtonEvent) -> None:
+        body, delivery = event.message.body, event.delivery
+        self.bodies[delivery.tag] = body
+        self.pre_settled[body] = delivery.settled
+        if not delivery.settled:
+            self.give_outcome(delivery, body)
+        if delivery.settled or self.rcv is ReceiverSettleMode.FIRST:
+            delivery.settle()
+        self.after(event)
+
+    def give_outcome(self, delivery: Delivery, body: str) -> None:
+        if body == "rejected":
+            delivery.local.condition = Condition("amqp:not-allowed", "no, thank you")
+        elif body == "modified":
+            delivery.local.failed = delivery.local.undeliverable = True
+            delivery.local.annotations = {symbol("x-opt-why"): "tired"}
+        delivery.update(getattr(Delivery, body.upper()))
+
+    def on_settled(self, event: ProtonEvent) -> None:
+        self.confirmed.append(self.bodies[event.delivery.tag])
+        event.delivery.settle()
+        self.after(event)
+
+    def has_all(self) -> bool:
+        wanted = unsettled_bodies(self.snd) if self.rcv is ReceiverSettleMode.SECOND else []
+        return sorted(self.confirmed) == sorted(wanted) and list(self.pre_settled) == bodies_for(self.snd)
+
+    def after(self, event: ProtonEvent) -> None:
+        """A client closes when it has all."""
+
+
+class ProtonPetitionerClient(ProtonPetitioner, ProtonClient):
+    def __init__(self, port: int, snd: SenderSettleMode, rcv: ReceiverSettleMode) -> None:
+        super().__init__(port)
+        self.prepare(snd)
+        self.modes = Modes(snd, rcv)
+
+    def converse(self, container: Container, connection: Connection) -> None:
+        container.create_sender(connection, "q", options=self.modes)
+
+    def on_link_opened(self, event: ProtonEvent) -> None:
+        self.modes_answered = (event.link.remote_snd_settle_mode, event.link.remote_rcv_settle_mode)
+
+    def after(self, event: ProtonEvent) -> None:
+        if self.outcomes.keys() == set(unsettled_bodies(self.snd)):
+            event.connection.close()
+
+
+class ProtonJudgeClient(ProtonJudge, ProtonClient):
+    def __init__(self, port: int, snd: SenderSettleMode, rcv: ReceiverSettleMode) -> None:
+        super().__init__(port, auto_accept=False)
+        self.prepare(snd, rcv)
+
+    def converse(self, container: Container, connection: Connection) -> None:
+        container.create_receiver(connection, "q", options=Modes(self.snd, self.rcv)).flow(len(BODIES))
+
+    def after(self, event: ProtonEvent) -> None:
+        if self.has_all():
+            event.connection.close()
+
+
+class ProtonPetitionerServer(ProtonPetitioner, ProtonServer):
+    def __init__(self, snd: SenderSettleMode) -> None:
+        super().__init__()
+        self.prepare(snd)
+
+
+class ProtonJudgeServer(ProtonJudge, ProtonServer):
+    def __init__(self, snd: SenderSettleMode, rcv: ReceiverSettleMode) -> None:
+        super().__init__(auto_accept=False)
+        self.prepare(snd, rcv)
+
+    def on_link_opening(self, event: ProtonEvent) -> None:
+        super().on_link_opening(event)
+        event.link.flow(len(BODIES))
+
+
+# --- the four conversations -------------------------------------------------------------------------------------------
+
+
+def expected_outcomes(snd: SenderSettleMode) -> dict[str, Composite]:
+    return {body: OUTCOMES[body] for body in unsettled_bodies(snd)}
+
+
+def expected_marks(snd: SenderSettleMode) -> dict[str, bool]:
+    return {body: is_pre_settled(body, snd) for body in bodies_for(snd)}
+
+
+@pytest.mark.parametrize(("snd", "rcv"), MODES)
+async def test_a_proton_client_hears_our_servers_outcomes(snd: SenderSettleMode, rcv: ReceiverSettleMode) -> None:
+    async with serving(lambda: OurJudge(rcv)) as server:
+        petitioner = ProtonPetitionerClient(server.port, snd, rcv)
+        await run(petitioner)
+        judge = await server.accepted()
+    assert petitioner.failures == []
+    assert petitioner.modes_answered == (snd, rcv)
+    assert petitioner.outcomes == expected_outcomes(snd)
+    assert isinstance(judge, OurJudge)
+    assert judge.pre_settled == expected_marks(snd)
+    assert judge.has_all(snd)
+
+
+@pytest.mark.parametrize(("snd", "rcv"), MODES)
+async def test_our_server_hears_a_proton_clients_outcomes(snd: SenderSettleMode, rcv: ReceiverSettleMode) -> None:
+    async with serving(lambda: OurPetitioner(snd)) as server:
+        judge = ProtonJudgeClient(server.port, snd, rcv)
+        await run(judge)
+        petitioner = await server.accepted()
+    assert judge.failures == []
+    assert judge.pre_settled == expected_marks(snd)
+    assert judge.has_all()
+    assert isinstance(petitioner, OurPetitioner)
+    assert petitioner.outcomes == expected_outcomes(snd)
+
+
+@pytest.mark.parametrize(("snd", "rcv"), MODES)
+async def test_our_client_hears_a_proton_servers_outcomes(snd: SenderSettleMode, rcv: ReceiverSettleMode) -> None:
+    judge = ProtonJudgeServer(snd, rcv)
+    async with running(judge) as port, connected(OurPetitioner(snd), port) as petitioner:
+        petitioner.attach(rcv)
+        await petitioner.until(
+            lambda: petitioner.bodies and petitioner.outcomes.keys() == expected_outcomes(snd).keys()
+        )
+    assert judge.failures == []
+    assert judge.pre_settled == expected_marks(snd)
+    assert judge.has_all()
+
+
+@pytest.mark.parametrize(("snd", "rcv"), MODES)
+async def test_a_proton_server_hears_our_clients_outcomes(snd: SenderSettleMode, rcv: ReceiverSettleMode) -> None:
+    petitioner = ProtonPetitionerServer(snd)
+    async with running(petitioner) as port, connected(OurJudge(rcv), port) as judge:
+        judge.attach(snd)
+        await judge.until(lambda: judge.has_all(snd))
+    assert petitioner.failures == []
+    assert petitioner.outcomes == expected_outcomes(snd)
+    assert judge.pre_settled == expected_marks(snd)
