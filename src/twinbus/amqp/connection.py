@@ -189,7 +189,7 @@ class Connection:
     @property
     def has_held_input(self) -> bool:
         """Input that could not be read before the program answered; now it has: call `receive_data(b"")`."""
-        return bool(self._held) and not self._needed and not self._awaits_program
+        return bool(self._held) and not self._needed and not self._awaits_program and not self.is_finished
 
     @property
     def _awaits_program(self) -> bool:
@@ -536,14 +536,15 @@ class Connection:
 
     def _fail(self, violation: Violation, events: list[Event]) -> None:
         """Close because of what the peer did."""
-        error = Error(condition=violation.condition, description=violation.description)
-        if self.local_state is ConnectionState.HEADER_EXCHANGED:
-            self._send_open()
-        if self.local_state is ConnectionState.OPEN:
+        error = Error(condition=violation.condition, description=violation.description[:_MAX_DESCRIPTION])
+        try:
+            if self.local_state is ConnectionState.HEADER_EXCHANGED:
+                self._send_open()
             self.close(error)
-            self._drop(error, events, by_peer=False)
-        else:
+        except LocalError:  # closed already, no header yet, or an open too large for the peer: there is no telling it
             self._finish(error, events)
+        else:
+            self._drop(error, events, by_peer=False)
 
     def _finish(self, error: Error, events: list[Event]) -> None:
         self.is_finished = True
