@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 PATIENCE_S = 10
 WINDOW = 500
 USER, PASSWORD = "alice", "wonderland"
-SETTINGS = Settings(container_id="ours", limits=Limits(max_message_size=8_388_608))
+LIMITS = Limits(max_message_size=8_388_608, max_string_bytes=8_388_608)
+SETTINGS = Settings(container_id="ours", limits=LIMITS)
 
 
 class Program:
@@ -235,6 +236,6 @@ def payload_of(body: str) -> bytes:
 
 
 def body_of(payload: bytes) -> str:
-    body = Message(payload).value
+    body = Message(payload, LIMITS).value
     assert isinstance(body, str)
     return body

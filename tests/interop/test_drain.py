@@ -1,0 +1,109 @@
+"""A receiver asks for what there is now, gets it, and its other credit back; both ends agree on what is left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from proton import Message
+
+from tests.interop.peers import Echo, Program, body_of, connected, payload_of, serving
+from tests.interop.proton_peers import ProtonClient, ProtonEvent, ProtonServer, run, running
+from twinbus.amqp.events import DeliveriesReceived, Drained
+from twinbus.amqp.terminus import Source
+
+if TYPE_CHECKING:
+    from proton import Connection
+    from proton.reactor import Container
+
+    from twinbus.amqp.events import Event
+
+WAITING = ["one", "two", "three"]
+CREDIT = 10
+
+
+class Stocked(Echo):
+    """Has three messages from the start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting["q"].extend(payload_of(body) for body in WAITING)
+
+
+class ProtonDrainer(ProtonClient):
+    """Drains; then grants credit for one more message, and sends it to itself."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self.received: list[str] = []
+        self.given_back: list[int] = []
+
+    def converse(self, container: Container, connection: Connection) -> None:
+        self.receiver = container.create_receiver(connection, "q")
+        self.receiver.drain(CREDIT)
+        self.container = container
+
+    def on_link_flow(self, event: ProtonEvent) -> None:
+        if event.link == self.receiver and not event.receiver.draining() and not self.given_back:
+            self.given_back.append(event.receiver.drained())
+            event.receiver.drain_mode = False
+            event.receiver.flow(1)
+            self.container.create_sender(event.connection, "q").send(Message(body="late"))
+
+    def on_message(self, event: ProtonEvent) -> None:
+        self.received.append(event.message.body)
+        if event.message.body == "late":
+            event.connection.close()
+
+
+async def test_a_proton_client_drains_our_server() -> None:
+    async with serving(Stocked) as server:
+        drainer = ProtonDrainer(server.port)
+        await run(drainer)
+    assert drainer.failures == []
+    assert drainer.received == [*WAITING, "late"]
+    assert drainer.given_back == [CREDIT - len(WAITING)]
+
+
+class ProtonStocked(ProtonServer):
+    """Has three messages from the start, and one for a receiver that comes back after a drain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting = list(WAITING)
+        self.given_back: list[int] = []
+
+    def on_sendable(self, event: ProtonEvent) -> None:
+        while self.waiting and event.sender.credit:
+            event.sender.send(Message(body=self.waiting.pop(0)))
+        if event.sender.drain_mode:
+            self.given_back.append(event.sender.drained())
+            self.waiting.append("late")
+
+
+class Drainer(Program):
+    """Drains; then grants credit for one more message."""
+
+    def drain(self) -> None:
+        receiver = self.peer.connection.begin_session().attach_receiver("drain", source=Source(address="q"))
+        receiver.grant(CREDIT, drain=True)
+        self.peer.flush_soon()
+
+    def react(self, event: Event) -> None:
+        if isinstance(event, Drained):
+            assert event.link.credit == 0
+            event.link.grant(1)
+
+    @property
+    def received(self) -> list[str]:
+        return [body_of(one.payload) for event in self.noted(DeliveriesReceived) for one in event.deliveries]
+
+
+async def test_our_client_drains_a_proton_server() -> None:
+    stocked = ProtonStocked()
+    async with running(stocked) as port, connected(Drainer(), port) as drainer:
+        drainer.drain()
+        await drainer.until(lambda: "late" in drainer.received)
+    assert stocked.failures == []
+    assert stocked.given_back == [CREDIT - len(WAITING)]
+    assert drainer.received == [*WAITING, "late"]
+    assert len(drainer.noted(Drained)) == 1

@@ -1,0 +1,110 @@
+"""A connection carries a thousand links: half of them to send on, half to receive from, each with its own address."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from proton import Message
+
+from tests.interop.peers import Echo, Program, body_of, connected, payload_of, serving
+from tests.interop.proton_peers import ProtonClient, ProtonEcho, ProtonEvent, run, running
+from twinbus.amqp.events import (
+    AttachConfirmed,
+    AttachRequested,
+    ConnectionClosed,
+    CreditGranted,
+    DeliveriesReceived,
+    LinkDetached,
+)
+from twinbus.amqp.outcomes import ACCEPTED
+from twinbus.amqp.terminus import Source, Target
+
+if TYPE_CHECKING:
+    from proton import Connection
+    from proton.reactor import Container
+
+    from twinbus.amqp.events import Event
+
+LINKS = 1000
+ADDRESSES = [f"address {number}" for number in range(LINKS // 2)]
+
+
+class ProtonSpider(ProtonClient):
+    """Sends each address its own name, and notes what it receives from where."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port, prefetch=1)
+        self.received: dict[str, str] = {}
+        self.accepted = 0
+
+    def converse(self, container: Container, connection: Connection) -> None:
+        for address in ADDRESSES:
+            container.create_sender(connection, address).send(Message(body=address))
+            container.create_receiver(connection, address)
+
+    def on_accepted(self, event: ProtonEvent) -> None:
+        self.accepted += 1
+        self.close_when_through(event)
+
+    def on_message(self, event: ProtonEvent) -> None:
+        self.received[event.link.source.address] = event.message.body
+        self.close_when_through(event)
+
+    def close_when_through(self, event: ProtonEvent) -> None:
+        if self.accepted == len(self.received) == len(ADDRESSES):
+            event.connection.close()
+
+
+async def test_a_proton_client_uses_a_thousand_links_to_our_server() -> None:
+    async with serving(Echo) as server:
+        spider = ProtonSpider(server.port)
+        await run(spider)
+        program = await server.accepted()
+        await program.first(ConnectionClosed)
+    assert spider.failures == []
+    assert spider.received == {address: address for address in ADDRESSES}
+    assert len(program.noted(AttachRequested)) == LINKS
+    assert each_once(program) == LINKS
+
+
+class Spider(Program):
+    """Sends each address its own name, and notes what it receives from where."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.received: dict[object, str] = {}
+
+    def spin(self) -> None:
+        session = self.peer.connection.begin_session()
+        for address in ADDRESSES:
+            session.attach_sender(address, target=Target(address=address)).context = address
+            receiver = session.attach_receiver(address, source=Source(address=address))
+            receiver.context = address
+            receiver.grant(1)
+        self.peer.flush_soon()
+
+    def react(self, event: Event) -> None:
+        if isinstance(event, CreditGranted) and not event.link.delivery_count:
+            event.link.send(payload_of(str(event.link.context)))
+        elif isinstance(event, DeliveriesReceived):
+            self.received[event.link.context] = body_of(event.deliveries[0].payload)
+            event.link.settle(event.deliveries, ACCEPTED)
+
+
+async def test_our_client_uses_a_thousand_links_to_a_proton_server() -> None:
+    echo = ProtonEcho(window=1)
+    async with running(echo) as port, connected(Spider(), port) as spider:
+        spider.spin()
+        await spider.until(lambda: len(spider.received) == len(ADDRESSES))
+    assert echo.failures == []
+    assert spider.received == {address: address for address in ADDRESSES}
+    assert len(spider.noted(AttachConfirmed)) == LINKS
+    assert each_once(spider) == LINKS
+
+
+def each_once(program: Program) -> int:
+    """How many links have ended, if none did twice."""
+    ended = Counter(id(event.link) for event in program.noted(LinkDetached))
+    assert set(ended.values()) == {1}
+    return len(ended)
