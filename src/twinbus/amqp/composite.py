@@ -47,7 +47,8 @@ def _read_map(value: object) -> object:
 
 
 def _write_fields(out: bytearray, value: dict[str, object]) -> None:
-    encode.write(out, {Symbol(key): item for key, item in value.items()})
+    # A key beyond ASCII can be no symbol: it came as a string, which _read_fields forgives, and goes back as one.
+    encode.write(out, {Symbol(key) if key.isascii() else key: item for key, item in value.items()})
 
 
 def _read_fields(value: object) -> object:

@@ -24,6 +24,7 @@ from twinbus.amqp.errors import (
     RESOURCE_LIMIT_EXCEEDED,
     AmqpError,
     DecodeError,
+    FrameTooLarge,
     LocalError,
     SessionViolation,
     Violation,
@@ -455,7 +456,9 @@ class Connection:
             raise LocalError(f"{step.name.lower()} on {self!r}")
         body = performative.encode()
         if len(body) + HEADER_SIZE > self.remote_max_frame_size and self.remote_open is not None:
-            raise LocalError(f"{performative.symbol} of {len(body)} bytes; the peer takes {self.remote_max_frame_size}")
+            raise FrameTooLarge(
+                f"{performative.symbol} of {len(body)} bytes; the peer takes {self.remote_max_frame_size}"
+            )
         self.local_state = following
         self.write(frame(channel, body))
 

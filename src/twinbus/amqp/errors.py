@@ -48,6 +48,10 @@ class LocalError(AmqpError):
     """The program that uses the engine asked for a step that is not allowed now."""
 
 
+class FrameTooLarge(LocalError):
+    """What was to be sent does not fit a frame of the size that the peer takes."""
+
+
 class EncodeError(AmqpError):
     """A value has no AMQP encoding: an unknown type, or a number out of its type's range."""
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.delivery import IncomingDelivery, OutgoingDelivery
 from twinbus.amqp.errors import (
+    FRAME_SIZE_TOO_SMALL,
     INVALID_FIELD,
     MESSAGE_SIZE_EXCEEDED,
     TRANSFER_LIMIT_EXCEEDED,
+    FrameTooLarge,
     LinkViolation,
     LocalError,
     SessionViolation,
@@ -68,18 +70,20 @@ class Link:
         """Both ends are attached: messages may flow."""
         return self.local_state is LinkState.ATTACHED and self.remote_state is LinkState.ATTACHED
 
-    def _step(self, step: Step) -> None:
+    def _after(self, step: Step) -> LinkState:
+        """Where a step of ours leads. It is taken once its frame is queued: one that cannot be leaves all as it was."""
         following = LINK_TRANSITIONS.get((self.local_state, step))
         if following is None:
             raise LocalError(f"{step.name.lower()} on {self!r}")
-        self.local_state = following
+        return following
 
     def attach(self, attach: Attach) -> None:
         """Send our attach: the first step of a link of ours, or (by `accept`) the answer to theirs."""
-        self._step(Step.ATTACH)
+        following = self._after(Step.ATTACH)
+        self.session.send(Step.ATTACH, attach)
+        self.local_state = following
         self.local_attach = attach
         self.snd_settle_mode, self.rcv_settle_mode = attach.snd_settle_mode, attach.rcv_settle_mode
-        self.session.send(Step.ATTACH, attach)
 
     def accept(
         self,
@@ -90,23 +94,28 @@ class Link:
         max_message_size: int | None = None,
         offered_capabilities: tuple[str, ...] | None = None,
     ) -> None:
-        """Answer the peer's attach with ours. Source and target are the peer's own where not given."""
+        """Answer the peer's attach with ours. Source and target are the peer's own where not given.
+
+        An answer that is larger than the frames the peer takes is a refusal instead.
+        """
         theirs = self._theirs()
-        self.attach(
-            Attach(
-                name=self.name,
-                handle=self.handle,
-                role=self.role,
-                snd_settle_mode=theirs.snd_settle_mode,
-                rcv_settle_mode=theirs.rcv_settle_mode,
-                source=source if source is not None else theirs.source,
-                target=target if target is not None else theirs.target,
-                initial_delivery_count=self.delivery_count if self.role is Role.SENDER else None,
-                max_message_size=max_message_size or self.session.limits.max_message_size,
-                offered_capabilities=offered_capabilities,
-                properties=properties,
-            )
+        answer = Attach(
+            name=self.name,
+            handle=self.handle,
+            role=self.role,
+            snd_settle_mode=theirs.snd_settle_mode,
+            rcv_settle_mode=theirs.rcv_settle_mode,
+            source=source if source is not None else theirs.source,
+            target=target if target is not None else theirs.target,
+            initial_delivery_count=self.delivery_count if self.role is Role.SENDER else None,
+            max_message_size=max_message_size or self.session.limits.max_message_size,
+            offered_capabilities=offered_capabilities,
+            properties=properties,
         )
+        try:
+            self.attach(answer)
+        except FrameTooLarge as error:
+            self.refuse(Error(condition=FRAME_SIZE_TOO_SMALL, description=str(error)))
 
     def refuse(self, error: Error) -> None:
         """Answer the peer's attach with one that has neither source nor target, and a detach that says why."""
@@ -126,9 +135,10 @@ class Link:
 
     def detach(self, *, closed: bool = True, error: Error | None = None) -> None:
         """Detach our end. The link has ended when the peer answers (LinkDetached)."""
-        self._step(Step.DETACH)
-        self.session.forget_deliveries(self)
+        following = self._after(Step.DETACH)
         self.session.send(Step.DETACH, Detach(handle=self.handle, closed=closed, error=error))
+        self.local_state = following
+        self.session.forget_deliveries(self)
 
     def answer_detach(self, *, closed: bool) -> None:
         """The peer has detached: do the same, if we have not."""
@@ -139,7 +149,7 @@ class Link:
 
     def send_flow(self, *, drain: bool = False, echo: bool = False) -> None:
         """Tell the peer this link's state."""
-        self._step(Step.FLOW)
+        self._after(Step.FLOW)
         self.session.send_flow(
             handle=self.handle, delivery_count=self.delivery_count, link_credit=self.credit, drain=drain, echo=echo
         )
@@ -263,7 +273,9 @@ class Sender(Link):
         self.session.dispose(Role.SENDER, deliveries, state, settled=settled)
 
     def drained(self) -> None:
-        """Give back the credit that is left: there is nothing more to send now."""
+        """Give back the credit that is left: there is nothing more to send now. Before `accept` this does nothing."""
+        if not self.is_attached:
+            return
         self.drain_requested = False
         self.delivery_count = (self.delivery_count + self.credit) & SERIAL_MASK
         self.credit = 0
@@ -439,7 +451,8 @@ class Receiver(Link):
         else:
             self.session.connection.count_assembling(len(payload))
             partial.kept += len(payload)
-            partial.pieces.append(payload)
+            if payload:  # frames without any may come without end
+                partial.pieces.append(payload)
 
     def drop_partial(self) -> None:
         """Forget a message that is still arriving, or has just arrived."""
@@ -458,5 +471,5 @@ class Receiver(Link):
 
 
 def _incomplete_start(link: Link) -> SessionViolation:
-    message = f"the first frame of a delivery on {link.name!r} has no delivery id, no tag, or a tag over 32 bytes"
+    message = f"the first frame of a delivery on {link.name!r:.80} has no delivery id, no tag, or a tag over 32 bytes"
     return SessionViolation(INVALID_FIELD, message)

@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from twinbus.amqp.errors import (
+    FRAME_SIZE_TOO_SMALL,
     FRAMING_ERROR,
     HANDLE_IN_USE,
     INVALID_FIELD,
@@ -17,6 +18,7 @@ from twinbus.amqp.errors import (
     RESOURCE_LIMIT_EXCEEDED,
     UNATTACHED_HANDLE,
     WINDOW_VIOLATION,
+    AmqpError,
     LinkViolation,
     LocalError,
     SessionViolation,
@@ -55,6 +57,8 @@ _HALF: Final = 2**31
 """Serial numbers further apart than this are the other way round."""
 _ENCODED_ACCEPTED: Final = ACCEPTED.encode()
 _NULL: Final = b"\x40"
+_ATTACH_SIZE: Final = 80
+"""An attach frame without source and target takes less, its link's name aside."""
 
 
 class Session:
@@ -100,8 +104,8 @@ class Session:
         following = SESSION_TRANSITIONS.get((self.local_state, step))
         if following is None:
             raise LocalError(f"{step.name.lower()} on {self!r}")
-        self.local_state = following
         self.connection.send(step, self.channel, performative)
+        self.local_state = following
 
     def begin(self) -> None:
         """Send begin: ours, or the answer to theirs."""
@@ -169,22 +173,29 @@ class Session:
         rcv_settle_mode: int,
         properties: dict[str, object] | None,
     ) -> None:
-        self.links[link.name, link.role] = link
-        link.is_announced = True
-        link.attach(
-            Attach(
-                name=link.name,
-                handle=link.handle,
-                role=link.role,
-                snd_settle_mode=snd_settle_mode,
-                rcv_settle_mode=rcv_settle_mode,
-                source=source,
-                target=target,
-                initial_delivery_count=0 if link.role is Role.SENDER else None,
-                max_message_size=self.limits.max_message_size,
-                properties=properties,
-            )
+        attach = Attach(
+            name=link.name,
+            handle=link.handle,
+            role=link.role,
+            snd_settle_mode=snd_settle_mode,
+            rcv_settle_mode=rcv_settle_mode,
+            source=source,
+            target=target,
+            initial_delivery_count=0 if link.role is Role.SENDER else None,
+            max_message_size=self.limits.max_message_size,
+            properties=properties,
         )
+        try:
+            link.attach(attach)
+        except AmqpError:
+            self._free_handles.append(link.handle)
+            raise
+        self._add(link)
+        link.is_announced = True
+
+    def _add(self, link: Link) -> None:
+        self.links[link.name, link.role] = link
+        self.connection.link_count += 1
 
     def _new_handle(self, name: str, role: bool) -> int:
         if (name, role) in self.links:
@@ -194,7 +205,6 @@ class Session:
         return self._take_handle()
 
     def _take_handle(self) -> int:
-        self.connection.link_count += 1
         if self._free_handles:
             return self._free_handles.pop()
         handle = self._next_handle
@@ -454,20 +464,38 @@ class Session:
             if known.local_state is LinkState.ATTACHED:
                 events.append(AttachConfirmed(link=known, attach=attach))
             return
+        self._check_answer_fits(attach)
         if known is not None:
             self._steal(known, events)
         link = self._make_link(attach, role)
         self._map(link, attach)
         if self.connection.link_count > self.limits.max_links:
-            message = f"the connection has {self.limits.max_links} links, its limit"
-            link.refuse(Error(condition=RESOURCE_LIMIT_EXCEEDED, description=message))
+            self._refuse_one_too_many(link)
             return
         link.is_announced = True
         events.append(AttachRequested(link=link, attach=attach))
 
+    def _check_answer_fits(self, attach: Attach) -> None:
+        """Even a refusal has the link's name in it."""
+        size = len(attach.name.encode()) + _ATTACH_SIZE
+        if size > self.max_frame_size:
+            message = f"the answer to an attach has {size} bytes, the peer takes {self.max_frame_size}"
+            raise Violation(FRAME_SIZE_TOO_SMALL, message)
+
+    def _refuse_one_too_many(self, link: Link) -> None:
+        limit = self.limits.max_links
+        if self.connection.link_count > 2 * limit:  # a refused link is there until the peer detaches it, too
+            raise Violation(RESOURCE_LIMIT_EXCEEDED, f"attached on and on, beyond {limit} links and as many refused")
+        message = f"the connection has {limit} links, its limit"
+        link.refuse(Error(condition=RESOURCE_LIMIT_EXCEEDED, description=message))
+
     def _make_link(self, attach: Attach, role: bool) -> Link:
-        link: Link = (Sender if role is Role.SENDER else Receiver)(self, attach.name, self._take_handle())
-        self.links[link.name, link.role] = link
+        try:
+            handle = self._take_handle()
+        except LocalError as error:
+            raise SessionViolation(RESOURCE_LIMIT_EXCEEDED, f"no handle to answer an attach: {error}") from None
+        link: Link = (Sender if role is Role.SENDER else Receiver)(self, attach.name, handle)
+        self._add(link)
         return link
 
     def _map(self, link: Link, attach: Attach) -> None:
@@ -480,7 +508,7 @@ class Session:
 
     def _steal(self, link: Link, events: list[Event]) -> None:
         """A link is attached again under its name while it is attached: the new one takes its place."""
-        error = Error(condition=LINK_STOLEN, description=f"another link named {link.name!r} was attached")
+        error = Error(condition=LINK_STOLEN, description=f"another link named {link.name!r:.80} was attached")
         if link.local_state is LinkState.UNATTACHED:
             link.refuse(error)
         elif link.local_state is LinkState.ATTACHED:
