@@ -70,11 +70,13 @@ def filling(kind: Kind) -> Values:
     return FILLINGS[kind.name]
 
 
-def composites(cls: type[Composite]) -> st.SearchStrategy[Composite]:
-    """`cls` with its mandatory fields and any of the others."""
+def composites(cls: type[Composite], **instead: Values) -> st.SearchStrategy[Composite]:
+    """`cls` with its mandatory fields and any of the others; some of them may be filled in another way."""
     fields = {}
     for name, kind, default in cls.plan:
-        if default is MISSING:
+        if name in instead:
+            fields[name] = instead[name]
+        elif default is MISSING:
             fields[name] = filling(kind)
         else:
             fields[name] = st.just(default) | filling(kind)
