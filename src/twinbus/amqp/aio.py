@@ -34,6 +34,8 @@ WRITE_HIGH_WATER: Final = 1_048_576
 UNANSWERED_HIGH_WATER: Final = 33_554_432
 """Bytes of messages the handler has not answered yet, above which a server stops reading from that peer."""
 TLS_HANDSHAKE_TIMEOUT_S: Final = 20.0
+LAST_WORDS_S: Final = 10.0
+"""How long a peer may take to read what was sent to it last."""
 
 
 class Handler(Protocol):
@@ -58,7 +60,10 @@ class Peer(asyncio.Protocol):
         """`on_lost` is told when the socket is gone."""
         self.connection = connection
         self.is_writable = True
-        self.lost = asyncio.get_running_loop().create_future()
+        """False while the socket is full: a handler that sends messages waits for `on_writable`."""
+        self.is_refused = False
+        """One connection too many: it is dropped at once."""
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the socket is gone."""
         self._handler = make_handler(self)
         self._on_lost = on_lost
@@ -80,16 +85,16 @@ class Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Speak first if the engine has something to say (a client has)."""
         self._transport = cast("asyncio.Transport", transport)  # a socket has no other; uvloop's is no subclass of it
+        if self.is_refused:
+            self._transport.abort()
+            return
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         self._timer = self._loop.call_later(self.connection.tick_interval_s, self._tick)
         self.flush()
 
     def data_received(self, data: bytes) -> None:
         """Feed the engine, let the handler answer, and send all answers in one write."""
-        connection = self.connection
-        self._handle(connection.receive_data(data, now=self._loop.time()))
-        while connection.has_held_input:
-            self._handle(connection.receive_data(b"", now=self._loop.time()))
+        self._handle(self.connection.receive_data(data, now=self._loop.time()))
         self.flush()
 
     def pause_writing(self) -> None:
@@ -119,14 +124,17 @@ class Peer(asyncio.Protocol):
 
     def flush(self) -> None:
         """Send what is queued now."""
-        transport = self._transport
+        transport, connection = self._transport, self.connection
         if transport is None or transport.is_closing():
             return
-        data = self.connection.data_to_send()
+        while connection.has_held_input:  # the handler has answered what reading on waited for
+            self._handle(connection.receive_data(b"", now=self._loop.time()))
+        data = connection.data_to_send()
         if data:
             transport.write(data)
-        if self.connection.is_finished:
+        if connection.is_finished:
             transport.close()
+            self._loop.call_later(LAST_WORDS_S, transport.abort)
         else:
             self._balance_reading()
 
@@ -171,7 +179,10 @@ class Peer(asyncio.Protocol):
         self.flush()
 
     def _tick(self) -> None:
-        self._handle(self.connection.tick(self._loop.time()))
+        now = self._loop.time()
+        if self.is_writable and self._reading_is_paused:
+            self.connection.excuse_silence(now=now)  # we do not listen: its silence is our doing
+        self._handle(self.connection.tick(now))
         self.flush()
         self._timer = self._loop.call_later(self.connection.tick_interval_s, self._tick)
 
@@ -221,7 +232,7 @@ class Listener:
         peer = Peer(make_handler, make_connection(asyncio.get_running_loop().time()), self.peers.discard)
         if len(self.peers) >= self.max_connections:
             log.warning("%d connections, the limit: one more was refused", self.max_connections)
-            asyncio.get_running_loop().call_soon(peer.abort)
+            peer.is_refused = True
         else:
             self.peers.add(peer)
         return peer

@@ -581,6 +581,10 @@ class Connection:
         intervals = [self._heartbeat_interval, self.settings.idle_timeout_ms / 2000, 60.0]
         return max(0.05, min(interval for interval in intervals if interval))
 
+    def excuse_silence(self, *, now: float) -> None:
+        """Count the peer as heard of: whoever owns the socket does not read from it."""
+        self._last_received = now
+
     def tick(self, now: float) -> list[Event]:
         """Do what is due: a heartbeat, or giving up on a peer that is silent or never comes to an end."""
         events: list[Event] = []

@@ -1,0 +1,374 @@
+"""The engine on real sockets, both roles ours: what the adapter owes its handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import uvloop
+
+from twinbus.amqp import aio, errors
+from twinbus.amqp.aio import Listener, Peer, connect, listen
+from twinbus.amqp.connection import Connection
+from twinbus.amqp.events import (
+    AttachRequested,
+    ConnectionClosed,
+    ConnectionOpened,
+    CreditGranted,
+    DeliveriesReceived,
+    Event,
+    LinkDetached,
+    SaslInitReceived,
+    SendsUpdated,
+)
+from twinbus.amqp.frames import AMQP_HEADER, frame
+from twinbus.amqp.link import Receiver, Sender
+from twinbus.amqp.performatives import Attach, Begin, Flow, Open
+from twinbus.amqp.sasl import Credentials
+from twinbus.amqp.settings import Limits, Settings
+from twinbus.amqp.terminus import Source, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    import pytest
+
+SERVER = Settings(container_id="server", limits=Limits(max_message_size=10_000_000))
+ENDLESS_CREDIT = Flow(
+    next_incoming_id=0, incoming_window=2**31, next_outgoing_id=0, outgoing_window=1, handle=0, link_credit=1_000_000
+)
+CLIENT = Settings(container_id="client", limits=Limits(max_message_size=10_000_000))
+
+
+class Recorder:
+    """A handler that keeps what it is told, and wakes whoever waits for it."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.events: list[Event] = []
+        self.writable_again = 0
+        self.news = asyncio.Event()
+
+    def on_events(self, events: Sequence[Event]) -> None:
+        self.events += events
+        for event in events:
+            self.on_event(event)
+        self.news.set()
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, SaslInitReceived):
+            self.peer.connection.send_sasl_outcome()
+        elif isinstance(event, AttachRequested):
+            event.link.accept()
+            if isinstance(event.link, Receiver):
+                event.link.keep_credit(100)
+
+    def on_writable(self) -> None:
+        self.writable_again += 1
+        self.news.set()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not holds():
+                self.news.clear()
+                await self.news.wait()
+
+    async def heard(self, kind: type[Event], count: int = 1) -> list[Event]:
+        await self.until(lambda: len([one for one in self.events if isinstance(one, kind)]) >= count)
+        return [one for one in self.events if isinstance(one, kind)]
+
+
+class Place:
+    """A listener whose handlers are kept, and clients of it."""
+
+    def __init__(self, make_handler: type[Recorder] = Recorder, settings: Settings = SERVER) -> None:
+        self.make_handler = make_handler
+        self.settings = settings
+        self.handlers: list[Recorder] = []
+        self.arrivals: asyncio.Queue[Recorder] = asyncio.Queue()
+        self.listener: Listener
+
+    async def start(self, max_connections: int = 100) -> Place:
+        def make(peer: Peer) -> Recorder:
+            self.handlers.append(self.make_handler(peer))
+            self.arrivals.put_nowait(self.handlers[-1])
+            return self.handlers[-1]
+
+        self.listener = await listen(
+            make,
+            lambda now: Connection.server(self.settings, now=now, require_sasl=False),
+            max_connections=max_connections,
+        )
+        return self
+
+    async def client(self) -> Recorder:
+        made: list[Recorder] = []
+
+        def make(peer: Peer) -> Recorder:
+            made.append(Recorder(peer))
+            return made[0]
+
+        await connect(
+            make,
+            lambda now: Connection.client(CLIENT, Credentials.anonymous(), now=now),
+            host="127.0.0.1",
+            port=self.listener.port,
+        )
+        return made[0]
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await test()
+
+    uvloop.run(bounded())
+
+
+async def sender_of(client: Recorder, name: str = "out") -> Sender:
+    await client.heard(ConnectionOpened)
+    session = client.peer.connection.begin_session()
+    sender = session.attach_sender(name, target=Target(address="queue"))
+    client.peer.flush()
+    await client.heard(CreditGranted)
+    return sender
+
+
+def test_both_roles_talk_over_a_socket() -> None:
+    async def test() -> None:
+        place = await Place().start()
+        client = await place.client()
+        await client.heard(ConnectionOpened)
+        sender = await sender_of(client)
+        sender.send(b"hello")
+        client.peer.flush_soon()
+        (server,) = place.handlers
+        (event,) = await server.heard(DeliveriesReceived)
+        assert isinstance(event, DeliveriesReceived)
+        assert event.deliveries[0].payload == b"hello"
+        event.link.settle(event.deliveries)
+        server.peer.flush()
+        await client.heard(SendsUpdated)
+        await place.listener.close()
+        (closed,) = await client.heard(ConnectionClosed)
+        assert isinstance(closed, ConnectionClosed)
+        assert closed.error is not None
+        assert closed.error.condition == errors.CONNECTION_FORCED
+        await asyncio.wait_for(client.peer.lost, 10)
+        assert place.listener.peers == set()
+
+    run(test)
+
+
+def test_what_is_queued_in_one_turn_goes_out_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        place = await Place().start()
+        client = await place.client()
+        sender = await sender_of(client)
+        taken: list[bytes] = []
+        take = client.peer.connection.data_to_send
+
+        def count() -> bytes:
+            taken.append(take())
+            return taken[-1]
+
+        monkeypatch.setattr(client.peer.connection, "data_to_send", count)
+        for _ in range(50):
+            sender.send(b"x")
+            client.peer.flush_soon()
+        await place.handlers[0].heard(DeliveriesReceived)
+        assert len([data for data in taken if data]) == 1
+        await place.listener.close()
+
+    run(test)
+
+
+def test_a_handler_that_fails_costs_its_own_connection_only(caplog: pytest.LogCaptureFixture) -> None:
+    class Faulty(Recorder):
+        def on_event(self, event: Event) -> None:
+            super().on_event(event)
+            if isinstance(event, AttachRequested) and event.link.name == "bad":
+                raise RuntimeError("a bug")
+
+    async def test() -> None:
+        place = await Place(Faulty).start()
+        good, bad = await place.client(), await place.client()
+        sender = await sender_of(good)
+        await bad.heard(ConnectionOpened)
+        bad.peer.connection.begin_session().attach_sender("bad", target=Target(address="queue"))
+        bad.peer.flush()
+        (closed,) = await bad.heard(ConnectionClosed)
+        assert isinstance(closed, ConnectionClosed)
+        assert closed.error is not None
+        assert closed.error.condition == errors.INTERNAL_ERROR
+        assert "a bug" not in (closed.error.description or "")
+        sender.send(b"x")
+        good.peer.flush()
+        await place.handlers[0].heard(DeliveriesReceived)
+        await place.listener.close()
+
+    with caplog.at_level(logging.ERROR):
+        run(test)
+    assert "a bug" in caplog.text
+
+
+def test_one_connection_too_many_is_dropped_and_the_others_go_on() -> None:
+    async def test() -> None:
+        place = await Place().start(max_connections=1)
+        first = await place.client()
+        await first.heard(ConnectionOpened)
+        second = await place.client()
+        await second.heard(ConnectionClosed)
+        await sender_of(first)
+        first.peer.close()
+        await asyncio.wait_for(first.peer.lost, 10)
+        await asyncio.wait_for(place.handlers[0].peer.lost, 10)
+        third = await place.client()
+        await third.heard(ConnectionOpened)
+        await place.listener.close()
+
+    run(test)
+
+
+def test_an_answer_to_sasl_that_comes_later_lets_what_waited_be_read() -> None:
+    class Slow(Recorder):
+        def on_event(self, event: Event) -> None:
+            if not isinstance(event, SaslInitReceived):
+                super().on_event(event)
+
+    async def test() -> None:
+        place = await Place(Slow).start()
+        client = await place.client()
+        server = await place.arrivals.get()
+        await server.heard(SaslInitReceived)
+        server.peer.connection.send_sasl_outcome()
+        server.peer.flush_soon()
+        await client.heard(ConnectionOpened)
+        await place.listener.close()
+
+    run(test)
+
+
+def test_a_peer_that_does_not_answer_a_close_is_dropped_after_the_grace() -> None:
+    async def test() -> None:
+        place = await Place().start()
+        with socket.create_connection(("127.0.0.1", place.listener.port)) as mute:
+            mute.sendall(AMQP_HEADER + frame(0, Open(container_id="mute").encode()))
+            server = await place.arrivals.get()
+            await server.heard(ConnectionOpened)
+            await place.listener.close(grace_s=0.1)
+            await asyncio.wait_for(server.peer.lost, 10)
+            assert place.listener.peers == set()
+
+    run(test)
+
+
+def test_a_vanished_socket_is_told_once() -> None:
+    async def test() -> None:
+        place = await Place().start()
+        client = await place.client()
+        await sender_of(client)
+        client.peer.abort()
+        (server,) = place.handlers
+        await server.heard(ConnectionClosed)
+        await asyncio.wait_for(server.peer.lost, 10)
+        assert [type(event) for event in server.events].count(ConnectionClosed) == 1
+        assert [type(event) for event in server.events].count(LinkDetached) == 1
+        await place.listener.close()
+
+    run(test)
+
+
+def test_a_silent_peer_is_given_up_and_a_busy_loop_is_not_needed_for_it() -> None:
+    async def test() -> None:
+        place = await Place(settings=Settings(container_id="server", idle_timeout_ms=200)).start()
+        with socket.create_connection(("127.0.0.1", place.listener.port)) as silent:
+            silent.sendall(AMQP_HEADER + frame(0, Open(container_id="silent").encode()))
+            (closed,) = await (await place.arrivals.get()).heard(ConnectionClosed)
+            assert isinstance(closed, ConnectionClosed)
+            assert closed.error is not None
+            assert closed.error.condition == errors.RESOURCE_LIMIT_EXCEEDED
+        await place.listener.close(grace_s=0.1)
+
+    run(test)
+
+
+# --- back-pressure ----------------------------------------------------------------------------------------------------
+
+
+def test_a_server_reads_no_more_from_a_peer_whose_messages_it_has_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aio, "UNANSWERED_HIGH_WATER", 1_000_000)
+
+    async def test() -> None:
+        place = await Place().start()
+        client = await place.client()
+        sender = await sender_of(client)
+        for _ in range(100):
+            sender.send(bytes(200_000))
+        client.peer.flush()
+        (server,) = place.handlers
+        await server.until(lambda: server.peer.connection.unanswered_bytes > 1_000_000)
+        for _ in range(200):  # give it every chance to read on
+            await asyncio.sleep(0)
+        assert server.peer.connection.unanswered_bytes < 3_000_000
+        while (
+            len([one for event in server.events if isinstance(event, DeliveriesReceived) for one in event.deliveries])
+            < 100
+        ):
+            for event in server.events:
+                if isinstance(event, DeliveriesReceived):
+                    event.link.settle(event.deliveries)
+            server.peer.flush()
+            server.news.clear()
+            async with asyncio.timeout(10):
+                await server.news.wait()
+        await place.listener.close()
+
+    run(test)
+
+
+def test_a_peer_that_does_not_read_stops_being_sent_to_and_costs_bounded_memory() -> None:
+    class Fountain(Recorder):
+        """Sends for ever, as long as credit and socket allow."""
+
+        sent = 0
+
+        def on_event(self, event: Event) -> None:
+            super().on_event(event)
+            if isinstance(event, CreditGranted):
+                self.pump(event.link)
+
+        def pump(self, link: Sender) -> None:
+            while self.peer.is_writable and link.sendable:
+                link.send(bytes(100_000), settled=True)
+                self.sent += 1
+                self.peer.flush()
+
+    async def test() -> None:
+        place = await Place(Fountain).start()
+        with socket.create_connection(("127.0.0.1", place.listener.port)) as deaf:
+            deaf.sendall(
+                AMQP_HEADER
+                + frame(0, Open(container_id="deaf").encode())
+                + frame(0, Begin(next_outgoing_id=0, incoming_window=2**31, outgoing_window=1).encode())
+                + frame(0, Attach(name="in", handle=0, role=True, source=Source(), target=Target()).encode())
+                + frame(0, ENDLESS_CREDIT.encode())
+            )
+            fountain = await place.arrivals.get()
+            assert isinstance(fountain, Fountain)
+            await fountain.heard(CreditGranted)
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert not fountain.peer.is_writable
+            assert 0 < fountain.sent * 100_000 < 30_000_000  # what the sockets' buffers take, and one high water
+        await asyncio.wait_for(fountain.peer.lost, 20)
+        await place.listener.close()
+
+    run(test)
+
+
+def test_the_adapter_stays_small() -> None:
+    assert len(Path(aio.__file__).read_text().splitlines()) < 300
