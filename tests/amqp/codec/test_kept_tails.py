@@ -1,0 +1,126 @@
+"""What is remembered of transfers and dispositions stays small, is forgotten for newer things, and never misleads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.amqp.codec.frames import disposition_read, transfer_read
+from twinbus.amqp import hot
+from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.hot import _MAX_KEPT, _MAX_TAIL_BYTES, _disposition_tails, _transfer_tails
+from twinbus.amqp.outcomes import ACCEPTED, Rejected, TransactionalState
+from twinbus.amqp.performatives import Disposition, Error, Transfer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MANY = 3 * _MAX_KEPT
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Iterator[None]:
+    _transfer_tails.clear()
+    _disposition_tails.clear()
+    yield
+    _transfer_tails.clear()
+    _disposition_tails.clear()
+
+
+def transfer(number: int, message_format: int, state: object = None) -> bytes:
+    return Transfer(
+        handle=number, delivery_id=number, delivery_tag=b"tag", message_format=message_format, state=state
+    ).encode()
+
+
+def disposition(first: int, state: object) -> bytes:
+    return Disposition(role=True, first=first, last=first + 1, settled=True, state=state).encode()
+
+
+def test_a_peer_that_invents_tails_does_not_make_us_keep_more_than_the_limit() -> None:
+    for number in range(MANY):
+        data = transfer(number, 0x80000000 + number)
+        for _ in range(2):
+            handle, delivery_id, _, tail, _ = transfer_read(data, 0, len(data))
+            assert (handle, delivery_id, tail.message_format) == (number, number, 0x80000000 + number)
+        assert 0 < len(_transfer_tails) <= _MAX_KEPT
+    for number in range(MANY):
+        data = disposition(number, TransactionalState(txn_id=number.to_bytes(2, "big")))
+        for _ in range(2):
+            _, first, last, found = disposition_read(data, 0, len(data))
+            assert (first, last) == (number, number + 1)
+            assert found.state == TransactionalState(txn_id=number.to_bytes(2, "big"))
+        assert 0 < len(_disposition_tails) <= _MAX_KEPT
+
+
+def test_a_peer_that_invents_tails_does_not_keep_others_from_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(MANY):
+        for data in (transfer(1, number), disposition(1, TransactionalState(txn_id=number.to_bytes(2, "big")))):
+            (transfer_read if data[2] == hot.TRANSFER else disposition_read)(data, 0, len(data))
+    usual_transfer, usual_disposition = transfer(7, 2**31), disposition(7, ACCEPTED)
+    first = transfer_read(usual_transfer, 0, len(usual_transfer))
+    second = disposition_read(usual_disposition, 0, len(usual_disposition))
+    monkeypatch.delattr(hot, "read_performative")
+    assert transfer_read(usual_transfer, 0, len(usual_transfer)) == first
+    assert disposition_read(usual_disposition, 0, len(usual_disposition)) == second
+
+
+def test_long_tails_are_not_kept() -> None:
+    state = Rejected(error=Error(condition="amqp:not-found", description="x" * _MAX_TAIL_BYTES))
+    for _ in range(2):
+        data = transfer(1, 0, state)
+        assert transfer_read(data, 0, len(data))[3].state == state
+        data = disposition(1, state)
+        assert disposition_read(data, 0, len(data))[3].state == state
+    assert not _transfer_tails
+    assert not _disposition_tails
+
+
+def test_what_is_kept_is_no_longer_than_the_limit() -> None:
+    for size in range(40):
+        data = transfer(1, 0, TransactionalState(txn_id=bytes(size)))
+        transfer_read(data, 0, len(data))
+        data = disposition(1, TransactionalState(txn_id=bytes(size)))
+        disposition_read(data, 0, len(data))
+    assert max(map(len, _transfer_tails)) == max(map(len, _disposition_tails)) == _MAX_TAIL_BYTES
+
+
+@pytest.mark.parametrize("count", [3, 4, 10, 12, 255])
+def test_a_known_tail_does_not_excuse_a_wrong_number_of_fields(count: int) -> None:
+    narrow = transfer(1, 0)
+    transfer_read(narrow, 0, len(narrow))
+    wide = narrow[:3] + b"\xd0" + (narrow[4] + 3).to_bytes(4, "big") + b"\x00\x00\x00\x0b" + narrow[6:]
+    assert transfer_read(wide, 0, len(wide))[:4] == transfer_read(narrow, 0, len(narrow))[:4]
+    wrong_narrow = narrow[:5] + bytes((count,)) + narrow[6:]
+    wrong_wide = wide[:8] + count.to_bytes(4, "big") + wide[12:]
+    for wrong in (wrong_narrow, wrong_wide, wide[:8] + b"\x01\x00\x00\x0b" + wide[12:]):
+        with pytest.raises(DecodeError):
+            transfer_read(wrong, 0, len(wrong))
+
+
+@pytest.mark.parametrize("count", [3, 5, 7, 255])
+def test_a_known_tail_does_not_excuse_a_wrong_number_of_fields_of_a_disposition(count: int) -> None:
+    data = disposition(1, ACCEPTED)
+    disposition_read(data, 0, len(data))
+    wrong = data[:5] + bytes((count,)) + data[6:]
+    with pytest.raises(DecodeError):
+        disposition_read(wrong, 0, len(wrong))
+
+
+def test_a_disposition_does_not_take_its_range_from_the_next_frame() -> None:
+    whole = bytes.fromhex("005315 c00c03 41 7000000001 7000000002")
+    assert disposition_read(whole, 0, len(whole))[:3] == (True, 1, 2)
+    cut = bytes.fromhex("005315 c00903 41 7000000001 7000")
+    next_frame = bytes.fromhex("00000008 02000000")
+    with pytest.raises(DecodeError):
+        disposition_read(cut + next_frame, 0, len(cut))
+
+
+def test_a_transfer_does_not_take_its_tag_from_its_payload_or_the_next_frame() -> None:
+    whole = bytes.fromhex("005314 c00803 43 43 a003746167")
+    assert transfer_read(whole, 0, len(whole))[2] == b"tag"
+    cut = bytes.fromhex("005314 c00603 43 43 a00374")
+    for end in (len(cut), len(cut) + 2):
+        with pytest.raises(DecodeError):
+            transfer_read(cut + b"ag" + b"\x40" * 20, 0, end)
