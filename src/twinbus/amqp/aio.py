@@ -55,18 +55,18 @@ class Peer(asyncio.Protocol):
         self,
         make_handler: Callable[[Peer], Handler],
         connection: Connection,
-        on_lost: Callable[[Peer], None] | None = None,
+        listener: Listener | None = None,
     ) -> None:
-        """`on_lost` is told when the socket is gone."""
+        """`listener` is the one it came through. The handler is made when the socket (and TLS) is there."""
         self.connection = connection
         self.is_writable = True
         """False while the socket is full: a handler that sends messages waits for `on_writable`."""
-        self.is_refused = False
-        """One connection too many: it is dropped at once."""
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the socket is gone."""
-        self._handler = make_handler(self)
-        self._on_lost = on_lost
+        self._handler: Handler
+        self._make_handler = make_handler
+        self._listener = listener
+        self._in_handshake = True
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -85,17 +85,21 @@ class Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Speak first if the engine has something to say (a client has)."""
         self._transport = cast("asyncio.Transport", transport)  # a socket has no other; uvloop's is no subclass of it
-        if self.is_refused:
+        self._handler = self._make_handler(self)
+        if self._listener is not None and not self._listener.admit(self):
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
-        self._timer = self._loop.call_later(self.connection.tick_interval_s, self._tick)
+        self._restart_timer()
         self.flush()
 
     def data_received(self, data: bytes) -> None:
         """Feed the engine, let the handler answer, and send all answers in one write."""
         self._handle(self.connection.receive_data(data, now=self._loop.time()))
         self.flush()
+        if self._in_handshake and self.connection.remote_open is not None:
+            self._in_handshake = False
+            self._restart_timer()  # a first heartbeat may be due before the next look at the handshake
 
     def pause_writing(self) -> None:
         """The socket is full. A server reads no more either, so that what it owes its peer stays bounded."""
@@ -117,8 +121,8 @@ class Peer(asyncio.Protocol):
         self._handle(self.connection.receive_eof())
         if not self.lost.done():
             self.lost.set_result(None)
-        if self._on_lost is not None:
-            self._on_lost(self)
+        if self._listener is not None:
+            self._listener.peers.discard(self)
 
     # --- the program calls these --------------------------------------------------------------------------------------
 
@@ -184,6 +188,11 @@ class Peer(asyncio.Protocol):
             self.connection.excuse_silence(now=now)  # we do not listen: its silence is our doing
         self._handle(self.connection.tick(now))
         self.flush()
+        self._restart_timer()
+
+    def _restart_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         self._timer = self._loop.call_later(self.connection.tick_interval_s, self._tick)
 
     def _balance_reading(self) -> None:
@@ -227,15 +236,13 @@ class Listener:
             peer.abort()
         await self._server.wait_closed()
 
-    def admit(self, make_handler: Callable[[Peer], Handler], make_connection: Callable[[float], Connection]) -> Peer:
-        """A peer for a socket that was just accepted; one too many is dropped at once."""
-        peer = Peer(make_handler, make_connection(asyncio.get_running_loop().time()), self.peers.discard)
+    def admit(self, peer: Peer) -> bool:
+        """Count a peer in. Not before its socket (and TLS) is there: one that never comes so far is never lost."""
         if len(self.peers) >= self.max_connections:
             log.warning("%d connections, the limit: one more was refused", self.max_connections)
-            peer.is_refused = True
-        else:
-            self.peers.add(peer)
-        return peer
+            return False
+        self.peers.add(peer)
+        return True
 
 
 async def listen(
@@ -251,7 +258,7 @@ async def listen(
     listener = Listener(max_connections)
     loop = asyncio.get_running_loop()
     listener._server = await loop.create_server(  # noqa: SLF001  # two halves of one thing
-        lambda: listener.admit(make_handler, make_connection),
+        lambda: Peer(make_handler, make_connection(loop.time()), listener),
         host,
         port,
         ssl=tls,
