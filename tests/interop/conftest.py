@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 import shutil
@@ -16,13 +17,17 @@ from tests.interop.proton_peers import PASSWORD, REALM, USER
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+TIME_LIMIT_S = 110
+"""Less than pytest's own, which ends the whole process."""
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     wanted = inspect.signature(pyfuncitem.obj).parameters
-    uvloop.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in wanted}))
+    test = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in wanted})
+    uvloop.run(asyncio.wait_for(test, TIME_LIMIT_S))
     return True
 
 

@@ -89,6 +89,11 @@ class Program:
                 self._changed.clear()
                 await self._changed.wait()
 
+    async def gone(self) -> None:
+        """The socket is."""
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.shield(self.peer.lost)
+
     async def first(self, kind: type[EventT]) -> EventT:
         await self.until(lambda: self.noted(kind))
         return self.noted(kind)[0]
@@ -228,7 +233,7 @@ async def connected(
         await program.first(ConnectionClosed)
     finally:
         peer.abort()
-        await peer.lost
+        await program.gone()
 
 
 def payload_of(body: str) -> bytes:
