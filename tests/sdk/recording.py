@@ -1,0 +1,115 @@
+"""A tiny server on the engine that notes what a client does, and answers enough for it to go on.
+
+It accepts every link, answers put-token with 202 and accepts what is sent.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from twinbus.amqp.aio import listen
+from twinbus.amqp.connection import Connection
+from twinbus.amqp.events import (
+    AttachRequested,
+    DeliveriesReceived,
+    SaslInitReceived,
+)
+from twinbus.amqp.link import Receiver, Sender
+from twinbus.amqp.message import Message, Properties, Section, build, value
+from twinbus.amqp.outcomes import ACCEPTED
+from twinbus.amqp.settings import Limits, Settings
+from twinbus.amqp.terminus import Source, Target
+from twinbus.amqp.types import Int
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from twinbus.amqp.aio import Peer
+    from twinbus.amqp.events import Event
+    from twinbus.amqp.performatives import Attach
+
+    EventT = TypeVar("EventT", bound=Event)
+
+CBS = "$cbs"
+
+
+class Recording:
+    """Our side of one connection."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.events: list[Event] = []
+        self.token_requests: list[Message] = []
+        self.sent_to: dict[str, list[Message]] = {}
+
+    def noted(self, kind: type[EventT]) -> list[EventT]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def on_writable(self) -> None:
+        pass
+
+    def on_events(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self.events.append(event)
+            if isinstance(event, SaslInitReceived):
+                self.peer.connection.send_sasl_outcome()
+            elif isinstance(event, AttachRequested):
+                event.link.accept()
+                if isinstance(event.link, Receiver):
+                    event.link.keep_credit(100)
+            elif isinstance(event, DeliveriesReceived):
+                self.take_in(event)
+
+    def take_in(self, event: DeliveriesReceived) -> None:
+        assert event.link.remote_attach is not None
+        address = address_of(event.link.remote_attach)
+        event.link.settle(event.deliveries, ACCEPTED)
+        for delivery in event.deliveries:
+            message = Message(delivery.payload)
+            if address == CBS:
+                self.token_requests.append(message)
+                self.answer(event.link, message)
+            else:
+                self.sent_to.setdefault(address, []).append(message)
+
+    def answer(self, link: Receiver, request: Message) -> None:
+        """202, on the link of the same session that receives from $cbs."""
+        assert request.properties is not None
+        response = build(
+            properties=Properties(correlation_id=request.properties.message_id),
+            application_properties={"status-code": Int(202), "status-description": "Accepted"},
+            body=value(None),
+        )
+        for other in link.session.links.values():
+            if isinstance(other, Sender) and other.remote_attach and address_of(other.remote_attach) == CBS:
+                other.send(response, settled=True)
+
+
+def address_of(attach: Attach) -> str:
+    """Of the node on the server: the target of who sends, the source of who receives."""
+    terminus = attach.source if attach.role else attach.target
+    assert isinstance(terminus, Source | Target)
+    return str(terminus.address)
+
+
+def audience_of(request: Message) -> object:
+    return request.lookup(Section.APPLICATION_PROPERTIES, "name")
+
+
+@asynccontextmanager
+async def recording() -> AsyncIterator[tuple[int, list[Recording]]]:
+    """Its port, and what it notes: a record for each connection."""
+    records: list[Recording] = []
+
+    def admit(peer: Peer) -> Recording:
+        records.append(Recording(peer))
+        return records[-1]
+
+    # The SDK for Python sends before it has credit.
+    settings = Settings(container_id="recording", limits=Limits(enforce_credit=False))
+    listener = await listen(admit, lambda now: Connection.server(settings, now=now))
+    try:
+        yield listener.port, records
+    finally:
+        await listener.close()
