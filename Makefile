@@ -31,7 +31,7 @@ format: setup ## put the code in the one format
 	$(BIN)/ruff format
 
 bench: setup ## measure the engine beside another one
-	$(BIN)/python bench/run.py
+	$(BIN)/python bench/engine.py
 
 soak: setup ## try mutated input for MINUTES minutes (10 unless told)
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
