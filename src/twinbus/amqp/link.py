@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 SERIAL_MASK: Final = 2**32 - 1
 """Counters on the wire are 32 bits and wrap around."""
 _MAX_TAG_BYTES: Final = 32
+_TRANSFER_SIZE: Final = 100
+"""A transfer frame takes less, its state and its payload aside."""
 
 
 class Link:
@@ -202,6 +204,8 @@ class Sender(Link):
         """
         if self.credit <= 0 or not self.is_attached:
             raise LocalError(f"no credit to send on {self!r}")
+        if state is not None:
+            self._check_fits(state)
         if tag is None:
             tag = self._make_tag()
         if settled is None:
@@ -222,6 +226,12 @@ class Sender(Link):
                 return delivery
         self._send_in_pieces(delivery, payload, message_format, state)
         return delivery
+
+    def _check_fits(self, state: Composite) -> None:
+        """Each frame of a message has its state in it, and needs room for some of the message, too."""
+        size, largest = len(state.encode()) + _TRANSFER_SIZE, self.session.max_frame_size
+        if size >= largest:
+            raise FrameTooLarge(f"{state.symbol} makes a transfer of {size} bytes; the peer takes {largest}")
 
     def _make_tag(self) -> bytes:
         self._next_tag = (self._next_tag + 1) & SERIAL_MASK

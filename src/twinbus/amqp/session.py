@@ -19,6 +19,7 @@ from twinbus.amqp.errors import (
     UNATTACHED_HANDLE,
     WINDOW_VIOLATION,
     AmqpError,
+    FrameTooLarge,
     LinkViolation,
     LocalError,
     SessionViolation,
@@ -59,6 +60,8 @@ _ENCODED_ACCEPTED: Final = ACCEPTED.encode()
 _NULL: Final = b"\x40"
 _ATTACH_SIZE: Final = 80
 """An attach frame without source and target takes less, its link's name aside."""
+_DISPOSITION_SIZE: Final = 40
+"""A disposition frame takes less, its state aside."""
 
 
 class Session:
@@ -298,7 +301,7 @@ class Session:
         """Send what became of deliveries, neighbours in one frame. Passes over those that are settled already."""
         if self.local_state is not SessionState.MAPPED:
             return
-        encoded = _ENCODED_ACCEPTED if state is ACCEPTED else _encode_state(state)
+        encoded = _ENCODED_ACCEPTED if state is ACCEPTED else self._encode_state(state)
         receiving = role is Role.RECEIVER
         unsettled: dict[int, IncomingDelivery] | dict[int, OutgoingDelivery]
         unsettled = self.incoming_unsettled if receiving else self.outgoing_unsettled
@@ -321,6 +324,15 @@ class Session:
             first = last = delivery_id
         if first >= 0:
             self.send_disposition(role, first, last, encoded, settled=settled)
+
+    def _encode_state(self, state: Composite | None) -> bytes:
+        if state is None:
+            return _NULL
+        encoded = state.encode()
+        size, largest = len(encoded) + _DISPOSITION_SIZE, self.max_frame_size
+        if size > largest > 0:
+            raise FrameTooLarge(f"{state.symbol} makes a disposition of {size} bytes; the peer takes {largest}")
+        return encoded
 
     def _count_answer(self, delivery: IncomingDelivery) -> None:
         if not delivery.answered:
@@ -609,7 +621,3 @@ class Session:
 
     def _no_such_link(self, handle: int, what: str) -> SessionViolation:
         return SessionViolation(UNATTACHED_HANDLE, f"a {what} on handle {handle}, where no such link is attached")
-
-
-def _encode_state(state: Composite | None) -> bytes:
-    return _NULL if state is None else state.encode()
