@@ -1,0 +1,31 @@
+"""The documents say what the program does."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import runpy
+from pathlib import Path
+
+from twinbus.amqp.settings import Limits
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_example_in_the_page_on_the_engine_runs() -> None:
+    page = (ROOT / "docs" / "amqp.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert "assert delivery.settled" in example
+    exec(compile(example, "docs/amqp.md", "exec"), {"__name__": "example"})  # noqa: S102  # ours
+
+
+def test_the_page_on_the_engine_tells_every_limit_and_its_default() -> None:
+    page = (ROOT / "docs" / "amqp.md").read_text()
+    told = dict(re.findall(r"^\| `(\w+)` \| ([\d,]+|True)", page, re.MULTILINE))
+    defaults = {field.name: getattr(Limits(), field.name) for field in dataclasses.fields(Limits)}
+    assert told == {name: str(value) if value is True else f"{value:,}" for name, value in defaults.items()}
+
+
+def test_the_diagrams_are_those_of_the_tables() -> None:
+    drawn = runpy.run_path(str(ROOT / "tools" / "draw_states.py"))
+    assert (ROOT / "docs" / "amqp-states.md").read_text() == drawn["page"]()
