@@ -1,0 +1,188 @@
+"""A whole conversation with our server or our client, from the first byte to the end of the socket.
+
+Owns: what must hold while a connection is fed and after it is over. It looks inside the engine for that: what is
+counted must be there, and what a peer makes us hold must stay within limits and in proportion to what it sent.
+"""
+
+# ruff: noqa: SLF001  # what the engine holds is what this is about
+
+from __future__ import annotations
+
+import gc
+import random
+import sys
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Final
+
+from tests.fuzz.corpus import conversations
+from tests.fuzz.finding import insist
+from tests.fuzz.program import Program
+from tests.fuzz.wire import Output
+from twinbus.amqp.connection import Connection
+from twinbus.amqp.link import Receiver
+from twinbus.amqp.sasl import Credentials
+from twinbus.amqp.settings import Limits, Settings
+
+if TYPE_CHECKING:
+    import collections
+
+    from tests.fuzz.mutate import Input
+    from twinbus.amqp.session import Session
+
+ABOUT: Final[tuple[dict[str, object] | None, ...]] = (
+    None,
+    {"product": "twinbus"},
+    {"about": "x" * 600},  # an open that is larger than the smallest frame a peer may ask for
+)
+LIMITS: Final = (
+    Limits(),
+    Limits(enforce_credit=False),
+    Limits(
+        max_frame_size=1024,
+        max_sessions=3,
+        max_links=4,
+        max_handle=9,
+        incoming_window=4,
+        max_unsettled=5,
+        max_message_size=300,
+        max_assembling_bytes=350,
+        max_pipelined_bytes=128,
+        max_items=40,
+        max_depth=6,
+        max_string_bytes=400,
+    ),
+    Limits(incoming_window=3, max_unsettled=3, max_links=8, max_message_size=150, enforce_credit=False),
+)
+SETTINGS: Final = [
+    Settings(container_id="ours", properties=about, idle_timeout_ms=idle_timeout_ms, limits=limits)
+    for limits in LIMITS
+    for about, idle_timeout_ms in zip(ABOUT, (120_000, 0, 120_000), strict=True)
+]
+RECORDED: Final = {conversation.name: conversation for conversation in conversations()}
+PAUSES_S: Final = (0.5, 5.0, 30.0, 300.0)
+
+ANSWER_BASE: Final = 4_096
+ANSWER_FACTOR: Final = 40
+"""The engine's own answers are at most so many times longer than what they answer."""
+EVENT_BASE: Final = 50
+"""Beyond that, an event has cost the peer some bytes."""
+HELD_BASE: Final = 300_000
+HELD_FACTOR: Final = 400
+"""Bytes of memory that a connection may hold for each byte that it was sent: Python is not thrifty."""
+MEASURED: Final = 64
+"""One conversation in so many is measured: that takes a walk over all that the connection holds."""
+
+
+def converse(tried: Input, seen: collections.Counter[str]) -> None:
+    """Feed it, read by read, and answer; then let the socket go."""
+    rng = random.Random(tried.lot)
+    recorded = RECORDED[tried.conversation]
+    connection = _make_connection(tried.target, rng, has_sasl=recorded.has_sasl)
+    program = Program(connection, rng, seen, recorded.links if connection.is_client else ())
+    output = Output()
+    now, fed = 0.0, 0
+    program.start()
+    output.read(connection.data_to_send(), sys.maxsize)
+    for data in tried.reads:
+        fed += len(data)
+        events = connection.receive_data(data, now=now)
+        size = sum(map(len, connection._output))
+        insist(
+            size <= ANSWER_BASE + ANSWER_FACTOR * len(data), "the engine's answers are in proportion to the question"
+        )
+        insist(len(events) <= EVENT_BASE + len(data), "events are in proportion to what was sent")
+        program.take(events)
+        program.act()
+        _read_on(connection, program, now)
+        if rng.random() < 0.03:
+            now += PAUSES_S[int(rng.random() * len(PAUSES_S))]
+            program.take(connection.tick(now))
+            insist(connection.tick_interval_s > 0, "the next tick is due in the future")
+        output.read(connection.data_to_send(), connection.remote_max_frame_size)
+        check_counters(connection, fed)
+        if connection.is_finished:
+            break
+    if tried.lot % MEASURED == 0:
+        insist(held_by(connection) < HELD_BASE + HELD_FACTOR * fed, "memory held is in proportion to what was sent")
+    _end(connection, program, output, now)
+
+
+def _make_connection(target: str, rng: random.Random, *, has_sasl: bool) -> Connection:
+    settings = SETTINGS[int(rng.random() * len(SETTINGS))]
+    if target == "client":
+        return Connection.client(settings, Credentials.anonymous("fuzz") if has_sasl else None, now=0.0)
+    return Connection.server(settings, now=0.0, require_sasl=has_sasl)
+
+
+def _read_on(connection: Connection, program: Program, now: float) -> None:
+    """What waited for an answer of the program's, now that there is one."""
+    for _ in range(100):
+        if not connection.has_held_input:
+            return
+        program.take(connection.receive_data(b"", now=now))
+    insist(holds=False, rule="held input gets read")
+
+
+def _end(connection: Connection, program: Program, output: Output, now: float) -> None:
+    """The socket goes: everything has to come to its end, and to be told, once."""
+    program.take(connection.receive_eof())
+    insist(program.is_over, "ConnectionClosed or SaslFailed is told in the end")
+    insist(connection.is_finished, "a connection without a socket is finished")
+    output.read(connection.data_to_send(), connection.remote_max_frame_size)
+    for events in (
+        connection.receive_eof(),
+        connection.receive_data(b"\x00\x00\x00\x08\x02\x00\x00\x00", now=now),
+        connection.tick(now + 1000),
+    ):
+        insist(not events, "nothing is told after the last event")
+    program.answer_late()
+    check_counters(connection, sys.maxsize)
+    insist(connection.link_count == 0, "no link is counted after the end")
+    insist(connection.unanswered_bytes == 0, "no message waits for an answer after the end")
+    insist(connection._assembling_bytes == 0, "no message is half here after the end")
+
+
+def check_counters(connection: Connection, fed: int) -> None:
+    """Nothing counts below zero or beyond its limit, and what is counted is there."""
+    limits = connection.limits
+    insist(0 <= connection.unanswered_bytes <= fed, "unanswered bytes were sent")
+    insist(0 <= connection._assembling_bytes <= limits.max_assembling_bytes, "half messages stay within their limit")
+    insist(len(connection.sessions) <= limits.max_sessions, "sessions stay within their limit")
+    held = sum(map(len, connection._held))
+    insist(held <= max(limits.max_frame_size, limits.max_pipelined_bytes), "input held stays within its limit")
+    links = sum([_check_session(session) for session in connection.sessions.values()])
+    insist(connection.link_count == links, "each link is counted")
+    insist(links <= 2 * limits.max_links, "links stay within their limit, refused ones included")
+
+
+def _check_session(session: Session) -> int:
+    """The same for one session; how many links it has."""
+    limits = session.limits
+    insist(session._remote_incoming_window >= 0, "a window is not negative")
+    incoming, outgoing = len(session.incoming_unsettled), len(session.outgoing_unsettled)
+    insist(max(incoming, outgoing) <= limits.max_unsettled, "unsettled deliveries stay within their limit")
+    links = {*session.links.values(), *session._by_remote_handle.values()}
+    unsettled = 0
+    for link in links:
+        unsettled += link.unsettled_count
+        insist(0 <= link.credit < 2**32 and 0 <= link.delivery_count < 2**32, "counts are of 32 bits")
+        insist(link.unsettled_count >= 0, "a count is not negative")
+        if isinstance(link, Receiver):
+            insist(0 <= link.unanswered_count <= link.unsettled_count, "only what is unsettled is unanswered")
+    insist(unsettled == incoming + outgoing, "each unsettled delivery is counted on its link")
+    return len(links)
+
+
+def held_by(connection: Connection) -> int:
+    """Bytes of memory of all that can be reached from a connection, what all connections share aside."""
+    seen = {id(connection.settings), id(connection.limits)}
+    size = 0
+    waiting: list[object] = [connection]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen or isinstance(one, type | ModuleType | FunctionType):
+            continue
+        seen.add(id(one))
+        size += sys.getsizeof(one)
+        waiting += gc.get_referents(one)
+    return size

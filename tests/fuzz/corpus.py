@@ -1,0 +1,194 @@
+"""The recorded conversations: what one end said, taken apart into frames and fields.
+
+Owns: the files of the corpus and the shape a mutation works on. The reading here is the fuzzer's own, not the
+engine's: a fault in the engine's must not blind the one who looks for it.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+FOLDER: Final = Path(__file__).parent / "corpus"
+
+HEADER_SIZE: Final = 8
+FRAME_HEADER: Final = struct.Struct(">IBBH")
+SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
+
+BEGIN: Final = 0x11
+ATTACH: Final = 0x12
+TRANSFER: Final = 0x14
+
+_WIDTHS: Final = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
+
+
+def end_of(data: bytes, at: int) -> int:
+    """The offset behind the value at `at`, which is well formed."""
+    if data[at] == 0:
+        return end_of(data, end_of(data, at + 1))
+    category = data[at] >> 4
+    if category in _WIDTHS:
+        return at + 1 + _WIDTHS[category]
+    if category in {0xA, 0xC, 0xE}:
+        return at + 2 + data[at + 1]
+    return at + 5 + int.from_bytes(data[at + 1 : at + 5], "big")
+
+
+def fields_of(data: bytes, at: int) -> list[bytes]:
+    """The encoded elements of the list at `at`."""
+    code = data[at]
+    if code == 0x45:
+        return []
+    count, at = (data[at + 2], at + 3) if code == 0xC0 else (int.from_bytes(data[at + 5 : at + 9], "big"), at + 9)
+    fields = []
+    for _ in range(count):
+        end = end_of(data, at)
+        fields.append(data[at:end])
+        at = end
+    return fields
+
+
+@dataclass(slots=True)
+class Frame:
+    """One frame, ready to be changed and written again."""
+
+    frame_type: int
+    channel: int
+    descriptor: bytes
+    """Its bytes, the leading zero included; empty for a frame without a body."""
+    fields: list[bytes]
+    payload: bytes
+    code: int
+    """The descriptor's number."""
+    recorded: bytes
+    """As it came."""
+
+    def encode(self) -> bytes:
+        """Written again, with sizes and counts that are right."""
+        body = b""
+        if self.descriptor:
+            inside = b"".join(self.fields)
+            if len(inside) < 255 and len(self.fields) <= 255:
+                body = self.descriptor + bytes((0xC0, len(inside) + 1, len(self.fields))) + inside
+            else:
+                body = self.descriptor + struct.pack(">BII", 0xD0, len(inside) + 4, len(self.fields)) + inside
+        body += self.payload
+        return FRAME_HEADER.pack(HEADER_SIZE + len(body), 2, self.frame_type, self.channel) + body
+
+    def copy(self) -> Frame:
+        """One whose fields can be changed."""
+        return Frame(
+            self.frame_type, self.channel, self.descriptor, self.fields[:], self.payload, self.code, self.recorded
+        )
+
+
+def read_frame(data: bytes) -> Frame:
+    """A recorded frame, which is well formed."""
+    _, offset, frame_type, channel = FRAME_HEADER.unpack_from(data)
+    at = offset * 4
+    if at == len(data):
+        return Frame(frame_type, channel, b"", [], b"", 0, data)
+    list_at = end_of(data, at + 1)
+    end = end_of(data, list_at)
+    return Frame(frame_type, channel, data[at:list_at], fields_of(data, list_at), data[end:], data[list_at - 1], data)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkName:
+    """A link that an end of a conversation attached."""
+
+    name: str
+    is_receiver: bool
+    """Of the end that attached it."""
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What one end of a recorded connection sent."""
+
+    name: str
+    from_client: bool
+    parts: tuple[bytes | Frame, ...]
+    """Protocol headers and frames."""
+    links: tuple[LinkName, ...]
+    body: int
+    """Where the part behind the first begin starts."""
+    opening: int
+    """How many bytes come before that begin."""
+
+    @property
+    def has_sasl(self) -> bool:
+        """It starts with the SASL layer."""
+        return self.parts[0] == SASL_HEADER
+
+    def __repr__(self) -> str:
+        return f"<Conversation {self.name}, {len(self.parts)} parts>"
+
+
+def take_apart(name: str, data: bytes, *, from_client: bool) -> Conversation:
+    """A recording as headers and frames."""
+    parts: list[bytes | Frame] = []
+    at = 0
+    while at < len(data):
+        if data[at : at + 4] == b"AMQP":
+            parts.append(data[at : at + HEADER_SIZE])
+            at += HEADER_SIZE
+        else:
+            size = int.from_bytes(data[at : at + 4], "big")
+            parts.append(read_frame(data[at : at + size]))
+            at += size
+    begins = [index for index, part in enumerate(parts) if isinstance(part, Frame) and part.code == BEGIN]
+    first = min(begins, default=len(parts) - 2)
+    opening = sum(len(part if isinstance(part, bytes) else part.recorded) for part in parts[:first])
+    return Conversation(name, from_client, tuple(parts), tuple(_links_of(parts)), first + 1, opening)
+
+
+def _links_of(parts: list[bytes | Frame]) -> list[LinkName]:
+    links = []
+    for part in parts:
+        if isinstance(part, Frame) and part.code == ATTACH and part.frame_type == 0:
+            name, role = part.fields[0], part.fields[2]
+            text = name[2:] if name[0] == 0xA1 else name[5:]
+            links.append(LinkName(text.decode(), role in {b"\x41", b"\x56\x01"}, part.channel))
+    return links
+
+
+@cache
+def conversations() -> tuple[Conversation, ...]:
+    """All that is recorded, always in the same order."""
+    return tuple(
+        take_apart(path.name.removesuffix(".bin"), path.read_bytes(), from_client=path.name.endswith(".client.bin"))
+        for path in sorted(FOLDER.glob("*.bin"))
+    )
+
+
+@cache
+def messages() -> tuple[bytes, ...]:
+    """The messages in the recordings that came in one frame."""
+    found = {
+        part.payload
+        for conversation in conversations()
+        for part in conversation.parts
+        if isinstance(part, Frame) and part.code == TRANSFER and _is_message(part.payload)
+    }
+    return tuple(sorted(found))
+
+
+def _is_message(payload: bytes) -> bool:
+    at = 0
+    while payload[at : at + 2] == b"\x00\x53":
+        at = end_of(payload, at)
+    return at == len(payload) > 0
+
+
+def write(name: str, sent_by_client: bytes | bytearray, sent_by_server: bytes | bytearray) -> None:
+    """Keep a conversation."""
+    FOLDER.mkdir(exist_ok=True)
+    for end, data in (("client", bytes(sent_by_client)), ("server", bytes(sent_by_server))):
+        if data:
+            take_apart(name, data, from_client=end == "client")  # what cannot be taken apart is of no use
+            (FOLDER / f"{name}.{end}.bin").write_bytes(data)

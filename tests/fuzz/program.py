@@ -1,0 +1,356 @@
+"""The program at our end: answers every event in some legal way, drawn by lot, and notes what it was told.
+
+It answers the events of a read one after the other, though what an event is about may be over by then: so it looks at
+the state of a link before it answers an attach, grants credit or sends, and settles what it likes when it likes.
+
+Owns: the answers, and the rules of what may be told: each link ends once, and nothing is told after the last event.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.fuzz.finding import insist
+from twinbus.amqp.errors import DETACH_FORCED, NOT_FOUND, FrameTooLarge, LocalError
+from twinbus.amqp.events import (
+    AttachConfirmed,
+    AttachRequested,
+    ConnectionClosed,
+    ConnectionOpened,
+    CreditGranted,
+    DeliveriesReceived,
+    DeliveryRejected,
+    Drained,
+    Event,
+    LinkDetached,
+    ReceiptsUpdated,
+    SaslChallengeReceived,
+    SaslFailed,
+    SaslInitReceived,
+    SaslResponseReceived,
+    SendsUpdated,
+    SessionBegun,
+    SessionEnded,
+)
+from twinbus.amqp.link import Link, Receiver, Sender
+from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Modified, Rejected, TransactionalState
+from twinbus.amqp.performatives import Error
+from twinbus.amqp.sasl import SaslCode
+from twinbus.amqp.states import ConnectionState, LinkState, SessionState
+from twinbus.amqp.terminus import Source, Target
+
+if TYPE_CHECKING:
+    import collections
+    import random
+    from collections.abc import Callable, Sequence
+
+    from tests.fuzz.corpus import LinkName
+    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.connection import Connection
+    from twinbus.amqp.delivery import IncomingDelivery, OutgoingDelivery
+    from twinbus.amqp.session import Session
+
+ERROR: Final = Error(condition=DETACH_FORCED, description="by lot")
+OUTCOMES: Final[tuple[Composite | None, ...]] = (
+    ACCEPTED,
+    ACCEPTED,
+    ACCEPTED,
+    RELEASED,
+    Rejected(error=ERROR),
+    Modified(delivery_failed=True, message_annotations={"reason": "by lot"}),
+    TransactionalState(txn_id=b"\x00\x00\x00\x01", outcome=ACCEPTED),
+    Rejected(error=Error(condition=DETACH_FORCED, description="d" * 300)),
+    Rejected(error=Error(condition=DETACH_FORCED, description="d" * 600)),
+    None,
+)
+STATES: Final = (
+    *[None] * 8,
+    TransactionalState(txn_id=b"\x00\x00\x00\x01"),
+    TransactionalState(txn_id=b"t" * 400),
+    TransactionalState(txn_id=b"t" * 600),
+)
+PAYLOADS: Final = (b"", b"\x00\x53\x75\xa0\x05hello", b"\x00\x53\x77\xa1\x01x", b"\x00\x53\x75\xb0" + b"\x00" * 2500)
+CREDITS: Final = (0, 1, 2, 10, 1000, 2**32 - 1)
+
+
+class Program:
+    """What uses the engine."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        rng: random.Random,
+        seen: collections.Counter[str],
+        answered: Sequence[LinkName],
+    ) -> None:
+        """`seen` is where events are counted, `answered` are the links that the peer is going to answer."""
+        self.connection = connection
+        self.rng = rng
+        self.seen = seen
+        self.answered = answered
+        self.links: set[Link] = set()
+        """Announced, and not over as far as we were told."""
+        self.sessions: set[Session] = set()
+        self.is_over = False
+        self.unsettled: list[IncomingDelivery] = []
+        self.sent: list[OutgoingDelivery] = []
+        self.postponed: list[Callable[[], None]] = []
+        """Answers that are given later."""
+
+    def below(self, count: int) -> int:
+        return int(self.rng.random() * count)
+
+    def start(self) -> None:
+        """As a client without SASL: begin and attach, mostly, without waiting for anything."""
+        if self.answered and self.connection.local_state is ConnectionState.OPEN and self.rng.random() < 0.8:
+            self.attach_answered()
+
+    def attach_answered(self) -> None:
+        channels = 1 + max(link.channel for link in self.answered) % 4
+        try:
+            sessions = [self.connection.begin_session() for _ in range(channels)]
+        except LocalError:  # the peer allows no more channels
+            return
+        for link in self.answered:
+            self.attach(sessions[link.channel % channels], link.name, is_sender=link.is_receiver)
+        self.answered = ()
+
+    def attach(self, session: Session, name: str, *, is_sender: bool) -> None:
+        if (name, not is_sender) in session.links:
+            return
+        try:
+            if is_sender:
+                link: Link = session.attach_sender(name, target=Target(address="queue"), rcv_settle_mode=self.below(2))
+            else:
+                link = session.attach_receiver(name, source=Source(address="queue"), snd_settle_mode=self.below(3))
+        except LocalError:  # the peer allows no more handles, or frames too small for it
+            return
+        self.links.add(link)
+        if isinstance(link, Receiver):
+            self.grant(link)
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def take(self, events: list[Event]) -> None:
+        """Note and answer what happened."""
+        for event in events:
+            kind = type(event)
+            self.seen[kind.__name__] += 1
+            insist(not self.is_over, "nothing is told after the last event")
+            ANSWERS[kind](self, event)
+
+    def know(self, link: Link) -> None:
+        insist(link in self.links, "nothing is told of a link before it is announced or after it is over")
+
+    def on_closed(self, event: ConnectionClosed) -> None:
+        self.seen[f"closed by {'the peer' if event.by_peer else 'us'}: {condition_of(event)}"] += 1
+        self.on_last(event)
+
+    def on_last(self, _event: Event) -> None:
+        insist(not self.links, "every link is told to be over before its connection is")
+        insist(not self.sessions, "every session is told to be over before its connection is")
+        self.is_over = True
+
+    def on_sasl(self, event: SaslInitReceived | SaslResponseReceived) -> None:
+        if self.rng.random() < 0.2:
+            self.postponed.append(lambda: self.answer_sasl(event))
+        else:
+            self.answer_sasl(event)
+
+    def answer_sasl(self, event: SaslInitReceived | SaslResponseReceived) -> None:
+        choice = self.below(20)
+        if choice < 17:
+            self.connection.send_sasl_outcome()
+        elif choice < 19:
+            self.connection.send_sasl_challenge(b"and " + (getattr(event, "response", None) or b"?")[:16])
+        else:
+            self.connection.send_sasl_outcome(SaslCode.AUTH)
+
+    def on_challenge(self, event: SaslChallengeReceived) -> None:
+        self.connection.send_sasl_response(event.challenge[:16])
+
+    def on_opened(self, _event: ConnectionOpened) -> None:
+        if self.connection.local_state is not ConnectionState.OPEN:
+            return
+        if self.rng.random() < 0.02:
+            self.connection.close(ERROR)
+        elif self.answered:
+            self.attach_answered()
+
+    def on_begun(self, event: SessionBegun) -> None:
+        insist(event.session not in self.sessions, "a session begins once")
+        self.sessions.add(event.session)
+        if self.rng.random() < 0.1 and self.can_send(event.session):
+            self.attach(event.session, "ours", is_sender=self.rng.random() < 0.5)
+
+    def on_ended(self, event: SessionEnded) -> None:
+        self.sessions.discard(event.session)
+        insist(
+            all(link.session is not event.session for link in self.links),
+            "every link is told to be over before its session is",
+        )
+
+    def on_attach(self, event: AttachRequested) -> None:
+        insist(event.link not in self.links, "a link is announced once")
+        self.links.add(event.link)
+        if self.rng.random() < 0.1:
+            self.postponed.append(lambda: self.answer_attach(event.link))
+        else:
+            self.answer_attach(event.link)
+
+    def answer_attach(self, link: Link) -> None:
+        if link.local_state is not LinkState.UNATTACHED:  # over already, though we are told only later
+            return
+        if self.rng.random() < 0.1:
+            link.refuse(Error(condition=NOT_FOUND, description="by lot"))
+            return
+        link.accept()
+        if isinstance(link, Receiver) and link.is_attached:
+            self.grant(link)
+
+    def grant(self, link: Receiver) -> None:
+        amount = CREDITS[self.below(len(CREDITS))]
+        choice = self.below(4)
+        if choice < 2:
+            link.keep_credit(amount)
+        else:
+            link.grant(amount, drain=choice == 2, echo=self.rng.random() < 0.5)
+
+    def on_confirmed(self, event: AttachConfirmed) -> None:
+        self.know(event.link)
+
+    def on_detached(self, event: LinkDetached) -> None:
+        self.know(event.link)
+        self.links.remove(event.link)
+        insist(not event.link.unsettled_count, "nothing is unsettled on a link that is over")
+
+    def on_credit(self, event: CreditGranted) -> None:
+        self.know(event.link)
+        self.pump(event.link)
+
+    def pump(self, link: Sender) -> None:
+        for _ in range(min(link.sendable, self.below(4))):
+            payload = PAYLOADS[self.below(len(PAYLOADS))]
+            choice = self.below(8)
+            settled = None if choice < 5 else choice == 5
+            try:
+                delivery = link.send(payload, settled=settled, state=STATES[self.below(len(STATES))])
+            except FrameTooLarge:  # the state alone is larger than the frames the peer takes
+                continue
+            if choice < 2:
+                link.abort(delivery)
+            self.sent.append(delivery)
+            if not link.sendable:
+                break
+        if link.drain_requested:
+            link.drained()
+
+    def on_deliveries(self, event: DeliveriesReceived) -> None:
+        self.know(event.link)
+        insist(event.deliveries, "an event of deliveries has some")
+        choice = self.below(6)
+        if choice == 0:
+            self.unsettled += event.deliveries
+        else:
+            self.settle(event.link, event.deliveries, settled=choice > 1)
+
+    def settle(self, link: Receiver, deliveries: list[IncomingDelivery], *, settled: bool) -> None:
+        try:
+            link.settle(deliveries, OUTCOMES[self.below(len(OUTCOMES))], settled=settled)
+        except FrameTooLarge:  # the outcome is larger than the frames the peer takes
+            link.settle(deliveries, RELEASED, settled=settled)
+
+    def on_rejected(self, event: DeliveryRejected) -> None:
+        self.know(event.link)
+
+    def on_drained(self, event: Drained) -> None:
+        self.know(event.link)
+        if self.rng.random() < 0.3 and event.link.is_attached:
+            self.grant(event.link)
+
+    def on_sends(self, event: SendsUpdated) -> None:
+        for delivery in event.deliveries:
+            self.know(delivery.link)
+            insist(delivery.settled or not event.settled, "a delivery is settled when it is told to be")
+        if not event.settled:
+            event.deliveries[0].link.settle(event.deliveries, ACCEPTED)
+
+    def on_receipts(self, event: ReceiptsUpdated) -> None:
+        for delivery in event.deliveries:
+            self.know(delivery.link)
+
+    # --- of its own accord --------------------------------------------------------------------------------------------
+
+    def can_send(self, session: Session) -> bool:
+        return session.local_state is SessionState.MAPPED and self.connection.local_state is ConnectionState.OPEN
+
+    def act(self) -> None:
+        """Between two reads: what was put off, and now and then something new."""
+        if self.postponed and self.rng.random() < 0.5:
+            self.postponed.pop(0)()
+        if self.rng.random() < 0.7 or self.connection.is_finished:
+            return
+        if self.unsettled and self.rng.random() < 0.5:
+            late = self.unsettled.pop(self.below(len(self.unsettled)))
+            self.settle(late.link, [late], settled=self.rng.random() < 0.7)
+        choice = self.below(40)
+        if choice < 20:
+            self.act_on_link(choice)
+        elif choice < 22 and self.connection.local_state is ConnectionState.OPEN:
+            self.connection.close(ERROR if choice == 20 else None)
+        elif choice < 25 and self.sessions:
+            session = next(iter(self.connection.sessions.values()), None)
+            if session is not None and self.can_send(session):
+                session.end(ERROR if choice == 22 else None)
+
+    def answer_late(self) -> None:
+        """After the end, what was put off until then: it must not matter any more."""
+        for postponed in self.postponed:
+            postponed()
+        for late in self.unsettled:
+            late.link.settle([late])
+
+    def act_on_link(self, choice: int) -> None:
+        link = next((link for session in self.connection.sessions.values() for link in session.links.values()), None)
+        if link is None or not link.is_attached:
+            return
+        if choice < 4:
+            link.detach(closed=choice > 0, error=ERROR if choice > 1 else None)
+        elif isinstance(link, Receiver):
+            if choice < 12:
+                self.grant(link)
+            else:
+                link.drain()
+        elif isinstance(link, Sender):
+            if choice < 12:
+                self.pump(link)
+            elif self.sent:
+                delivery = self.sent.pop()
+                delivery.link.abort(delivery)
+
+
+def condition_of(event: ConnectionClosed) -> str:
+    if event.error is None:
+        return "in peace"
+    return "with an error" if event.by_peer else event.error.condition
+
+
+ANSWERS: Final[dict[type[Event], Callable[[Program, Any], None]]] = {
+    AttachConfirmed: Program.on_confirmed,
+    AttachRequested: Program.on_attach,
+    ConnectionClosed: Program.on_closed,
+    ConnectionOpened: Program.on_opened,
+    CreditGranted: Program.on_credit,
+    DeliveriesReceived: Program.on_deliveries,
+    DeliveryRejected: Program.on_rejected,
+    Drained: Program.on_drained,
+    LinkDetached: Program.on_detached,
+    ReceiptsUpdated: Program.on_receipts,
+    SaslChallengeReceived: Program.on_challenge,
+    SaslFailed: Program.on_last,
+    SaslInitReceived: Program.on_sasl,
+    SaslResponseReceived: Program.on_sasl,
+    SendsUpdated: Program.on_sends,
+    SessionBegun: Program.on_begun,
+    SessionEnded: Program.on_ended,
+}
