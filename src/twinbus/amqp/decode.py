@@ -39,23 +39,33 @@ if TYPE_CHECKING:
 DEFAULT_LIMITS: Final = Limits()
 
 _U32: Final = struct.Struct(">I").unpack_from
+_EMPTY: Final = 0x4
+"""The category of constructors that no bytes follow."""
+_MAX_EMPTY: Final = 256
+"""Elements of that category in the arrays of one value: ten bytes can claim any number, and each takes memory."""
 
 
 class _Reading:
     """One call of `decode`: the bytes, the limits, and how many elements may still come."""
 
-    __slots__ = ("data", "items_left", "limits")
+    __slots__ = ("data", "empty_left", "items_left", "limits")
 
     def __init__(self, data: bytes, limits: Limits) -> None:
         self.data = data
         self.limits = limits
         self.items_left = limits.max_items
+        self.empty_left = _MAX_EMPTY
 
     def take_items(self, count: int) -> None:
         # Elements may have no bytes at all (an array of nulls), so the length of the input does not bound their number.
         self.items_left -= count
         if self.items_left < 0:
             raise DecodeError(f"more than {self.limits.max_items} elements in one value", RESOURCE_LIMIT_EXCEEDED)
+
+    def take_empty(self, count: int) -> None:
+        self.empty_left -= count
+        if self.empty_left < 0:
+            raise DecodeError(f"more than {_MAX_EMPTY} elements without bytes", RESOURCE_LIMIT_EXCEEDED)
 
     def check_span(self, at: int, length: int, what: str) -> int:
         end = at + length
@@ -294,6 +304,8 @@ def _fill_array(reading: _Reading, at: int, count: int, depth: int) -> tuple[Arr
     read = _READERS.get(code)
     if read is None:
         raise _unknown(code)
+    if code >> 4 == _EMPTY:
+        reading.take_empty(count)
     items = []
     for _ in range(count):
         item, at = read(reading, at, depth)
