@@ -16,8 +16,9 @@ import uvloop
 from twinbus.amqp.aio import listen
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.events import AttachRequested, CreditGranted, DeliveriesReceived, SaslInitReceived, SendsUpdated
-from twinbus.amqp.link import Receiver, Sender
 from twinbus.amqp.outcomes import ACCEPTED
+from twinbus.amqp.receiver import Receiver
+from twinbus.amqp.sender import Sender
 from twinbus.amqp.settings import Limits, Settings
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ class Empty:
                 self.pump(event.link)
             elif isinstance(event, SendsUpdated):
                 if not event.settled:
-                    event.deliveries[0].link.settle(event.deliveries, ACCEPTED)
-                self.pump(event.deliveries[0].link)
+                    event.link.settle(event.deliveries, ACCEPTED)
+                self.pump(event.link)
             elif isinstance(event, AttachRequested):
                 event.link.accept()
                 if isinstance(event.link, Receiver):

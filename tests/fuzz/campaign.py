@@ -45,7 +45,7 @@ TARGETS: Final[dict[str, Callable[[Input, collections.Counter[str]], None]]] = {
     "message": read_message,
     "transfer": read_both_ways,
 }
-SHARES: Final = (*["server"] * 9, *["client"] * 5, *["value"] * 2, *["message"] * 2, *["transfer"] * 2)
+SHARES: Final = (*["server"] * 8, *["client"] * 4, *["value"] * 3, *["message"] * 3, *["transfer"] * 2)
 """Which target how often."""
 
 

@@ -19,7 +19,7 @@ from tests.fuzz.finding import insist
 from tests.fuzz.program import Program
 from tests.fuzz.wire import Output
 from twinbus.amqp.connection import Connection
-from twinbus.amqp.link import Receiver
+from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.sasl import Credentials
 from twinbus.amqp.settings import Limits, Settings
 
@@ -159,7 +159,7 @@ def _check_session(session: Session) -> int:
     """The same for one session; how many links it has."""
     limits = session.limits
     insist(session._remote_incoming_window >= 0, "a window is not negative")
-    incoming, outgoing = len(session.incoming_unsettled), len(session.outgoing_unsettled)
+    incoming, outgoing = len(session.ledger.incoming), len(session.ledger.outgoing)
     insist(max(incoming, outgoing) <= limits.max_unsettled, "unsettled deliveries stay within their limit")
     links = {*session.links.values(), *session._by_remote_handle.values()}
     unsettled = 0

@@ -32,10 +32,11 @@ from twinbus.amqp.events import (
     SessionBegun,
     SessionEnded,
 )
-from twinbus.amqp.link import Link, Receiver, Sender
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Modified, Rejected, TransactionalState
 from twinbus.amqp.performatives import Error
+from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.sasl import SaslCode
+from twinbus.amqp.sender import Sender
 from twinbus.amqp.states import ConnectionState, LinkState, SessionState
 from twinbus.amqp.terminus import Source, Target
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from twinbus.amqp.composite import Composite
     from twinbus.amqp.connection import Connection
     from twinbus.amqp.delivery import IncomingDelivery, OutgoingDelivery
+    from twinbus.amqp.link import Link
     from twinbus.amqp.session import Session
 
 ERROR: Final = Error(condition=DETACH_FORCED, description="by lot")
@@ -273,7 +275,7 @@ class Program:
             self.know(delivery.link)
             insist(delivery.settled or not event.settled, "a delivery is settled when it is told to be")
         if not event.settled:
-            event.deliveries[0].link.settle(event.deliveries, ACCEPTED)
+            event.link.settle(event.deliveries, ACCEPTED)
 
     def on_receipts(self, event: ReceiptsUpdated) -> None:
         for delivery in event.deliveries:

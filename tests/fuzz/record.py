@@ -34,9 +34,10 @@ from twinbus.amqp.aio import listen
 from twinbus.amqp.composite import Composite
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.events import AttachRequested, CreditGranted, DeliveriesReceived, SaslInitReceived, SendsUpdated
-from twinbus.amqp.link import Receiver, Sender
 from twinbus.amqp.message import Message, Properties, build, value
 from twinbus.amqp.outcomes import ACCEPTED, Declare, Declared, Rejected
+from twinbus.amqp.receiver import Receiver
+from twinbus.amqp.sender import Sender
 from twinbus.amqp.settings import Limits, Settings
 from twinbus.amqp.terminus import Source, Target
 from twinbus.amqp.types import Int
@@ -164,7 +165,7 @@ class OurServer:
             elif isinstance(event, SendsUpdated) and not event.settled:
                 assert isinstance(event.state, Composite)
                 is_rejected = isinstance(event.state, Rejected)  # the SDK wants it back without its error
-                event.deliveries[0].link.settle(event.deliveries, Rejected() if is_rejected else event.state)
+                event.link.settle(event.deliveries, Rejected() if is_rejected else event.state)
 
     def let_in(self, event: AttachRequested) -> None:
         link, attach = event.link, event.attach

@@ -23,10 +23,11 @@ from twinbus.amqp.events import (
     SaslInitReceived,
     SendsUpdated,
 )
-from twinbus.amqp.link import Receiver, Sender
 from twinbus.amqp.message import Message, value
 from twinbus.amqp.outcomes import ACCEPTED
+from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.sasl import PLAIN, Credentials, SaslCode, read_plain
+from twinbus.amqp.sender import Sender
 from twinbus.amqp.settings import Limits, Settings
 from twinbus.amqp.terminus import Source, Target
 
@@ -171,7 +172,7 @@ class Talker(Program):
             self.pump(event.link)
         elif isinstance(event, SendsUpdated) and event.state == ACCEPTED and event.settled:
             self.accepted += len(event.deliveries)
-            self.pump(event.deliveries[0].link)
+            self.pump(event.link)
 
     def pump(self, link: Sender) -> None:
         for _ in range(min(link.sendable, len(self.unsent))):

@@ -22,9 +22,9 @@ from twinbus.amqp.events import (
     ReceiptsUpdated,
     SendsUpdated,
 )
-from twinbus.amqp.link import Receiver
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Modified, Rejected
 from twinbus.amqp.performatives import Error
+from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.states import ReceiverSettleMode, SenderSettleMode
 from twinbus.amqp.terminus import Source, Target
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from twinbus.amqp.composite import Composite
     from twinbus.amqp.events import Event
-    from twinbus.amqp.link import Sender
+    from twinbus.amqp.sender import Sender
 
 MODES = [
     pytest.param(snd, rcv, id=f"{snd.name}-{rcv.name}".lower())
@@ -89,7 +89,7 @@ class OurPetitioner(Program):
             for delivery in event.deliveries:
                 self.outcomes[self.bodies[delivery.tag]] = event.state
             if not event.settled:
-                event.deliveries[0].link.settle(event.deliveries, None)
+                event.link.settle(event.deliveries, None)
 
     def send_all(self, link: Sender) -> None:
         for body in bodies_for(self.snd):

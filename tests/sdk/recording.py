@@ -15,9 +15,10 @@ from twinbus.amqp.events import (
     DeliveriesReceived,
     SaslInitReceived,
 )
-from twinbus.amqp.link import Receiver, Sender
 from twinbus.amqp.message import Message, Properties, Section, build, value
 from twinbus.amqp.outcomes import ACCEPTED
+from twinbus.amqp.receiver import Receiver
+from twinbus.amqp.sender import Sender
 from twinbus.amqp.settings import Limits, Settings
 from twinbus.amqp.terminus import Source, Target
 from twinbus.amqp.types import Int

@@ -241,7 +241,7 @@ class Connection:
                     else:
                         batch = None
                         if descriptor == DISPOSITION_DESCRIPTOR:
-                            session.receive_disposition(data, body, stop, events)
+                            session.ledger.receive_disposition(data, body, stop, events)
                         else:
                             self._receive_frame(data, body, stop, channel, events)
                 except SessionViolation as violation:
@@ -331,7 +331,7 @@ class Connection:
     ) -> None:
         if isinstance(performative, Disposition):
             body = performative.encode()
-            session.receive_disposition(body, 0, len(body), events)
+            session.ledger.receive_disposition(body, 0, len(body), events)
         elif isinstance(performative, Flow):
             session.receive_flow(performative, events)
         elif isinstance(performative, Attach):

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from twinbus.amqp.link import Receiver, Sender
+    from twinbus.amqp.receiver import Receiver
+    from twinbus.amqp.sender import Sender
 
 
 class IncomingDelivery:

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from twinbus.amqp.delivery import IncomingDelivery, OutgoingDelivery
-    from twinbus.amqp.link import Link, Receiver, Sender
+    from twinbus.amqp.link import Link
     from twinbus.amqp.performatives import Attach, Error, Open
+    from twinbus.amqp.receiver import Receiver
+    from twinbus.amqp.sender import Sender
     from twinbus.amqp.session import Session
 
 
@@ -146,8 +148,9 @@ class DeliveryRejected(Event):
 
 @dataclass(slots=True, kw_only=True)
 class SendsUpdated(Event):
-    """The peer said what became of messages we sent; all of them came to the same `state`."""
+    """The peer said what became of messages we sent on one link; all of them came to the same `state`."""
 
+    link: Sender
     deliveries: list[OutgoingDelivery]
     state: object
     settled: bool
@@ -158,6 +161,7 @@ class SendsUpdated(Event):
 class ReceiptsUpdated(Event):
     """The peer said something of messages we received: it confirms our outcome, or gives up waiting for one."""
 
+    link: Receiver
     deliveries: list[IncomingDelivery]
     state: object
     settled: bool

@@ -1,25 +1,23 @@
 """Sessions: an ordered conversation on a channel, with its windows, its links and its deliveries.
 
-Owns: delivery ids and the deliveries not settled yet, both ways; the transfer windows; handles. How a message is cut
-and what credit allows is the link's; what a frame looks like is `hot`'s and `performatives`'.
+Owns: the transfer windows, and which link a handle stands for. Deliveries are in the `ledger`; how a message is cut and
+what credit allows is the link's; what a frame looks like is `hot`'s and `performatives`'.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.errors import (
     FRAME_SIZE_TOO_SMALL,
     FRAMING_ERROR,
     HANDLE_IN_USE,
-    INVALID_FIELD,
     LINK_STOLEN,
     RESOURCE_LIMIT_EXCEEDED,
     UNATTACHED_HANDLE,
     WINDOW_VIOLATION,
     AmqpError,
-    FrameTooLarge,
     LinkViolation,
     LocalError,
     SessionViolation,
@@ -33,35 +31,26 @@ from twinbus.amqp.events import (
     DeliveryRejected,
     Drained,
     LinkDetached,
-    ReceiptsUpdated,
-    SendsUpdated,
     SessionEnded,
 )
 from twinbus.amqp.frames import DATA_OFFSET, FRAME_HEADER, HEADER_SIZE
-from twinbus.amqp.hot import disposition_frame, read_disposition, read_transfer
-from twinbus.amqp.link import SERIAL_MASK, Link, Receiver, Sender
-from twinbus.amqp.outcomes import ACCEPTED
+from twinbus.amqp.hot import read_transfer
+from twinbus.amqp.ledger import Ledger
+from twinbus.amqp.link import SERIAL_MASK, Link
 from twinbus.amqp.performatives import Attach, Begin, Detach, End, Error, Flow
+from twinbus.amqp.receiver import Receiver
+from twinbus.amqp.sender import Sender
 from twinbus.amqp.states import SESSION_TRANSITIONS, LinkState, Role, SenderSettleMode, SessionState, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from twinbus.amqp.composite import Composite
     from twinbus.amqp.connection import Connection
-    from twinbus.amqp.delivery import IncomingDelivery, OutgoingDelivery
     from twinbus.amqp.events import Event
-
-    DeliveryT = TypeVar("DeliveryT", IncomingDelivery, OutgoingDelivery)
 
 _HALF: Final = 2**31
 """Serial numbers further apart than this are the other way round."""
-_ENCODED_ACCEPTED: Final = ACCEPTED.encode()
-_NULL: Final = b"\x40"
 _ATTACH_SIZE: Final = 80
 """An attach frame without source and target takes less, its link's name aside."""
-_DISPOSITION_SIZE: Final = 40
-"""A disposition frame takes less, its state aside."""
 
 
 class Session:
@@ -81,13 +70,11 @@ class Session:
         """Told to the program as ended; frames of the peer's that are still on their way are dropped unread."""
         self.links: dict[tuple[str, bool], Link] = {}
         """By name and our role: a peer may use one name for a sender and a receiver."""
-        self.outgoing_unsettled: dict[int, OutgoingDelivery] = {}
-        self.incoming_unsettled: dict[int, IncomingDelivery] = {}
+        self.ledger = Ledger(self)
         self._by_remote_handle: dict[int, Link] = {}
         self._free_handles: list[int] = []
         self._next_handle = 0
         self._remote_handle_max = SERIAL_MASK
-        self._next_delivery_id = 0
         self._next_outgoing_id = 0
         self._next_incoming_id = 0
         self._incoming_left = self.limits.incoming_window
@@ -252,13 +239,7 @@ class Session:
         """Frames that the peer's window and our limit on unsettled deliveries have room for."""
         if self._waiting:
             return 0
-        return min(self._remote_incoming_window, self.limits.max_unsettled - len(self.outgoing_unsettled))
-
-    def take_delivery_id(self) -> int:
-        """The next delivery id: consecutive over all links of the session."""
-        delivery_id = self._next_delivery_id
-        self._next_delivery_id = (delivery_id + 1) & SERIAL_MASK
-        return delivery_id
+        return min(self._remote_incoming_window, self.ledger.room)
 
     def frame_head(self, body: bytes, payload_size: int) -> bytes:
         """Header and performative of a frame whose payload follows."""
@@ -288,91 +269,13 @@ class Session:
         self._waiting = kept
         return dropped
 
-    # --- settlement ---------------------------------------------------------------------------------------------------
-
-    def dispose(
-        self,
-        role: bool,
-        deliveries: Sequence[IncomingDelivery] | Sequence[OutgoingDelivery],
-        state: Composite | None,
-        *,
-        settled: bool,
-    ) -> None:
-        """Send what became of deliveries, neighbours in one frame. Passes over those that are settled already."""
-        if self.local_state is not SessionState.MAPPED:
-            return
-        encoded = _ENCODED_ACCEPTED if state is ACCEPTED else self._encode_state(state)
-        receiving = role is Role.RECEIVER
-        unsettled: dict[int, IncomingDelivery] | dict[int, OutgoingDelivery]
-        unsettled = self.incoming_unsettled if receiving else self.outgoing_unsettled
-        first = last = -1
-        for delivery in deliveries:
-            delivery_id = delivery.delivery_id
-            if unsettled.get(delivery_id) is not delivery:
-                continue
-            if settled:
-                del unsettled[delivery_id]
-                delivery.settled = True
-                delivery.link.unsettled_count -= 1
-            if receiving:
-                self._count_answer(delivery)  # type: ignore[arg-type]  # receiving: these are incoming ones
-            if delivery_id == last + 1 and first >= 0:
-                last = delivery_id
-                continue
-            if first >= 0:
-                self.send_disposition(role, first, last, encoded, settled=settled)
-            first = last = delivery_id
-        if first >= 0:
-            self.send_disposition(role, first, last, encoded, settled=settled)
-
-    def _encode_state(self, state: Composite | None) -> bytes:
-        if state is None:
-            return _NULL
-        encoded = state.encode()
-        size, largest = len(encoded) + _DISPOSITION_SIZE, self.max_frame_size
-        if size > largest > 0:
-            raise FrameTooLarge(f"{state.symbol} makes a disposition of {size} bytes; the peer takes {largest}")
-        return encoded
-
-    def _count_answer(self, delivery: IncomingDelivery) -> None:
-        if not delivery.answered:
-            delivery.answered = True
-            delivery.link.unanswered_count -= 1
-            self.connection.unanswered_bytes -= len(delivery.payload)
-
-    def send_disposition(self, role: bool, first: int, last: int, state: bytes, *, settled: bool = True) -> None:
-        """Queue one disposition for a range of ids."""
-        self.connection.write(disposition_frame(self.channel, role, first, last, settled=settled, state=state))
-
-    def add_incoming(self, delivery: IncomingDelivery) -> None:
-        """Remember a message until it is settled."""
-        unsettled = self.incoming_unsettled
-        if delivery.delivery_id in unsettled:
-            raise SessionViolation(INVALID_FIELD, f"delivery id {delivery.delivery_id} is in use")
-        if len(unsettled) >= self.limits.max_unsettled:
-            raise SessionViolation(RESOURCE_LIMIT_EXCEEDED, f"more than {self.limits.max_unsettled} unsettled messages")
-        unsettled[delivery.delivery_id] = delivery
-        link = delivery.link
-        link.unsettled_count += 1
-        link.unanswered_count += 1
-        self.connection.unanswered_bytes += len(delivery.payload)
-
     def forget_deliveries(self, link: Link) -> None:
         """Drop what is unsettled or unsent on a link that goes away: nothing can be said of it any more."""
         if isinstance(link, Receiver):
             link.drop_partial()
         elif isinstance(link, Sender):
             self.drop_waiting_frames(link)
-        if not link.unsettled_count:
-            return
-        for incoming in [one for one in self.incoming_unsettled.values() if one.link is link]:
-            del self.incoming_unsettled[incoming.delivery_id]
-            incoming.settled = True
-            self._count_answer(incoming)
-        for outgoing in [one for one in self.outgoing_unsettled.values() if one.link is link]:
-            del self.outgoing_unsettled[outgoing.delivery_id]
-            outgoing.settled = True
-        link.unsettled_count = 0
+        self.ledger.forget(link)
 
     # --- the peer's steps ---------------------------------------------------------------------------------------------
 
@@ -422,46 +325,6 @@ class Session:
                 WINDOW_VIOLATION, f"more than {self.limits.incoming_window} transfers without waiting for a flow"
             )
         self.connection.low_sessions.add(self)
-
-    def receive_disposition(self, data: bytes, at: int, end: int, events: list[Event]) -> None:
-        """The peer's word on a range of deliveries: those we sent if it is the receiver, else those we received."""
-        role, first, last, tail = read_disposition(data, at, end, self.limits)
-        if role is Role.RECEIVER:
-            sent = self._take(self.outgoing_unsettled, first, last, settled=tail.settled)
-            if sent:
-                for delivery in sent:
-                    delivery.state = tail.state
-                previous = events[-1] if events else None
-                if type(previous) is SendsUpdated and previous.state is tail.state and previous.settled == tail.settled:
-                    previous.deliveries += sent
-                else:
-                    events.append(SendsUpdated(deliveries=sent, state=tail.state, settled=tail.settled))
-            return
-        received = self._take(self.incoming_unsettled, first, last, settled=tail.settled)
-        if received:
-            for receipt in received:
-                receipt.state = tail.state
-                if tail.settled:
-                    self._count_answer(receipt)
-            events.append(ReceiptsUpdated(deliveries=received, state=tail.state, settled=tail.settled))
-
-    @staticmethod
-    def _take(unsettled: dict[int, DeliveryT], first: int, last: int, *, settled: bool) -> list[DeliveryT]:
-        """The unsettled deliveries of a range; they are forgotten if the peer settled them."""
-        count = ((last - first) & SERIAL_MASK) + 1
-        if count > _HALF:
-            raise SessionViolation(INVALID_FIELD, f"a disposition from {first} to {last}, which lies before it")
-        if count > len(unsettled):  # a wide range costs what we hold, not what it claims
-            found = [one for one in unsettled.values() if (one.delivery_id - first) & SERIAL_MASK < count]
-        else:
-            ids = (unsettled.get((first + n) & SERIAL_MASK) for n in range(count))
-            found = [one for one in ids if one is not None]
-        if settled:
-            for one in found:
-                del unsettled[one.delivery_id]
-                one.settled = True
-                one.link.unsettled_count -= 1
-        return found
 
     def receive_attach(self, attach: Attach, events: list[Event]) -> None:
         """The peer's attach: the answer to ours, or a wish for a new link."""

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, TypeVar
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.events import AttachRequested, Event, SaslInitReceived
 from twinbus.amqp.frames import AMQP_HEADER, HEADER_SIZE, frame, read_performative
-from twinbus.amqp.link import Link, Receiver, Sender
+from twinbus.amqp.link import Link
 from twinbus.amqp.performatives import Attach, Begin, Open
+from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.sasl import Credentials
+from twinbus.amqp.sender import Sender
 from twinbus.amqp.settings import Limits, Settings
 from twinbus.amqp.states import Role
 from twinbus.amqp.terminus import Source, Target

@@ -9,8 +9,8 @@ from twinbus.amqp import errors
 from twinbus.amqp.errors import LocalError
 from twinbus.amqp.events import CreditGranted, DeliveriesReceived, Drained, LinkDetached, SessionEnded
 from twinbus.amqp.frames import frame
-from twinbus.amqp.link import Receiver
 from twinbus.amqp.performatives import Begin, Detach, End, Flow, Transfer
+from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.settings import Limits
 
 

@@ -17,9 +17,9 @@ from twinbus.amqp.events import (
     SessionEnded,
 )
 from twinbus.amqp.frames import frame
-from twinbus.amqp.link import Receiver
 from twinbus.amqp.outcomes import ACCEPTED, Rejected, TransactionalState
 from twinbus.amqp.performatives import Begin, Close, Detach, Disposition, End, Flow, Open, Transfer
+from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.settings import Limits
 from twinbus.amqp.states import Role
 
@@ -141,7 +141,7 @@ def test_an_aborted_message_never_happened() -> None:
     lone.send(Transfer(handle=0, delivery_id=0, aborted=True))
     lone.send(Transfer(handle=0, delivery_id=1, delivery_tag=b"b"), payload=b"whole")
     assert [one.payload for one in lone.end.only(DeliveriesReceived).deliveries] == [b"whole"]
-    assert list(session.incoming_unsettled) == [1]
+    assert list(session.ledger.incoming) == [1]
     assert session.links["link", Role.RECEIVER].credit == 8
 
 

@@ -12,9 +12,10 @@ from twinbus.amqp.connection import Connection
 from twinbus.amqp.errors import LocalError, Violation
 from twinbus.amqp.events import AttachRequested, ConnectionClosed, LinkDetached, SessionEnded
 from twinbus.amqp.frames import AMQP_HEADER
-from twinbus.amqp.link import Link, Receiver, Sender
 from twinbus.amqp.performatives import Attach, Begin, Close, Detach, Disposition, End, Flow, Open, Transfer
+from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.sasl import Credentials, SaslChallenge, SaslInit, SaslLayer, SaslMechanisms, SaslOutcome, SaslResponse
+from twinbus.amqp.sender import Sender
 from twinbus.amqp.settings import Settings
 from twinbus.amqp.states import (
     CONNECTION_TRANSITIONS,
@@ -34,6 +35,7 @@ from twinbus.amqp.terminus import Source, Target
 
 if TYPE_CHECKING:
     from twinbus.amqp.composite import Composite
+    from twinbus.amqp.link import Link
 
 FRAMES: Final[dict[Step, Composite]] = {
     Step.OPEN: Open(container_id="client"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from tests.amqp.engine.pair import Lone, Pair
@@ -16,13 +18,17 @@ from twinbus.amqp.events import (
     SessionBegun,
     SessionEnded,
 )
-from twinbus.amqp.link import Link, Receiver, Sender
 from twinbus.amqp.message import Message, build, value
 from twinbus.amqp.outcomes import Declare, Declared, Discharge
 from twinbus.amqp.performatives import Attach, Begin, Close, Detach, End, Error, Flow, Transfer
+from twinbus.amqp.receiver import Receiver
+from twinbus.amqp.sender import Sender
 from twinbus.amqp.settings import Limits
 from twinbus.amqp.states import Role
 from twinbus.amqp.terminus import Coordinator, Source, Target
+
+if TYPE_CHECKING:
+    from twinbus.amqp.link import Link
 
 NO = Error(condition=errors.NOT_FOUND, description="no such queue")
 
@@ -265,8 +271,8 @@ def test_unsettled_messages_go_with_their_link() -> None:
     pair.exchange()
     sender.detach()
     pair.exchange()
-    assert receiver.session.incoming_unsettled == {}
-    assert sender.session.outgoing_unsettled == {}
+    assert receiver.session.ledger.incoming == {}
+    assert sender.session.ledger.outgoing == {}
     assert pair.server.connection.unanswered_bytes == 0
 
 

@@ -9,9 +9,10 @@ import pytest
 from tests.amqp.engine.pair import Lone, Pair, split
 from twinbus.amqp import errors
 from twinbus.amqp.events import DeliveriesReceived, ReceiptsUpdated, SendsUpdated, SessionEnded
-from twinbus.amqp.link import Receiver, Sender
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Declared, Modified, Rejected, TransactionalState
 from twinbus.amqp.performatives import Disposition, End, Error, Flow, Transfer
+from twinbus.amqp.receiver import Receiver
+from twinbus.amqp.sender import Sender
 from twinbus.amqp.states import ReceiverSettleMode, Role, SenderSettleMode
 from twinbus.amqp.terminus import Source, Target
 
@@ -94,7 +95,7 @@ def test_settling_what_is_gone_with_its_session_says_nothing() -> None:
 def test_ids_wrap_around() -> None:
     pair = Pair()
     sender, receiver = pair.sender()
-    sender.session._next_delivery_id = 2**32 - 2  # noqa: SLF001
+    sender.session.ledger._next_id = 2**32 - 2  # noqa: SLF001
     sent = [sender.send(b"x") for _ in range(4)]
     assert [one.delivery_id for one in sent] == [2**32 - 2, 2**32 - 1, 0, 1]
     pair.exchange()
@@ -127,7 +128,7 @@ def test_a_range_from_the_peer_is_taken_whole() -> None:
 
 def test_a_range_over_a_wrap_is_taken_whole() -> None:
     lone, link = sending(2)
-    link.session._next_delivery_id = 2**32 - 2  # noqa: SLF001
+    link.session.ledger._next_id = 2**32 - 2  # noqa: SLF001
     for _ in range(2):
         link.send(b"x")
     lone.send(Disposition(role=Role.RECEIVER, first=2**32 - 2, last=1, settled=True, state=ACCEPTED))
@@ -162,7 +163,7 @@ def test_mode_first_is_over_with_the_receivers_word() -> None:
     lone.sent.clear()
     lone.send(Disposition(role=Role.RECEIVER, first=0, settled=True, state=ACCEPTED))
     assert lone.end.only(SendsUpdated).settled
-    assert link.session.outgoing_unsettled == {}
+    assert link.session.ledger.outgoing == {}
     assert lone.sent == []
 
 
@@ -171,12 +172,12 @@ def test_mode_second_waits_for_the_senders_word() -> None:
     lone.send(Disposition(role=Role.RECEIVER, first=0, last=1, settled=False, state=ACCEPTED))
     update = lone.end.only(SendsUpdated)
     assert not update.settled
-    assert len(link.session.outgoing_unsettled) == 2
+    assert len(link.session.ledger.outgoing) == 2
     link.settle(update.deliveries, ACCEPTED)
     lone.collect()
     reply = lone.last(Disposition)
     assert (reply.role, reply.first, reply.last, reply.settled, reply.state) == (Role.SENDER, 0, 1, True, ACCEPTED)
-    assert link.session.outgoing_unsettled == {}
+    assert link.session.ledger.outgoing == {}
 
 
 def test_in_mode_second_we_settle_as_a_receiver_when_the_sender_has() -> None:

@@ -25,8 +25,8 @@ from twinbus.amqp.events import (
     SendsUpdated,
 )
 from twinbus.amqp.frames import AMQP_HEADER, frame
-from twinbus.amqp.link import Receiver, Sender
 from twinbus.amqp.performatives import Attach, Begin, Flow, Open
+from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.sasl import Credentials
 from twinbus.amqp.settings import Limits, Settings
 from twinbus.amqp.terminus import Source, Target
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     import pytest
+
+    from twinbus.amqp.sender import Sender
 
 SERVER = Settings(container_id="server", limits=Limits(max_message_size=10_000_000))
 ENDLESS_CREDIT = Flow(

@@ -1,0 +1,211 @@
+"""The deliveries of a session that are not settled yet, both ways.
+
+Owns: which delivery an id stands for, and what both ends have said of it. Knows nothing of credit, windows or payloads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from twinbus.amqp.errors import INVALID_FIELD, RESOURCE_LIMIT_EXCEEDED, FrameTooLarge, SessionViolation
+from twinbus.amqp.events import ReceiptsUpdated, SendsUpdated
+from twinbus.amqp.hot import disposition_frame, read_disposition
+from twinbus.amqp.link import SERIAL_MASK, Link
+from twinbus.amqp.outcomes import ACCEPTED
+from twinbus.amqp.states import Role, SessionState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.delivery import IncomingDelivery, OutgoingDelivery
+    from twinbus.amqp.events import Event
+    from twinbus.amqp.hot import DispositionTail
+    from twinbus.amqp.session import Session
+
+    DeliveryT = TypeVar("DeliveryT", IncomingDelivery, OutgoingDelivery)
+
+_HALF: Final = 2**31
+"""Ids further apart than this are the other way round."""
+_ENCODED_ACCEPTED: Final = ACCEPTED.encode()
+_NULL: Final = b"\x40"
+_DISPOSITION_SIZE: Final = 40
+"""A disposition frame takes less, its state aside."""
+
+
+class Ledger:
+    """What is open between the two ends of a session."""
+
+    def __init__(self, session: Session) -> None:
+        """Made by the session."""
+        self.outgoing: dict[int, OutgoingDelivery] = {}
+        """Messages we sent, by delivery id."""
+        self.incoming: dict[int, IncomingDelivery] = {}
+        """Messages we received, by delivery id."""
+        self._session = session
+        self._connection = session.connection
+        self._limit = session.limits.max_unsettled
+        self._next_id = 0
+
+    # --- in and out ---------------------------------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """How many more messages may be sent before some are settled."""
+        return self._limit - len(self.outgoing)
+
+    def take_id(self) -> int:
+        """The next delivery id: consecutive over all links of the session."""
+        delivery_id = self._next_id
+        self._next_id = (delivery_id + 1) & SERIAL_MASK
+        return delivery_id
+
+    def add_outgoing(self, delivery: OutgoingDelivery) -> None:
+        """Remember a message we send until it is settled."""
+        self.outgoing[delivery.delivery_id] = delivery
+        delivery.link.unsettled_count += 1
+
+    def drop_outgoing(self, delivery: OutgoingDelivery) -> None:
+        """Forget a message that was taken back."""
+        if self.outgoing.pop(delivery.delivery_id, None) is not None:
+            delivery.link.unsettled_count -= 1
+        delivery.settled = True
+
+    def add_incoming(self, delivery: IncomingDelivery) -> None:
+        """Remember a message that came until it is settled."""
+        incoming = self.incoming
+        if delivery.delivery_id in incoming:
+            raise SessionViolation(INVALID_FIELD, f"delivery id {delivery.delivery_id} is in use")
+        if len(incoming) >= self._limit:
+            raise SessionViolation(RESOURCE_LIMIT_EXCEEDED, f"more than {self._limit} unsettled messages")
+        incoming[delivery.delivery_id] = delivery
+        link = delivery.link
+        link.unsettled_count += 1
+        link.unanswered_count += 1
+        self._connection.unanswered_bytes += len(delivery.payload)
+
+    def forget(self, link: Link) -> None:
+        """Drop all deliveries of a link that goes away."""
+        if not link.unsettled_count:
+            return
+        for incoming in [one for one in self.incoming.values() if one.link is link]:
+            del self.incoming[incoming.delivery_id]
+            incoming.settled = True
+            self._count_answer(incoming)
+        for outgoing in [one for one in self.outgoing.values() if one.link is link]:
+            del self.outgoing[outgoing.delivery_id]
+            outgoing.settled = True
+        link.unsettled_count = 0
+
+    # --- our word -----------------------------------------------------------------------------------------------------
+
+    def dispose(
+        self,
+        role: bool,
+        deliveries: Sequence[IncomingDelivery] | Sequence[OutgoingDelivery],
+        state: Composite | None,
+        *,
+        settled: bool,
+    ) -> None:
+        """Send what became of deliveries, neighbours in one frame. Passes over those that are settled already."""
+        if self._session.local_state is not SessionState.MAPPED:
+            return
+        encoded = _ENCODED_ACCEPTED if state is ACCEPTED else self._encode_state(state)
+        receiving = role is Role.RECEIVER
+        unsettled: dict[int, IncomingDelivery] | dict[int, OutgoingDelivery]
+        unsettled = self.incoming if receiving else self.outgoing
+        first = last = -1
+        for delivery in deliveries:
+            delivery_id = delivery.delivery_id
+            if unsettled.get(delivery_id) is not delivery:
+                continue
+            if settled:
+                del unsettled[delivery_id]
+                delivery.settled = True
+                delivery.link.unsettled_count -= 1
+            if receiving:
+                self._count_answer(delivery)  # type: ignore[arg-type]  # receiving: these are incoming ones
+            if delivery_id == last + 1 and first >= 0:
+                last = delivery_id
+                continue
+            if first >= 0:
+                self.send_disposition(role, first, last, encoded, settled=settled)
+            first = last = delivery_id
+        if first >= 0:
+            self.send_disposition(role, first, last, encoded, settled=settled)
+
+    def send_disposition(self, role: bool, first: int, last: int, state: bytes, *, settled: bool = True) -> None:
+        """Queue one disposition for a range of ids."""
+        channel = self._session.channel
+        self._connection.write(disposition_frame(channel, role, first, last, settled=settled, state=state))
+
+    def _encode_state(self, state: Composite | None) -> bytes:
+        if state is None:
+            return _NULL
+        encoded = state.encode()
+        size, largest = len(encoded) + _DISPOSITION_SIZE, self._session.max_frame_size
+        if size > largest > 0:
+            raise FrameTooLarge(f"{state.symbol} makes a disposition of {size} bytes; the peer takes {largest}")
+        return encoded
+
+    def _count_answer(self, delivery: IncomingDelivery) -> None:
+        if not delivery.answered:
+            delivery.answered = True
+            delivery.link.unanswered_count -= 1
+            self._connection.unanswered_bytes -= len(delivery.payload)
+
+    # --- the peer's word ----------------------------------------------------------------------------------------------
+
+    def receive_disposition(self, data: bytes, at: int, end: int, events: list[Event]) -> None:
+        """The peer's word on a range of deliveries: those we sent if it is the receiver, else those we received."""
+        role, first, last, tail = read_disposition(data, at, end, self._session.limits)
+        if role is Role.RECEIVER:
+            self._update_sends(self._take(self.outgoing, first, last, settled=tail.settled), tail, events)
+        else:
+            self._update_receipts(self._take(self.incoming, first, last, settled=tail.settled), tail, events)
+
+    @staticmethod
+    def _update_sends(deliveries: list[OutgoingDelivery], tail: DispositionTail, events: list[Event]) -> None:
+        """Tell of sends, those of one link and one state together, also with those told just before."""
+        previous = events[-1] if events else None
+        joins = type(previous) is SendsUpdated and previous.state is tail.state and previous.settled == tail.settled
+        batch = previous if joins else None
+        for delivery in deliveries:
+            delivery.state = tail.state
+            if isinstance(batch, SendsUpdated) and batch.link is delivery.link:
+                batch.deliveries.append(delivery)
+            else:
+                batch = SendsUpdated(link=delivery.link, deliveries=[delivery], state=tail.state, settled=tail.settled)
+                events.append(batch)
+
+    def _update_receipts(self, deliveries: list[IncomingDelivery], tail: DispositionTail, events: list[Event]) -> None:
+        batch: ReceiptsUpdated | None = None
+        for delivery in deliveries:
+            delivery.state = tail.state
+            if tail.settled:
+                self._count_answer(delivery)
+            if batch is not None and batch.link is delivery.link:
+                batch.deliveries.append(delivery)
+            else:
+                batch = ReceiptsUpdated(
+                    link=delivery.link, deliveries=[delivery], state=tail.state, settled=tail.settled
+                )
+                events.append(batch)
+
+    @staticmethod
+    def _take(unsettled: dict[int, DeliveryT], first: int, last: int, *, settled: bool) -> list[DeliveryT]:
+        """The unsettled deliveries of a range; they are forgotten if the peer settled them."""
+        count = ((last - first) & SERIAL_MASK) + 1
+        if count > _HALF:
+            raise SessionViolation(INVALID_FIELD, f"a disposition from {first} to {last}, which lies before it")
+        if count > len(unsettled):  # a wide range costs what we hold, not what it claims
+            found = [one for one in unsettled.values() if (one.delivery_id - first) & SERIAL_MASK < count]
+        else:
+            ids = (unsettled.get((first + n) & SERIAL_MASK) for n in range(count))
+            found = [one for one in ids if one is not None]
+        if settled:
+            for one in found:
+                del unsettled[one.delivery_id]
+                one.settled = True
+                one.link.unsettled_count -= 1
+        return found

@@ -1,0 +1,210 @@
+"""Receivers: our end of a link on which we receive.
+
+Owns: the credit we grant, and the assembly of messages from frames.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twinbus.amqp.delivery import IncomingDelivery
+from twinbus.amqp.errors import (
+    INVALID_FIELD,
+    MESSAGE_SIZE_EXCEEDED,
+    TRANSFER_LIMIT_EXCEEDED,
+    LinkViolation,
+    SessionViolation,
+)
+from twinbus.amqp.link import MAX_TAG_BYTES, SERIAL_MASK, Link
+from twinbus.amqp.outcomes import ACCEPTED, Rejected
+from twinbus.amqp.performatives import Attach, Error, Flow
+from twinbus.amqp.states import LinkState, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.hot import TransferTail
+    from twinbus.amqp.session import Session
+
+
+class _Partial:
+    """A message whose frames are still arriving. Too large a one is counted, not kept."""
+
+    __slots__ = ("delivery_id", "kept", "message_format", "pieces", "settled", "size", "state", "tag")
+
+    def __init__(self, delivery_id: int, tag: bytes, message_format: int) -> None:
+        self.delivery_id = delivery_id
+        self.tag = tag
+        self.message_format = message_format
+        self.pieces: list[bytes] = []
+        self.size = 0
+        self.kept = 0
+        """Bytes in `pieces`."""
+        self.settled = False
+        self.state: object = None
+
+
+class Receiver(Link):
+    """Our end of a link on which we receive."""
+
+    role = Role.RECEIVER
+
+    def __init__(self, session: Session, name: str, handle: int) -> None:
+        """Made by the session."""
+        super().__init__(session, name, handle)
+        self.available = 0
+        """How many messages the peer says it has waiting."""
+        self.max_message_size = session.limits.max_message_size
+        self.unanswered_count = 0
+        """Messages handed to the program of which it has said nothing yet."""
+        self._window = 0
+        self._draining = False
+        self._partial: _Partial | None = None
+        self._enforce_credit = session.limits.enforce_credit
+
+    def attach(self, attach: Attach) -> None:
+        """Send our attach; the size it advertises is the one that is kept."""
+        super().attach(attach)
+        if attach.max_message_size:
+            self.max_message_size = attach.max_message_size
+
+    def grant(self, credit: int, *, drain: bool = False, echo: bool = False) -> None:
+        """Let the peer send `credit` messages from now on; it replaces what was left of an earlier grant."""
+        self.credit = credit
+        self._draining = drain
+        self.send_flow(drain=drain, echo=echo)
+
+    def keep_credit(self, window: int) -> None:
+        """Have at most `window` messages on their way or unanswered, and grant more as the program answers them."""
+        self._window = window
+        self.grant(max(0, window - self.unanswered_count))
+
+    def drain(self) -> None:
+        """Ask for what the peer has now; `Drained` tells when no credit is left."""
+        self.grant(self.credit, drain=True)
+
+    def settle(
+        self, deliveries: Sequence[IncomingDelivery], state: Composite | None = ACCEPTED, *, settled: bool = True
+    ) -> None:
+        """Tell the outcome of messages received. Ranges are made of neighbours.
+
+        Deliveries of which nothing can be said any more (settled by the peer, link or session gone) are passed over.
+        """
+        self.session.ledger.dispose(Role.RECEIVER, deliveries, state, settled=settled)
+        self.top_up()
+
+    def top_up(self) -> None:
+        """Grant more where the window set by `keep_credit` is half empty."""
+        window = self._window
+        if window and (self.credit + self.unanswered_count) * 2 <= window and self.is_attached:
+            self.grant(window - self.unanswered_count)
+
+    def receive_flow(self, flow: Flow) -> bool:
+        """The sender's account of itself. Credit in it is meaningless, its count matters for a drain only."""
+        if flow.available is not None:
+            self.available = flow.available
+        if self._draining and flow.delivery_count is not None:
+            used = (flow.delivery_count - self.delivery_count) & SERIAL_MASK
+            if used <= self.credit:
+                self.delivery_count = flow.delivery_count
+                self.credit -= used
+            if self.credit == 0:
+                self._draining = False
+                return True
+        return False
+
+    def receive_transfer(
+        self, delivery_id: int | None, tag: bytes | None, tail: TransferTail, payload: bytes
+    ) -> IncomingDelivery | int | None:
+        """One frame: the whole message, if this was its last; its size, if it had to be rejected; else nothing."""
+        if self.local_state is LinkState.DETACHED:
+            return None
+        if self._partial is not None or not tail.is_whole:
+            return self._receive_piece(delivery_id, tag, tail, payload)
+        if delivery_id is None or tag is None or len(tag) > MAX_TAG_BYTES:
+            raise _incomplete_start(self)
+        self._use_credit()
+        if len(payload) > self.max_message_size:
+            return self._reject(delivery_id, len(payload), settled=tail.settled)
+        delivery = IncomingDelivery(self, delivery_id, tag, tail.message_format, payload, tail.settled, tail.state)
+        if not tail.settled:
+            self.session.ledger.add_incoming(delivery)
+        return delivery
+
+    def _use_credit(self) -> None:
+        self.delivery_count = (self.delivery_count + 1) & SERIAL_MASK
+        if self.credit > 0:
+            self.credit -= 1
+        elif self._enforce_credit:
+            raise LinkViolation(TRANSFER_LIMIT_EXCEEDED, "a message was sent without credit for it")
+
+    def _receive_piece(
+        self, delivery_id: int | None, tag: bytes | None, tail: TransferTail, payload: bytes
+    ) -> IncomingDelivery | int | None:
+        partial = self._partial
+        if partial is None:
+            if delivery_id is None or tag is None or len(tag) > MAX_TAG_BYTES:
+                raise _incomplete_start(self)
+            partial = self._partial = _Partial(delivery_id, tag, tail.message_format)
+            self._use_credit()
+        elif delivery_id is not None and delivery_id != partial.delivery_id:
+            raise SessionViolation(
+                INVALID_FIELD, f"delivery {delivery_id} starts inside delivery {partial.delivery_id}"
+            )
+        if tail.aborted:
+            self.drop_partial()
+            self.top_up()
+            return None
+        self._add_piece(partial, tail, payload)
+        if tail.more:
+            return None
+        self.drop_partial()
+        if partial.size > self.max_message_size:
+            return self._reject(partial.delivery_id, partial.size, settled=partial.settled)
+        delivery = IncomingDelivery(
+            self,
+            partial.delivery_id,
+            partial.tag,
+            partial.message_format,
+            b"".join(partial.pieces),
+            partial.settled,
+            partial.state,
+        )
+        if not partial.settled:
+            self.session.ledger.add_incoming(delivery)
+        return delivery
+
+    def _add_piece(self, partial: _Partial, tail: TransferTail, payload: bytes) -> None:
+        partial.size += len(payload)
+        partial.settled = partial.settled or tail.settled
+        partial.state = tail.state if tail.state is not None else partial.state
+        if partial.size > self.max_message_size:
+            self.session.connection.count_assembling(-partial.kept)
+            partial.kept = 0
+            partial.pieces.clear()
+        else:
+            self.session.connection.count_assembling(len(payload))
+            partial.kept += len(payload)
+            if payload:  # frames without any may come without end
+                partial.pieces.append(payload)
+
+    def drop_partial(self) -> None:
+        """Forget a message that is still arriving, or has just arrived."""
+        if self._partial is not None:
+            self.session.connection.count_assembling(-self._partial.kept)
+            self._partial = None
+
+    def _reject(self, delivery_id: int, size: int, *, settled: bool) -> int:
+        message = f"the message has {size} bytes; {self.max_message_size} are allowed"
+        if settled:  # there is no other way to tell
+            raise LinkViolation(MESSAGE_SIZE_EXCEEDED, message)
+        error = Error(condition=MESSAGE_SIZE_EXCEEDED, description=message)
+        self.session.ledger.send_disposition(Role.RECEIVER, delivery_id, delivery_id, Rejected(error=error).encode())
+        self.top_up()
+        return size
+
+
+def _incomplete_start(link: Link) -> SessionViolation:
+    message = f"the first frame of a delivery on {link.name!r:.80} has no delivery id, no tag, or a tag over 32 bytes"
+    return SessionViolation(INVALID_FIELD, message)
