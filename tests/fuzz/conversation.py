@@ -126,7 +126,7 @@ def _read_on(connection: Connection, program: Program, now: float) -> None:
 def _end(connection: Connection, program: Program, output: Output, now: float) -> None:
     """The socket goes: everything has to come to its end, and to be told, once."""
     program.take(connection.receive_eof())
-    insist(program.is_over, "ConnectionClosed or SaslFailed is told in the end")
+    insist(program.is_over, "ConnectionClosed is told in the end")
     insist(connection.is_finished, "a connection without a socket is finished")
     output.read(connection.data_to_send(), connection.remote_max_frame_size)
     for events in (

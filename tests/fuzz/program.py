@@ -146,12 +146,12 @@ class Program:
 
     def on_closed(self, event: ConnectionClosed) -> None:
         self.seen[f"closed by {'the peer' if event.by_peer else 'us'}: {condition_of(event)}"] += 1
-        self.on_last(event)
-
-    def on_last(self, _event: Event) -> None:
         insist(not self.links, "every link is told to be over before its connection is")
         insist(not self.sessions, "every session is told to be over before its connection is")
         self.is_over = True
+
+    def on_sasl_failed(self, _event: SaslFailed) -> None:
+        insist(self.connection.is_finished, "a connection is finished when its SASL exchange has failed")
 
     def on_sasl(self, event: SaslInitReceived | SaslResponseReceived) -> None:
         if self.rng.random() < 0.2:
@@ -349,7 +349,7 @@ ANSWERS: Final[dict[type[Event], Callable[[Program, Any], None]]] = {
     LinkDetached: Program.on_detached,
     ReceiptsUpdated: Program.on_receipts,
     SaslChallengeReceived: Program.on_challenge,
-    SaslFailed: Program.on_last,
+    SaslFailed: Program.on_sasl_failed,
     SaslInitReceived: Program.on_sasl,
     SaslResponseReceived: Program.on_sasl,
     SendsUpdated: Program.on_sends,

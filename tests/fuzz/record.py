@@ -395,6 +395,10 @@ def main() -> None:
     with mock.patch.object(platform, "platform", return_value="Linux"):  # not of the machine it was recorded on
         record("azure-sends", ours, azure_sends)
         record("azure-receives", ours, azure_receives)
+    write_synthetic()
+
+
+def write_synthetic() -> None:
     for name, data in CLIENTS.items():
         write(f"synthetic-{name}", data, b"")
     for name, data in SERVERS.items():

@@ -240,7 +240,7 @@ CLIENTS: Final[dict[str, bytes]] = {
     "answers-challenges": said(
         *START,
         *GOODBYE[1:],
-        sasl=(SaslInit(mechanism="EXTERNAL"), SaslResponse(response=b"one"), SaslResponse(response=b"two")),
+        sasl=(SaslInit(mechanism="PLAIN"), SaslResponse(response=b"one"), SaslResponse(response=b"two")),
     ),
     "declared-by-name": said(
         *START,
