@@ -12,6 +12,7 @@ import pytest
 from tests.fuzz import campaign, codec
 from tests.fuzz.campaign import replay, run
 from twinbus.amqp.connection import Connection
+from twinbus.amqp.decode import decode
 from twinbus.amqp.session import Session
 from twinbus.amqp.types import Described
 
@@ -114,8 +115,6 @@ def test_output_after_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_decoder_that_raises_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    decode = codec.decode
-
     def careless(data: bytes, *arguments: object) -> tuple[object, int]:
         value, end = decode(data, *arguments)  # type: ignore[arg-type]  # as they came
         if isinstance(value, Described):
