@@ -162,7 +162,6 @@ class Talker(Program):
         session.attach_sender(f"to {address}", target=Target(address=address))
         receiver = session.attach_receiver(f"from {address}", source=Source(address=address))
         receiver.keep_credit(WINDOW)
-        self.peer.flush_soon()
 
     def react(self, event: Event) -> None:
         if isinstance(event, DeliveriesReceived):
@@ -222,18 +221,16 @@ async def connected(
     """Our client, from open to close; PermissionError if it is not let in."""
     shown = credentials if credentials is not None else Credentials.anonymous()
     host = "localhost" if tls is not None else "127.0.0.1"
-    peer = await connect(
-        program.take, lambda now: Connection.client(settings, shown, now=now), host=host, port=port, tls=tls
-    )
+    await connect(program.take, lambda now: Connection.client(settings, shown, now=now), host=host, port=port, tls=tls)
     try:
         await program.until(lambda: program.noted(ConnectionOpened) or program.noted(SaslFailed))
         if program.noted(SaslFailed):
             raise PermissionError(program.noted(SaslFailed)[0].reason)
         yield program
-        peer.close()
+        program.peer.close()
         await program.first(ConnectionClosed)
     finally:
-        peer.abort()
+        program.peer.abort()
         await program.gone()
 
 

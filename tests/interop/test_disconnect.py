@@ -104,7 +104,6 @@ async def test_our_client_hears_that_a_proton_server_was_killed_in_the_middle_of
                 receiver = session.attach_receiver(address, source=Source(address=address))
                 receiver.context = address
                 receiver.grant(1)
-            client.peer.flush_soon()
             await client.first(DeliveriesReceived)
             assert_half_is_there(client)
             server.kill()

@@ -86,7 +86,6 @@ class Drainer(Program):
     def drain(self) -> None:
         receiver = self.peer.connection.begin_session().attach_receiver("drain", source=Source(address="q"))
         receiver.grant(CREDIT, drain=True)
-        self.peer.flush_soon()
 
     def react(self, event: Event) -> None:
         if isinstance(event, Drained):

@@ -81,7 +81,6 @@ class Spider(Program):
             receiver = session.attach_receiver(address, source=Source(address=address))
             receiver.context = address
             receiver.grant(1)
-        self.peer.flush_soon()
 
     def react(self, event: Event) -> None:
         if isinstance(event, CreditGranted) and not event.link.delivery_count:

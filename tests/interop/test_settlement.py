@@ -77,7 +77,6 @@ class OurPetitioner(Program):
     def attach(self, rcv: ReceiverSettleMode) -> None:
         session = self.peer.connection.begin_session()
         session.attach_sender("petitions", target=Target(address="q"), snd_settle_mode=self.snd, rcv_settle_mode=rcv)
-        self.peer.flush_soon()
 
     def react(self, event: Event) -> None:
         super().react(event)
@@ -113,7 +112,6 @@ class OurJudge(Program):
             "judgements", source=Source(address="q"), snd_settle_mode=snd, rcv_settle_mode=self.rcv
         )
         link.grant(len(BODIES))
-        self.peer.flush_soon()
 
     def react(self, event: Event) -> None:
         super().react(event)

@@ -1,11 +1,11 @@
 """The engine on asyncio sockets, for both roles: accept or connect, feed, flush.
 
     listener = await listen(Handler, make_connection, host="127.0.0.1", port=0)
-    peer = await connect(Handler, connection, host="localhost", port=5672)
+    handler = await connect(Handler, make_connection, host="localhost", port=5672)
 
 A `Handler` is the program: it gets the events of one connection and answers by the engine's methods; what they queue
-goes out in one write when the handler returns. Who answers later (after a commit, from a timer) calls
-`peer.flush_soon()`.
+goes out in one write when the handler returns, and what is queued at another time (after a commit, from a timer) at the
+end of that turn of the loop.
 
 Owns: sockets, timers and back-pressure. Knows nothing of the protocol: that is `connection`'s, which never sees a
 socket.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 from twinbus.amqp.errors import CONNECTION_FORCED, INTERNAL_ERROR, LocalError
 from twinbus.amqp.performatives import Error
@@ -42,10 +42,13 @@ class Handler(Protocol):
     """A program's side of one connection."""
 
     def on_events(self, events: Sequence[Event]) -> None:
-        """Take what the peer did. The last event of all is ConnectionClosed or SaslFailed."""
+        """Take what the peer did. The last event of all is ConnectionClosed, in every case."""
 
     def on_writable(self) -> None:
         """The socket takes data again after `peer.is_writable` was False."""
+
+
+HandlerT = TypeVar("HandlerT", bound=Handler)
 
 
 class Peer(asyncio.Protocol):
@@ -91,12 +94,14 @@ class Peer(asyncio.Protocol):
             return
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         self._restart_timer()
+        self.connection.on_output = self.flush_soon
         self.flush()
 
     def data_received(self, data: bytes) -> None:
         """Feed the engine, let the handler answer, and send all answers in one write."""
+        self._flush_is_due = True  # at the end of this, so nobody needs to ask for it
         self._handle(self.connection.receive_data(data, now=self._loop.time()))
-        self.flush()
+        self._flush_due()
         if self._in_handshake and self.connection.remote_open is not None:
             self._in_handshake = False
             self._restart_timer()  # a first heartbeat may be due before the next look at the handshake
@@ -143,7 +148,7 @@ class Peer(asyncio.Protocol):
             self._balance_reading()
 
     def flush_soon(self) -> None:
-        """Send what is queued at the end of this turn of the loop: many answers, one write."""
+        """Send what is queued at the end of this turn of the loop: many answers, one write. The engine asks for it."""
         if not self._flush_is_due:
             self._flush_is_due = True
             self._loop.call_soon(self._flush_due)
@@ -269,18 +274,22 @@ async def listen(
 
 
 async def connect(
-    make_handler: Callable[[Peer], Handler],
+    make_handler: Callable[[Peer], HandlerT],
     make_connection: Callable[[float], Connection],
     *,
     host: str,
     port: int,
     tls: ssl.SSLContext | None = None,
     timeout_s: float = 20.0,
-) -> Peer:
-    """Connect. The peer is there when the socket (and TLS) is; ConnectionOpened tells when AMQP is."""
+) -> HandlerT:
+    """Connect: the handler of a socket (and TLS) that is there. ConnectionOpened will tell it when AMQP is, too."""
     loop = asyncio.get_running_loop()
+    made: list[HandlerT] = []
+
+    def make(peer: Peer) -> HandlerT:
+        made.append(make_handler(peer))
+        return made[0]
+
     async with asyncio.timeout(timeout_s):
-        _, peer = await loop.create_connection(
-            lambda: Peer(make_handler, make_connection(loop.time())), host, port, ssl=tls
-        )
-    return peer
+        await loop.create_connection(lambda: Peer(make, make_connection(loop.time())), host, port, ssl=tls)
+    return made[0]

@@ -7,7 +7,7 @@
 Whatever the peer sends, `receive_data` raises nothing: a broken rule is answered with the right error by a detach, an
 end or a close, and told as an event. When `is_finished`, send what is left and close the socket.
 
-Owns: headers, the SASL layer, open and close, channels, time-outs, and the loop that takes frames apart.
+Owns: open and close, channels, time-outs, and the loop that takes frames apart. Headers and SASL are the `prelude`'s.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from twinbus.amqp.errors import (
     SessionViolation,
     Violation,
 )
-from twinbus.amqp.events import ConnectionClosed, ConnectionOpened, SaslFailed, SessionBegun
+from twinbus.amqp.events import ConnectionClosed, ConnectionOpened, SessionBegun
 from twinbus.amqp.frames import (
     AMQP_FRAME,
     AMQP_HEADER,
@@ -37,19 +37,18 @@ from twinbus.amqp.frames import (
     FRAME_HEADER,
     HEADER_SIZE,
     HEARTBEAT,
-    SASL_FRAME,
-    SASL_HEADER,
+    bad_frame,
     frame,
     read_performative,
 )
 from twinbus.amqp.hot import DISPOSITION_DESCRIPTOR, TRANSFER_DESCRIPTOR
 from twinbus.amqp.performatives import Attach, Begin, Close, Detach, Disposition, End, Error, Flow, Open, Transfer
+from twinbus.amqp.prelude import Prelude
 from twinbus.amqp.sasl import (
     USUAL_MECHANISMS,
     SaslChallenge,
     SaslCode,
     SaslLayer,
-    SaslMechanisms,
     SaslOutcome,
     SaslResponse,
 )
@@ -59,12 +58,13 @@ from twinbus.amqp.states import (
     CONNECTION_TRANSITIONS,
     SESSION_TRANSITIONS,
     ConnectionState,
-    SaslState,
     SessionState,
     Step,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from twinbus.amqp.composite import Composite
     from twinbus.amqp.events import DeliveriesReceived, Event
     from twinbus.amqp.sasl import Credentials
@@ -95,7 +95,6 @@ class Connection:
         self.settings = settings
         self.limits = settings.limits
         self.is_client = is_client
-        self.sasl = sasl
         self.local_state = ConnectionState.START
         self.remote_state = ConnectionState.START
         self.remote_open: Open | None = None
@@ -107,6 +106,8 @@ class Connection:
         """Of messages that the program has not said anything of; what a server watches to slow its peers down."""
         self.is_finished = False
         """Nothing more will come or go: close the socket once `data_to_send` is empty."""
+        self.on_output: Callable[[], None] | None = None
+        """Called when there is output where there was none: a hint that `data_to_send` has something."""
         self.live_sessions: dict[int, Session] = {}
         """By the peer's channel: those whose frames matter. A session that we ended is in `_by_remote_channel` only."""
         self._by_remote_channel: dict[int, Session] = {}
@@ -114,9 +115,7 @@ class Connection:
         self._assembling_bytes = 0
         self.low_sessions: set[Session] = set()
         """Sessions whose incoming window is to be reopened with the next bytes."""
-        self._in_prelude = True
-        """Headers and SASL come first; a frame of AMQP's own comes only after both."""
-        self._in_sasl = False
+        self._prelude = Prelude(self, sasl)
         self._held: list[bytes] = []
         self._held_size = 0
         self._needed = 0
@@ -138,11 +137,7 @@ class Connection:
         """The end that connects: it speaks first. Without credentials there is no SASL layer at all."""
         sasl = SaslLayer.client(credentials, settings.hostname) if credentials is not None else None
         connection = cls(settings, sasl, is_client=True, now=now)
-        if sasl is not None:
-            connection.write(SASL_HEADER)
-        else:
-            connection._send_header()
-            connection._send_open()
+        connection._prelude.begin()
         return connection
 
     @classmethod
@@ -190,11 +185,7 @@ class Connection:
     @property
     def has_held_input(self) -> bool:
         """Input that could not be read before the program answered; now it has: call `receive_data(b"")`."""
-        return bool(self._held) and not self._needed and not self._awaits_program and not self.is_finished
-
-    @property
-    def _awaits_program(self) -> bool:
-        return self._in_sasl and self.sasl is not None and self.sasl.awaits_program
+        return bool(self._held) and not self._needed and not self._prelude.awaits_program and not self.is_finished
 
     def _hold(self, rest: bytes, events: list[Event]) -> None:
         if not rest or self.is_finished:
@@ -202,7 +193,7 @@ class Connection:
             return
         self._held.append(rest)
         self._held_size = len(rest)
-        if self._awaits_program:
+        if self._prelude.awaits_program:
             self._needed = 0
             if len(rest) > self.limits.max_pipelined_bytes:
                 message = f"more than {self.limits.max_pipelined_bytes} bytes ahead of the answer to SASL"
@@ -211,9 +202,10 @@ class Connection:
     def _consume(self, data: bytes, events: list[Event]) -> int:
         """Read every whole frame of `data`; where the rest starts. `_needed` is how long the rest must become."""
         at, end = 0, len(data)
-        while self._in_prelude:
-            start, at = at, self._consume_prelude(data, at, events)
+        while not self._prelude.is_over:
+            start, at = at, self._prelude.consume(data, at, events)
             if at == start:
+                self._needed = self._prelude.needed
                 return at
             if self.is_finished:
                 return end
@@ -229,18 +221,16 @@ class Connection:
                 return at
             body = at + offset * 4
             if size > max_frame_size or offset < DATA_OFFSET or body > stop or frame_type != AMQP_FRAME:
-                raise self._bad_frame(size, offset, frame_type)
+                raise bad_frame(size, offset, frame_type, self.limits)
             if body < stop:
                 session = live.get(channel)
-                descriptor = data[body : body + 3] if session is not None else None
+                descriptor = data[body : body + 3]
                 try:
-                    if session is None:
-                        self._receive_frame(data, body, stop, channel, events)
-                    elif descriptor == TRANSFER_DESCRIPTOR:
+                    if descriptor == TRANSFER_DESCRIPTOR and session is not None:
                         batch = session.receive_transfer(data, body, stop, batch, events)
                     else:
                         batch = None
-                        if descriptor == DISPOSITION_DESCRIPTOR:
+                        if descriptor == DISPOSITION_DESCRIPTOR and session is not None:
                             session.ledger.receive_disposition(data, body, stop, events)
                         else:
                             self._receive_frame(data, body, stop, channel, events)
@@ -252,38 +242,6 @@ class Connection:
             at = stop
         self._needed = HEADER_SIZE
         return at
-
-    def _consume_prelude(self, data: bytes, at: int, events: list[Event]) -> int:
-        """Read one protocol header or one frame of the SASL exchange; where it ends, or `at` if there is none yet."""
-        if self._awaits_program:
-            self._needed = 0
-            return at
-        self._needed = HEADER_SIZE
-        rest = len(data) - at
-        if not self._in_sasl:
-            header = data[at : at + HEADER_SIZE]
-            if len(header) < HEADER_SIZE and header[:4] == AMQP_HEADER[: min(4, len(header))]:
-                return at
-            self._receive_header(header, events)
-            return at + len(header)
-        if rest < HEADER_SIZE:
-            return at
-        size, offset, frame_type, _ = FRAME_HEADER.unpack_from(data, at)
-        body = at + offset * 4
-        stop: int = at + size
-        if size > self.limits.max_frame_size or offset < DATA_OFFSET or body > stop or frame_type != SASL_FRAME:
-            raise self._bad_frame(size, offset, frame_type)
-        if size > rest:
-            self._needed = size
-            return at
-        self._receive_sasl(data, body, stop, events)
-        return stop
-
-    def _bad_frame(self, size: int, offset: int, frame_type: int) -> Violation:
-        largest = self.limits.max_frame_size
-        if not HEADER_SIZE <= size <= largest:
-            return Violation(FRAMING_ERROR, f"a frame of {size} bytes; frames have {HEADER_SIZE} to {largest}")
-        return Violation(FRAMING_ERROR, f"a frame of type {frame_type}, {size} bytes, data offset {offset} words")
 
     def _receive_frame(self, data: bytes, at: int, end: int, channel: int, events: list[Event]) -> None:
         """Any frame but a transfer or a disposition of the usual form."""
@@ -345,41 +303,11 @@ class Connection:
             body = performative.encode() + payload
             session.receive_transfer(body, 0, len(body), None, events)
 
-    def _receive_header(self, header: bytes, events: list[Event]) -> None:
-        if header == SASL_HEADER and self.sasl is not None and self.sasl.state is SaslState.AWAITING_MECHANISMS:
-            self._in_sasl = True
-            if not self.is_client:
-                self.write(SASL_HEADER, self.sasl.send(SaslMechanisms(sasl_server_mechanisms=self.sasl.mechanisms)))
-            return
-        sasl_is_missing = self.sasl is not None and self.sasl.is_required and self.sasl.state is not SaslState.DONE
-        if header == AMQP_HEADER and not sasl_is_missing:
-            self._in_prelude = False
-            self.remote_state = ConnectionState.HEADER_EXCHANGED
-            if not self.is_client:
-                self._send_header()
-            return
-        if not self.is_client:  # the answer to a header we do not speak is the one we do
-            self.write(SASL_HEADER if sasl_is_missing else AMQP_HEADER)
-        wanted = "SASL" if sasl_is_missing else "AMQP 1.0"
-        self._finish(Error(condition=FRAMING_ERROR, description=f"the peer sent {header!r}, not {wanted}"), events)
-
-    def _receive_sasl(self, data: bytes, at: int, end: int, events: list[Event]) -> None:
-        layer = self._sasl_layer()
-        performative, _ = read_performative(data, at, end, self.limits)
-        answer, event = layer.receive(performative)
-        self.write(answer)
-        if event is not None:
-            events.append(event)
-        if isinstance(event, SaslFailed):
-            self.is_finished = self._is_dropped = True
-        elif layer.state is SaslState.DONE:
-            self._leave_sasl()
-
-    def _leave_sasl(self) -> None:
-        self._in_sasl = False
-        if self.is_client:
-            self._send_header()
-            self._send_open()
+    def receive_header(self) -> None:
+        """The peer's protocol header has come; a client has sent its own already."""
+        self.remote_state = ConnectionState.HEADER_EXCHANGED
+        if not self.is_client:
+            self.send_header()
 
     def _receive_open(self, performative: Open, events: list[Event]) -> None:
         if performative.max_frame_size < SMALLEST_MAX_FRAME_SIZE:
@@ -391,12 +319,12 @@ class Connection:
         if performative.idle_time_out:
             self._heartbeat_interval = performative.idle_time_out / 3000
         if self.local_state is ConnectionState.HEADER_EXCHANGED:
-            self._send_open()
+            self.send_open()
         events.append(ConnectionOpened(open=performative))
 
     def _receive_close(self, performative: Close, events: list[Event]) -> None:
         if self.local_state is ConnectionState.HEADER_EXCHANGED:
-            self._send_open()
+            self.send_open()
         if self.local_state is ConnectionState.OPEN:
             self.send(Step.CLOSE, 0, Close())
         self.is_finished = True
@@ -440,13 +368,15 @@ class Connection:
     def receive_eof(self) -> list[Event]:
         """The socket is gone."""
         events: list[Event] = []
-        self._finish(Error(condition=CONNECTION_FORCED, description="the socket was closed"), events)
+        self.finish(Error(condition=CONNECTION_FORCED, description="the socket was closed"), events)
         return events
 
     # --- bytes out ----------------------------------------------------------------------------------------------------
 
     def write(self, *chunks: bytes) -> None:
         """Queue bytes."""
+        if not self._output and self.on_output is not None:
+            self.on_output()
         self._output += chunks
 
     def send(self, step: Step, channel: int, performative: Composite) -> None:
@@ -474,11 +404,13 @@ class Connection:
         self._has_sent = True
         return data
 
-    def _send_header(self) -> None:
+    def send_header(self) -> None:
+        """Send our protocol header."""
         self.local_state = ConnectionState.HEADER_EXCHANGED
         self.write(AMQP_HEADER)
 
-    def _send_open(self) -> None:
+    def send_open(self) -> None:
+        """Send our open."""
         settings = self.settings
         self.send(
             Step.OPEN,
@@ -495,25 +427,15 @@ class Connection:
 
     def send_sasl_outcome(self, code: int = SaslCode.OK) -> None:
         """Say whether the client's credentials are good; if not, the connection is finished."""
-        layer = self._sasl_layer()
-        self.write(layer.send(SaslOutcome(outcome=code)))
-        if code == SaslCode.OK:
-            self._leave_sasl()
-        else:
-            self.is_finished = True
+        self._prelude.send(SaslOutcome(outcome=code))
 
     def send_sasl_challenge(self, challenge: bytes) -> None:
         """Ask the client for more."""
-        self.write(self._sasl_layer().send(SaslChallenge(challenge=challenge)))
+        self._prelude.send(SaslChallenge(challenge=challenge))
 
     def send_sasl_response(self, response: bytes) -> None:
         """Answer the server's challenge."""
-        self.write(self._sasl_layer().send(SaslResponse(response=response)))
-
-    def _sasl_layer(self) -> SaslLayer:
-        if self.sasl is None:
-            raise LocalError("a connection without SASL")
-        return self.sasl
+        self._prelude.send(SaslResponse(response=response))
 
     def begin_session(self) -> Session:
         """Begin a session. SessionBegun tells when the peer has, too; links may be attached before."""
@@ -542,14 +464,15 @@ class Connection:
         error = Error(condition=violation.condition, description=violation.description[:_MAX_DESCRIPTION])
         try:
             if self.local_state is ConnectionState.HEADER_EXCHANGED:
-                self._send_open()
+                self.send_open()
             self.close(error)
         except LocalError:  # closed already, no header yet, or an open too large for the peer: there is no telling it
-            self._finish(error, events)
+            self.finish(error, events)
         else:
             self._drop(error, events, by_peer=False)
 
-    def _finish(self, error: Error, events: list[Event]) -> None:
+    def finish(self, error: Error, events: list[Event]) -> None:
+        """Nothing can be said to the peer any more, or need be."""
         self.is_finished = True
         self._drop(error, events, by_peer=False)
 
@@ -595,7 +518,7 @@ class Connection:
             if self._closing_since is None:
                 self._closing_since = now
             elif now - self._closing_since >= patience:
-                self._finish(Error(condition=CONNECTION_FORCED, description="no answer to our close"), events)
+                self.finish(Error(condition=CONNECTION_FORCED, description="no answer to our close"), events)
         elif self.remote_state is not ConnectionState.OPEN:
             if now - self._started >= patience:
                 message = f"no open within {patience:g} s"
@@ -603,6 +526,7 @@ class Connection:
         elif self.settings.idle_timeout_ms and now - self._last_received >= self.settings.idle_timeout_ms / 500:
             message = f"nothing received for {now - self._last_received:.0f} s"
             self._fail(Violation(RESOURCE_LIMIT_EXCEEDED, message), events)
+            self.is_finished = True  # who has been silent for so long will not answer a close either
         elif self._heartbeat_interval and now - self._last_tick >= self._heartbeat_interval * _ALMOST:
             if not self._has_sent:
                 self.write(HEARTBEAT)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.composite import Composite, from_described
 from twinbus.amqp.decode import decode
-from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.errors import FRAMING_ERROR, DecodeError, Violation
 from twinbus.amqp.types import Described
 
 if TYPE_CHECKING:
@@ -44,3 +44,11 @@ def read_performative(data: bytes, at: int, end: int, limits: Limits) -> tuple[C
     if not isinstance(found, Composite):
         raise DecodeError(f"a frame that holds {found!r:.60}, not a performative")
     return found, stopped
+
+
+def bad_frame(size: int, offset: int, frame_type: int, limits: Limits) -> Violation:
+    """What is wrong with a frame's header."""
+    largest = limits.max_frame_size
+    if not HEADER_SIZE <= size <= largest:
+        return Violation(FRAMING_ERROR, f"a frame of {size} bytes; frames have {HEADER_SIZE} to {largest}")
+    return Violation(FRAMING_ERROR, f"a frame of type {frame_type}, {size} bytes, data offset {offset} words")

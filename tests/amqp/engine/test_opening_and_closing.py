@@ -128,9 +128,10 @@ def test_refused_credentials_finish_both_ends() -> None:
     client = Connection.client(Settings(container_id="c"), Credentials.plain("a", "b"), now=0.0)
     server = Connection.server(Settings(container_id="s"), now=0.0)
     heard, _ = exchange(client, server, SaslCode.AUTH)
-    (event,) = heard
-    assert isinstance(event, SaslFailed)
-    assert event.code == SaslCode.AUTH
+    failed, closed = heard
+    assert isinstance(failed, SaslFailed)
+    assert failed.code == SaslCode.AUTH
+    assert isinstance(closed, ConnectionClosed)
     assert client.is_finished
     assert server.is_finished
 
@@ -139,9 +140,10 @@ def test_a_mechanism_that_is_not_offered_is_not_used() -> None:
     client = Connection.client(Settings(container_id="c"), Credentials.plain("a", "b"), now=0.0)
     server = Connection.server(Settings(container_id="s"), now=0.0, mechanisms=(ANONYMOUS,))
     heard, seen = exchange(client, server, SaslCode.OK)
-    (event,) = heard
-    assert isinstance(event, SaslFailed)
-    assert "ANONYMOUS" in event.reason
+    failed, closed = heard
+    assert isinstance(failed, SaslFailed)
+    assert "ANONYMOUS" in failed.reason
+    assert isinstance(closed, ConnectionClosed)
     assert seen == []  # the password was not sent
 
 

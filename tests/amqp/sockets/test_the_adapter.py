@@ -107,19 +107,12 @@ class Place:
         return self
 
     async def client(self) -> Recorder:
-        made: list[Recorder] = []
-
-        def make(peer: Peer) -> Recorder:
-            made.append(Recorder(peer))
-            return made[0]
-
-        await connect(
-            make,
+        return await connect(
+            Recorder,
             lambda now: Connection.client(CLIENT, Credentials.anonymous(), now=now),
             host="127.0.0.1",
             port=self.listener.port,
         )
-        return made[0]
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -134,7 +127,6 @@ async def sender_of(client: Recorder, name: str = "out") -> Sender:
     await client.heard(ConnectionOpened)
     session = client.peer.connection.begin_session()
     sender = session.attach_sender(name, target=Target(address="queue"))
-    client.peer.flush()
     await client.heard(CreditGranted)
     return sender
 
@@ -146,13 +138,11 @@ def test_both_roles_talk_over_a_socket() -> None:
         await client.heard(ConnectionOpened)
         sender = await sender_of(client)
         sender.send(b"hello")
-        client.peer.flush_soon()
         (server,) = place.handlers
         (event,) = await server.heard(DeliveriesReceived)
         assert isinstance(event, DeliveriesReceived)
         assert event.deliveries[0].payload == b"hello"
         event.link.settle(event.deliveries)
-        server.peer.flush()
         await client.heard(SendsUpdated)
         await place.listener.close()
         (closed,) = await client.heard(ConnectionClosed)
@@ -180,7 +170,6 @@ def test_what_is_queued_in_one_turn_goes_out_in_one_write(monkeypatch: pytest.Mo
         monkeypatch.setattr(client.peer.connection, "data_to_send", count)
         for _ in range(50):
             sender.send(b"x")
-            client.peer.flush_soon()
         await place.handlers[0].heard(DeliveriesReceived)
         assert len([data for data in taken if data]) == 1
         await place.listener.close()
@@ -201,14 +190,12 @@ def test_a_handler_that_fails_costs_its_own_connection_only(caplog: pytest.LogCa
         sender = await sender_of(good)
         await bad.heard(ConnectionOpened)
         bad.peer.connection.begin_session().attach_sender("bad", target=Target(address="queue"))
-        bad.peer.flush()
         (closed,) = await bad.heard(ConnectionClosed)
         assert isinstance(closed, ConnectionClosed)
         assert closed.error is not None
         assert closed.error.condition == errors.INTERNAL_ERROR
         assert "a bug" not in (closed.error.description or "")
         sender.send(b"x")
-        good.peer.flush()
         await place.handlers[0].heard(DeliveriesReceived)
         await place.listener.close()
 
@@ -247,7 +234,6 @@ def test_an_answer_to_sasl_that_comes_later_lets_what_waited_be_read() -> None:
         server = await place.arrivals.get()
         await server.heard(SaslInitReceived)
         server.peer.connection.send_sasl_outcome()
-        server.peer.flush_soon()
         await client.heard(ConnectionOpened)
         await place.listener.close()
 
@@ -310,7 +296,6 @@ def test_a_server_reads_no_more_from_a_peer_whose_messages_it_has_not_answered(m
         sender = await sender_of(client)
         for _ in range(100):
             sender.send(bytes(200_000))
-        client.peer.flush()
         (server,) = place.handlers
         await server.until(lambda: server.peer.connection.unanswered_bytes > 1_000_000)
         for _ in range(200):  # give it every chance to read on
@@ -323,7 +308,6 @@ def test_a_server_reads_no_more_from_a_peer_whose_messages_it_has_not_answered(m
             for event in server.events:
                 if isinstance(event, DeliveriesReceived):
                     event.link.settle(event.deliveries)
-            server.peer.flush()
             server.news.clear()
             async with asyncio.timeout(10):
                 await server.news.wait()

@@ -1,0 +1,135 @@
+"""What comes before AMQP's own frames: protocol headers, and the SASL exchange between two of them.
+
+Owns: which header comes next, and when the prelude is over. What the frames of SASL mean is `sasl`'s.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twinbus.amqp.errors import FRAMING_ERROR, UNAUTHORIZED_ACCESS, LocalError
+from twinbus.amqp.events import SaslFailed
+from twinbus.amqp.frames import (
+    AMQP_HEADER,
+    DATA_OFFSET,
+    FRAME_HEADER,
+    HEADER_SIZE,
+    SASL_FRAME,
+    SASL_HEADER,
+    bad_frame,
+    read_performative,
+)
+from twinbus.amqp.performatives import Error
+from twinbus.amqp.sasl import SaslCode, SaslMechanisms, SaslOutcome
+from twinbus.amqp.states import SaslState
+
+if TYPE_CHECKING:
+    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.connection import Connection
+    from twinbus.amqp.events import Event
+    from twinbus.amqp.sasl import SaslLayer
+
+
+class Prelude:
+    """The first bytes of a connection, seen from our end."""
+
+    def __init__(self, connection: Connection, sasl: SaslLayer | None) -> None:
+        """Without a SASL layer there is only one header each way."""
+        self.is_over = False
+        self.needed = HEADER_SIZE
+        """Bytes there must be before reading on makes sense; 0 while the program has to answer first."""
+        self._connection = connection
+        self._sasl = sasl
+        self._in_sasl = False
+
+    def begin(self) -> None:
+        """A client's first words."""
+        if self._sasl is not None:
+            self._connection.write(SASL_HEADER)
+        else:
+            self._connection.send_header()
+            self._connection.send_open()
+
+    @property
+    def awaits_program(self) -> bool:
+        """Our program has to answer before anything more is read."""
+        return self._in_sasl and self._sasl is not None and self._sasl.awaits_program
+
+    def consume(self, data: bytes, at: int, events: list[Event]) -> int:
+        """Read one header or one frame of SASL: where it ends, or `at` if there is none yet."""
+        if self.awaits_program:
+            self.needed = 0
+            return at
+        self.needed = HEADER_SIZE
+        return self._consume_frame(data, at, events) if self._in_sasl else self._consume_header(data, at, events)
+
+    def _consume_header(self, data: bytes, at: int, events: list[Event]) -> int:
+        header = data[at : at + HEADER_SIZE]
+        if len(header) < HEADER_SIZE and header[:4] == AMQP_HEADER[: min(4, len(header))]:
+            return at
+        self._receive_header(header, events)
+        return at + len(header)
+
+    def _consume_frame(self, data: bytes, at: int, events: list[Event]) -> int:
+        if len(data) - at < HEADER_SIZE:
+            return at
+        size, offset, frame_type, _ = FRAME_HEADER.unpack_from(data, at)
+        body, stop = at + offset * 4, at + size
+        limits = self._connection.limits
+        if size > limits.max_frame_size or offset < DATA_OFFSET or body > stop or frame_type != SASL_FRAME:
+            raise bad_frame(size, offset, frame_type, limits)
+        if stop > len(data):
+            self.needed = size
+            return at
+        performative, _ = read_performative(data, body, stop, limits)
+        self._receive_sasl(performative, events)
+        return int(stop)
+
+    def _receive_header(self, header: bytes, events: list[Event]) -> None:
+        sasl, connection = self._sasl, self._connection
+        if header == SASL_HEADER and sasl is not None and sasl.state is SaslState.AWAITING_MECHANISMS:
+            self._in_sasl = True
+            if not connection.is_client:
+                connection.write(SASL_HEADER, sasl.send(SaslMechanisms(sasl_server_mechanisms=sasl.mechanisms)))
+            return
+        sasl_is_missing = sasl is not None and sasl.is_required and sasl.state is not SaslState.DONE
+        if header == AMQP_HEADER and not sasl_is_missing:
+            self.is_over = True
+            connection.receive_header()
+            return
+        if not connection.is_client:  # the answer to a header we do not speak is the one we do
+            connection.write(SASL_HEADER if sasl_is_missing else AMQP_HEADER)
+        wanted = "SASL" if sasl_is_missing else "AMQP 1.0"
+        error = Error(condition=FRAMING_ERROR, description=f"the peer sent {header!r}, not {wanted}")
+        connection.finish(error, events)
+
+    def _receive_sasl(self, performative: Composite, events: list[Event]) -> None:
+        layer = self._layer()
+        answer, event = layer.receive(performative)
+        self._connection.write(answer)
+        if event is not None:
+            events.append(event)
+        if isinstance(event, SaslFailed):
+            self._connection.finish(Error(condition=UNAUTHORIZED_ACCESS, description=event.reason), events)
+        elif layer.state is SaslState.DONE:
+            self._leave_sasl()
+
+    def send(self, performative: Composite) -> None:
+        """Take our step in the exchange."""
+        self._connection.write(self._layer().send(performative))
+        if isinstance(performative, SaslOutcome):
+            if performative.outcome == SaslCode.OK:
+                self._leave_sasl()
+            else:
+                self._connection.is_finished = True
+
+    def _leave_sasl(self) -> None:
+        self._in_sasl = False
+        if self._connection.is_client:
+            self._connection.send_header()
+            self._connection.send_open()
+
+    def _layer(self) -> SaslLayer:
+        if self._sasl is None:
+            raise LocalError("a connection without SASL")
+        return self._sasl
