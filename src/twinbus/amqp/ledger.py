@@ -31,6 +31,9 @@ _ENCODED_ACCEPTED: Final = ACCEPTED.encode()
 _NULL: Final = b"\x40"
 _DISPOSITION_SIZE: Final = 40
 """A disposition frame takes less, its state aside."""
+_PATIENCE: Final = 8
+"""How often a delivery may be gone over, on average, for a word of the peer's that does not settle it."""
+_FIRST_PATIENCE: Final = 1000
 
 
 class Ledger:
@@ -46,6 +49,7 @@ class Ledger:
         self._connection = session.connection
         self._limit = session.limits.max_unsettled
         self._next_id = 0
+        self._patience = _FIRST_PATIENCE
 
     # --- in and out ---------------------------------------------------------------------------------------------------
 
@@ -58,6 +62,7 @@ class Ledger:
         """The next delivery id: consecutive over all links of the session."""
         delivery_id = self._next_id
         self._next_id = (delivery_id + 1) & SERIAL_MASK
+        self._patience += _PATIENCE
         return delivery_id
 
     def add_outgoing(self, delivery: OutgoingDelivery) -> None:
@@ -79,6 +84,7 @@ class Ledger:
         if len(incoming) >= self._limit:
             raise SessionViolation(RESOURCE_LIMIT_EXCEEDED, f"more than {self._limit} unsettled messages")
         incoming[delivery.delivery_id] = delivery
+        self._patience += _PATIENCE
         link = delivery.link
         link.unsettled_count += 1
         link.unanswered_count += 1
@@ -192,8 +198,7 @@ class Ledger:
                 )
                 events.append(batch)
 
-    @staticmethod
-    def _take(unsettled: dict[int, DeliveryT], first: int, last: int, *, settled: bool) -> list[DeliveryT]:
+    def _take(self, unsettled: dict[int, DeliveryT], first: int, last: int, *, settled: bool) -> list[DeliveryT]:
         """The unsettled deliveries of a range; they are forgotten if the peer settled them."""
         count = ((last - first) & SERIAL_MASK) + 1
         if count > _HALF:
@@ -203,9 +208,16 @@ class Ledger:
         else:
             ids = (unsettled.get((first + n) & SERIAL_MASK) for n in range(count))
             found = [one for one in ids if one is not None]
+        self._spend_patience(min(count, len(unsettled)) - (len(found) if settled else 0))
         if settled:
             for one in found:
                 del unsettled[one.delivery_id]
                 one.settled = True
                 one.link.unsettled_count -= 1
         return found
+
+    def _spend_patience(self, looked_at: int) -> None:
+        """A frame of a few bytes can name everything that is unsettled, again and again: that must come to an end."""
+        self._patience -= looked_at
+        if self._patience < 0:
+            raise SessionViolation(RESOURCE_LIMIT_EXCEEDED, "dispositions without end that settle nothing")
