@@ -115,6 +115,8 @@ class Connection:
         self._assembling_bytes = 0
         self.low_sessions: set[Session] = set()
         """Sessions whose incoming window is to be reopened with the next bytes."""
+        self.reopened_sessions: dict[int, Session] = {}
+        """Those whose peer has reopened its own. Told once for a read: a peer may do it with every other frame."""
         self._prelude = Prelude(self, sasl)
         self._held: list[bytes] = []
         self._held_size = 0
@@ -179,8 +181,14 @@ class Connection:
         except AmqpError as error:  # an answer of ours that does not fit the peer's frames
             self._fail(Violation(FRAME_SIZE_TOO_SMALL, str(error)[:_MAX_DESCRIPTION]), events)
         else:
+            self._tell_reopened(events)
             self._hold(data[at:], events)
         return events
+
+    def _tell_reopened(self, events: list[Event]) -> None:
+        for session in self.reopened_sessions.values():
+            session.tell_reopened(events)
+        self.reopened_sessions.clear()
 
     @property
     def has_held_input(self) -> bool:
@@ -338,7 +346,7 @@ class Connection:
                 raise Violation(
                     FRAMING_ERROR, f"begin on channel {channel}; the highest is {self.limits.max_sessions - 1}"
                 )
-            session = self._make_session()
+            session = self._answering_session()
         else:
             known = self.sessions.get(begin.remote_channel)
             if known is None or known.remote_state is not SessionState.UNMAPPED:
@@ -356,6 +364,12 @@ class Connection:
             session.begin()
         if not session.is_dropped:
             events.append(SessionBegun(session=session))
+
+    def _answering_session(self) -> Session:
+        try:
+            return self._make_session()
+        except LocalError as error:
+            raise Violation(RESOURCE_LIMIT_EXCEEDED, f"no channel to answer a begin: {error}") from None
 
     def _unmap(self, session: Session) -> None:
         """Forget a session that the peer has ended; late frames on its channel are not an error."""

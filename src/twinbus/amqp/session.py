@@ -410,11 +410,13 @@ class Session:
         elif flow.echo:
             self.send_flow()
         if was_closed and self._remote_incoming_window > 0:
-            events.extend(
-                CreditGranted(link=other)
-                for other in self.links.values()
-                if isinstance(other, Sender) and other is not link and other.credit > 0
-            )
+            self.connection.reopened_sessions[self.channel] = self
+
+    def tell_reopened(self, events: list[Event]) -> None:
+        """The peer's window is open again: every link that has credit can use it."""
+        if self._remote_incoming_window > 0:
+            senders = [link for link in self.links.values() if isinstance(link, Sender) and link.credit > 0]
+            events.extend([CreditGranted(link=link) for link in senders])
 
     def _receive_link_flow(self, link: Link, flow: Flow, events: list[Event]) -> None:
         if link.local_state is LinkState.DETACHED:
