@@ -319,7 +319,8 @@ class Mutator:
             size, _, frame_type, channel = FRAME_HEADER.unpack_from(data)
             offset = self.below(8)
             extended = bytes(max(0, offset * 4 - HEADER_SIZE))
-            parts[at] = FRAME_HEADER.pack(size + len(extended), offset, frame_type, channel) + extended + data[8:]
+            size = (size + len(extended)) & 0xFFFFFFFF
+            parts[at] = FRAME_HEADER.pack(size, offset, frame_type, channel) + extended + data[HEADER_SIZE:]
         else:
             parts[at] = self.changed_bytes(data)
 
