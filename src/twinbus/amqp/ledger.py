@@ -103,6 +103,18 @@ class Ledger:
             outgoing.settled = True
         link.unsettled_count = 0
 
+    def forget_all(self) -> None:
+        """Drop all deliveries of a session that goes away; link by link would take the square of the time."""
+        for incoming in self.incoming.values():
+            incoming.settled = True
+            incoming.link.unsettled_count = 0
+            self._count_answer(incoming)
+        for outgoing in self.outgoing.values():
+            outgoing.settled = True
+            outgoing.link.unsettled_count = 0
+        self.incoming.clear()
+        self.outgoing.clear()
+
     # --- our word -----------------------------------------------------------------------------------------------------
 
     def dispose(

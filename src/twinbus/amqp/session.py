@@ -474,6 +474,7 @@ class Session:
             return
         self.is_dropped = True
         self.fall_silent()
+        self.ledger.forget_all()
         for link in dict.fromkeys((*self.links.values(), *self._by_remote_handle.values())):
             self.forget_deliveries(link)
             link.local_state = link.remote_state = LinkState.DETACHED
