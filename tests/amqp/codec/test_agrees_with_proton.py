@@ -159,13 +159,13 @@ def _nested(children: Values) -> Values:
 values_of_both: Final[Values] = st.recursive(_primitives, _nested, max_leaves=8)
 
 
-@examples(250)
+@examples(120)
 @given(values_of_both)
 def test_proton_reads_what_we_encode(value: object) -> None:
     assert exact(decoded_by_proton(encode(value))) == exact(value)
 
 
-@examples(250)
+@examples(120)
 @given(values_of_both)
 def test_we_read_what_proton_encodes(value: object) -> None:
     encoding = encoded_by_proton(value)
@@ -174,7 +174,7 @@ def test_we_read_what_proton_encodes(value: object) -> None:
     assert end == len(encoding)
 
 
-@examples(150)
+@examples(80)
 @given(values_of_both, choices())
 def test_proton_takes_every_encoding_that_these_tests_call_legal(value: object, chance: Random) -> None:
     assert exact(decoded_by_proton(any_encoding(value, chance))) == exact(value)

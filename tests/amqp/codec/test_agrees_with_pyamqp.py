@@ -145,7 +145,7 @@ def read_by_pyamqp(encoding: bytes) -> tuple[int, list[object]]:
 
 
 @pytest.mark.parametrize("cls", FRAMES, ids=lambda cls: cls.__name__)
-@examples(30)
+@examples(15)
 @given(data=st.data())
 def test_pyamqp_reads_our_performatives(cls: type[Composite], data: st.DataObject) -> None:
     written = data.draw(held_by_both(cls))
@@ -207,7 +207,7 @@ def as_pyamqp(value: Any, field: str = "") -> Any:  # noqa: ANN401  # any value 
 
 
 @pytest.mark.parametrize("cls", FRAMES, ids=lambda cls: cls.__name__)
-@examples(30)
+@examples(15)
 @given(data=st.data())
 def test_we_read_what_pyamqp_encodes(cls: type[Composite], data: st.DataObject) -> None:
     sent = data.draw(held_by_both(cls))

@@ -67,7 +67,7 @@ def test_every_composite_of_the_specification_is_declared_with_its_descriptors()
 
 
 @each
-@examples(25)
+@examples(12)
 @given(data=st.data())
 def test_a_composite_is_read_as_it_was_written(cls: type[Composite], data: st.DataObject) -> None:
     written = data.draw(composites(cls))
@@ -78,7 +78,7 @@ def test_a_composite_is_read_as_it_was_written(cls: type[Composite], data: st.Da
 
 
 @each
-@examples(25)
+@examples(12)
 @given(data=st.data(), chance=choices())
 def test_a_composite_is_read_from_every_legal_encoding(
     cls: type[Composite], data: st.DataObject, chance: Random
@@ -111,7 +111,7 @@ def test_all_fields_are_written_though_none_was_given(cls: type[Composite]) -> N
 
 
 @each
-@examples(10)
+@examples(5)
 @given(data=st.data())
 def test_fields_left_out_at_the_end_have_their_defaults(cls: type[Composite], data: st.DataObject) -> None:
     written = data.draw(composites(cls))

@@ -105,14 +105,14 @@ def numbers(draw: st.DrawFn) -> tuple[DecimalType, Decimal]:
     return kind, Decimal((sign, tuple(map(int, str(coefficient))), exponent))
 
 
-@examples(300)
+@examples(200)
 @given(numbers())
 def test_a_number_that_fits_keeps_sign_digits_and_exponent(chosen: tuple[DecimalType, Decimal]) -> None:
     kind, number = chosen
     assert kind.from_decimal(number).to_decimal().as_tuple() == number.as_tuple()
 
 
-@examples(300)
+@examples(200)
 @given(st.data())
 def test_any_bytes_are_a_number_that_has_bytes_of_its_own(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(WIDTHS))

@@ -53,7 +53,7 @@ def forget() -> None:
     _disposition_tails.clear()
 
 
-@examples(400)
+@examples(200)
 @given(transfer_fields, choices(), st.binary(max_size=20), NEIGHBOURS)
 def test_a_transfer_is_read_as_declared_the_first_time_and_ever_after(
     fields: tuple[object, ...], chance: Random, payload: bytes, behind: bytes
@@ -69,7 +69,7 @@ def test_a_transfer_is_read_as_declared_the_first_time_and_ever_after(
     assert transfer_read(data, 6, end) == expected
 
 
-@examples(400)
+@examples(200)
 @given(disposition_fields, choices(), NEIGHBOURS)
 def test_a_disposition_is_read_as_declared_the_first_time_and_ever_after(
     fields: tuple[object, ...], chance: Random, behind: bytes
@@ -84,7 +84,7 @@ def test_a_disposition_is_read_as_declared_the_first_time_and_ever_after(
     assert disposition_read(data, 6, end) == expected
 
 
-@examples(200)
+@examples(100)
 @given(transfer_fields, transfer_fields, choices(), st.binary(max_size=20))
 def test_a_transfer_with_the_tail_of_another_keeps_its_own_ids_and_tag(
     one: tuple[object, ...], other: tuple[object, ...], chance: Random, payload: bytes
@@ -98,7 +98,7 @@ def test_a_transfer_with_the_tail_of_another_keeps_its_own_ids_and_tag(
         assert transfer_read(data, 0, len(data)) == transfer_as_declared(data, 0, len(data))
 
 
-@examples(200)
+@examples(100)
 @given(disposition_fields, disposition_fields, choices())
 def test_a_disposition_with_the_tail_of_another_keeps_its_own_range(
     one: tuple[object, ...], other: tuple[object, ...], chance: Random
@@ -123,7 +123,7 @@ def damaged(encoding: bytes, data: st.DataObject) -> bytes:
     return bytes(bytes_of_it)
 
 
-@examples(300)
+@examples(150)
 @given(transfer_fields, choices(), NEIGHBOURS, st.data())
 def test_a_damaged_transfer_is_refused_or_read_as_declared_whatever_was_read_before(
     fields: tuple[object, ...], chance: Random, behind: bytes, data: st.DataObject
@@ -142,7 +142,7 @@ def test_a_damaged_transfer_is_refused_or_read_as_declared_whatever_was_read_bef
         assert transfer_read(received, 0, len(frame)) == expected
 
 
-@examples(300)
+@examples(150)
 @given(disposition_fields, choices(), NEIGHBOURS, st.data())
 def test_a_damaged_disposition_is_refused_or_read_as_declared_whatever_was_read_before(
     fields: tuple[object, ...], chance: Random, behind: bytes, data: st.DataObject

@@ -32,7 +32,7 @@ def opened(data: bytes, channel: int) -> tuple[Composite, bytes]:
     return performative, data[end:]
 
 
-@examples(300)
+@examples(150)
 @given(
     channel=channels,
     handle=uints,
@@ -96,7 +96,7 @@ def test_one_writer_writes_each_transfer_as_if_it_were_the_first(
         assert written == fresh
 
 
-@examples(200)
+@examples(100)
 @given(
     channel=channels,
     role=st.booleans(),

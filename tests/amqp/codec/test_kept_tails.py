@@ -117,6 +117,24 @@ def test_a_disposition_does_not_take_its_range_from_the_next_frame() -> None:
         disposition_read(cut + next_frame, 0, len(cut))
 
 
+def test_a_transfer_does_not_reach_into_the_next_frame_for_a_tail_that_is_known() -> None:
+    whole = transfer(1, 0)
+    transfer_read(whole, 0, len(whole))
+    for end in range(7, len(whole)):
+        with pytest.raises(DecodeError):
+            transfer_read(whole + b"\x40" * 20, 0, end)
+
+
+@pytest.mark.parametrize("role", ["5602", "56ff", "40", "43"])
+def test_a_known_tail_does_not_excuse_a_role_that_is_none(role: str) -> None:
+    whole = bytes.fromhex("005315 c00703 5601 5201 5202")
+    assert disposition_read(whole, 0, len(whole))[:3] == (True, 1, 2)
+    size = 5 + len(role) // 2
+    wrong = bytes.fromhex(f"005315 c0{size:02x}03 {role} 5201 5202")
+    with pytest.raises(DecodeError):
+        disposition_read(wrong, 0, len(wrong))
+
+
 def test_a_transfer_does_not_take_its_tag_from_its_payload_or_the_next_frame() -> None:
     whole = bytes.fromhex("005314 c00803 43 43 a003746167")
     assert transfer_read(whole, 0, len(whole))[2] == b"tag"

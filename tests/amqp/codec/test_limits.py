@@ -142,6 +142,17 @@ def test_elements_that_have_no_bytes_count(name: str) -> None:
     assert refused(bytes.fromhex(BOMBS[name]))
 
 
+@pytest.mark.parametrize(("kind", "element"), [(type(None), None), (list, [])])
+def test_elements_of_arrays_that_have_no_bytes_have_a_limit_of_their_own(kind: type, element: object) -> None:
+    code = "40" if element is None else "45"
+    assert not refused(bytes.fromhex(f"f0 00000005 00000100 {code}"))
+    assert refused(bytes.fromhex(f"f0 00000005 00000101 {code}"))
+    assert not refused(bytes.fromhex(f"c0 09 02 e0 02 80 {code} e0 02 80 {code}"))
+    assert refused(bytes.fromhex(f"c0 09 02 e0 02 80 {code} e0 02 81 {code}"))
+    assert not refused(encode([element] * 1_000))
+    assert decode(bytes.fromhex(f"e0 02 ff {code}"))[0] == Array(kind, [element] * 255)
+
+
 def test_the_number_of_elements_is_counted_anew_for_each_value() -> None:
     data = encode([None] * 10) * 3
     at = 0

@@ -136,13 +136,13 @@ def check(data: bytes) -> None:
     assert exact(decode(encode(value))[0]) == exact(value)
 
 
-@examples(500)
+@examples(300)
 @given(st.sampled_from(sorted(KNOWN)), st.binary(max_size=100))
 def test_random_bytes_behind_any_constructor_are_a_value_or_refused(code: int, rest: bytes) -> None:
     check(bytes((code,)) + rest)
 
 
-@examples(300)
+@examples(150)
 @given(values, choices(), st.data())
 def test_a_value_with_a_few_bytes_changed_is_another_value_or_refused(
     value: object, chance: Random, data: st.DataObject
