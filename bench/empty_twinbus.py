@@ -22,8 +22,6 @@ from twinbus.amqp.sender import Sender
 from twinbus.amqp.settings import Limits, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from twinbus.amqp.aio import Peer
     from twinbus.amqp.events import Event
 
@@ -39,24 +37,23 @@ class Empty:
         """For one connection."""
         self.peer = peer
 
-    def on_events(self, events: Sequence[Event]) -> None:
+    def on_event(self, event: Event) -> None:
         """Accept what comes, hand out what is asked for."""
-        for event in events:
-            if isinstance(event, DeliveriesReceived):
-                waiting.extend([delivery.payload for delivery in event.deliveries])
+        if isinstance(event, DeliveriesReceived):
+            waiting.extend([delivery.payload for delivery in event.deliveries])
+            event.link.settle(event.deliveries, ACCEPTED)
+        elif isinstance(event, CreditGranted):
+            self.pump(event.link)
+        elif isinstance(event, SendsUpdated):
+            if not event.settled:
                 event.link.settle(event.deliveries, ACCEPTED)
-            elif isinstance(event, CreditGranted):
-                self.pump(event.link)
-            elif isinstance(event, SendsUpdated):
-                if not event.settled:
-                    event.link.settle(event.deliveries, ACCEPTED)
-                self.pump(event.link)
-            elif isinstance(event, AttachRequested):
-                event.link.accept()
-                if isinstance(event.link, Receiver):
-                    event.link.keep_credit(WINDOW)
-            elif isinstance(event, SaslInitReceived):
-                self.peer.connection.send_sasl_outcome()
+            self.pump(event.link)
+        elif isinstance(event, AttachRequested):
+            event.link.accept()
+            if isinstance(event.link, Receiver):
+                event.link.keep_credit(WINDOW)
+        elif isinstance(event, SaslInitReceived):
+            self.peer.connection.send_sasl_outcome()
 
     def on_writable(self) -> None:
         """Go on handing out."""

@@ -43,7 +43,7 @@ from twinbus.amqp.terminus import Source, Target
 from twinbus.amqp.types import Int
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from twinbus.amqp.aio import Peer
     from twinbus.amqp.delivery import IncomingDelivery
@@ -151,21 +151,20 @@ class OurServer:
     def on_writable(self) -> None:
         """Small conversations never fill a socket."""
 
-    def on_events(self, events: Sequence[Event]) -> None:
-        for event in events:
-            if isinstance(event, SaslInitReceived):
-                self.connection.send_sasl_outcome()
-            elif isinstance(event, AttachRequested):
-                self.let_in(event)
-            elif isinstance(event, DeliveriesReceived):
-                for delivery in event.deliveries:
-                    self.take(event.link, delivery)
-            elif isinstance(event, CreditGranted):
-                self.pump(event.link)
-            elif isinstance(event, SendsUpdated) and not event.settled:
-                assert isinstance(event.state, Composite)
-                is_rejected = isinstance(event.state, Rejected)  # the SDK wants it back without its error
-                event.link.settle(event.deliveries, Rejected() if is_rejected else event.state)
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, SaslInitReceived):
+            self.connection.send_sasl_outcome()
+        elif isinstance(event, AttachRequested):
+            self.let_in(event)
+        elif isinstance(event, DeliveriesReceived):
+            for delivery in event.deliveries:
+                self.take(event.link, delivery)
+        elif isinstance(event, CreditGranted):
+            self.pump(event.link)
+        elif isinstance(event, SendsUpdated) and not event.settled:
+            assert isinstance(event.state, Composite)
+            is_rejected = isinstance(event.state, Rejected)  # the SDK wants it back without its error
+            event.link.settle(event.deliveries, Rejected() if is_rejected else event.state)
 
     def let_in(self, event: AttachRequested) -> None:
         link, attach = event.link, event.attach

@@ -62,10 +62,9 @@ class Program:
         self.peer = peer
         return self
 
-    def on_events(self, events: Sequence[Event]) -> None:
-        for event in events:
-            self.events.append(event)
-            self.react(event)
+    def on_event(self, event: Event) -> None:
+        self.events.append(event)
+        self.react(event)
         self._changed.set()
 
     def on_writable(self) -> None:
@@ -230,7 +229,7 @@ async def connected(
         program.peer.close()
         await program.first(ConnectionClosed)
     finally:
-        program.peer.abort()
+        program.peer.transport.abort()
         await program.gone()
 
 

@@ -134,7 +134,7 @@ async def test_a_proton_client_hears_that_our_server_dropped_the_socket() -> Non
         program = await server.accepted()
         assert isinstance(program, Echo)
         await program.until(lambda: program.senders and program.senders["q"].credit)
-        program.peer.abort()
+        program.peer.transport.abort()
         await ended
         await program.first(ConnectionClosed)
     assert client.was_disconnected

@@ -24,7 +24,7 @@ from twinbus.amqp.terminus import Source, Target
 from twinbus.amqp.types import Int
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator
 
     from twinbus.amqp.aio import Peer
     from twinbus.amqp.events import Event
@@ -50,17 +50,16 @@ class Recording:
     def on_writable(self) -> None:
         pass
 
-    def on_events(self, events: Sequence[Event]) -> None:
-        for event in events:
-            self.events.append(event)
-            if isinstance(event, SaslInitReceived):
-                self.peer.connection.send_sasl_outcome()
-            elif isinstance(event, AttachRequested):
-                event.link.accept()
-                if isinstance(event.link, Receiver):
-                    event.link.keep_credit(100)
-            elif isinstance(event, DeliveriesReceived):
-                self.take_in(event)
+    def on_event(self, event: Event) -> None:
+        self.events.append(event)
+        if isinstance(event, SaslInitReceived):
+            self.peer.connection.send_sasl_outcome()
+        elif isinstance(event, AttachRequested):
+            event.link.accept()
+            if isinstance(event.link, Receiver):
+                event.link.keep_credit(100)
+        elif isinstance(event, DeliveriesReceived):
+            self.take_in(event)
 
     def take_in(self, event: DeliveriesReceived) -> None:
         assert event.link.remote_attach is not None

@@ -4,7 +4,7 @@
     handler = await connect(Handler, make_connection, host="localhost", port=5672)
 
 A `Handler` is the program: it gets the events of one connection and answers by the engine's methods; what they queue
-goes out in one write when the handler returns, and what is queued at another time (after a commit, from a timer) at the
+for one read goes out in one write, and what is queued at another time (after a commit, from a timer) at the
 end of that turn of the loop.
 
 Owns: sockets, timers and back-pressure. Knows nothing of the protocol: that is `connection`'s, which never sees a
@@ -18,11 +18,12 @@ import logging
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 from twinbus.amqp.errors import CONNECTION_FORCED, INTERNAL_ERROR, LocalError
+from twinbus.amqp.events import ConnectionClosed, LinkDetached, SessionEnded
 from twinbus.amqp.performatives import Error
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from twinbus.amqp.connection import Connection
     from twinbus.amqp.events import Event
@@ -34,6 +35,7 @@ WRITE_HIGH_WATER: Final = 1_048_576
 UNANSWERED_HIGH_WATER: Final = 33_554_432
 """Bytes of messages the handler has not answered yet, above which a server stops reading from that peer."""
 TLS_HANDSHAKE_TIMEOUT_S: Final = 20.0
+_ENDS: Final = (LinkDetached, SessionEnded, ConnectionClosed)
 LAST_WORDS_S: Final = 10.0
 """How long a peer may take to read what was sent to it last."""
 
@@ -41,8 +43,11 @@ LAST_WORDS_S: Final = 10.0
 class Handler(Protocol):
     """A program's side of one connection."""
 
-    def on_events(self, events: Sequence[Event]) -> None:
-        """Take what the peer did. The last event of all is ConnectionClosed, in every case."""
+    def on_event(self, event: Event) -> None:
+        """Take what the peer did. The last event of all is ConnectionClosed, in every case.
+
+        Who raises loses the connection, and then hears only of ends: LinkDetached, SessionEnded, ConnectionClosed.
+        """
 
     def on_writable(self) -> None:
         """The socket takes data again after `peer.is_writable` was False."""
@@ -55,45 +60,40 @@ class Peer(asyncio.Protocol):
     """One socket with the connection that runs over it."""
 
     def __init__(
-        self,
-        make_handler: Callable[[Peer], Handler],
-        connection: Connection,
-        listener: Listener | None = None,
+        self, make_handler: Callable[[Peer], Handler], connection: Connection, listener: Listener | None = None
     ) -> None:
         """`listener` is the one it came through. The handler is made when the socket (and TLS) is there."""
         self.connection = connection
         self.is_writable = True
         """False while the socket is full: a handler that sends messages waits for `on_writable`."""
+        self.transport: asyncio.Transport
+        """The socket, for its addresses and certificates. There when the handler is made."""
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the socket is gone."""
-        self._handler: Handler
+        self.handler: Handler | None = None
         self._make_handler = make_handler
         self._listener = listener
-        self._in_handshake = True
         self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._flush_is_due = False
         self._reading_is_paused = False
-
-    @property
-    def transport(self) -> asyncio.Transport:
-        """The socket's transport, for its addresses and certificates."""
-        if self._transport is None:
-            raise LocalError("not connected yet")
-        return self._transport
+        self._has_failed = False
+        self._pace: object = None
 
     # --- asyncio calls these ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Speak first if the engine has something to say (a client has)."""
-        self._transport = cast("asyncio.Transport", transport)  # a socket has no other; uvloop's is no subclass of it
-        self._handler = self._make_handler(self)
+        self.transport = cast("asyncio.Transport", transport)  # a socket has no other; uvloop's is no subclass of it
+        try:
+            self.handler = self._make_handler(self)
+        except Exception:
+            self.transport.abort()
+            raise
         if self._listener is not None and not self._listener.admit(self):
-            self._transport.abort()
+            self.transport.abort()
             return
-        self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
-        self._restart_timer()
+        self.transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         self.connection.on_output = self.flush_soon
         self.flush()
 
@@ -102,9 +102,6 @@ class Peer(asyncio.Protocol):
         self._flush_is_due = True  # at the end of this, so nobody needs to ask for it
         self._handle(self.connection.receive_data(data, now=self._loop.time()))
         self._flush_due()
-        if self._in_handshake and self.connection.remote_open is not None:
-            self._in_handshake = False
-            self._restart_timer()  # a first heartbeat may be due before the next look at the handshake
 
     def pause_writing(self) -> None:
         """The socket is full. A server reads no more either, so that what it owes its peer stays bounded."""
@@ -115,7 +112,8 @@ class Peer(asyncio.Protocol):
         """The socket takes data again."""
         self.is_writable = True
         self._balance_reading()
-        self._guard(self._handler.on_writable)
+        if self.handler is not None:
+            self._guard(self.handler.on_writable)
         self.flush_soon()
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -124,8 +122,7 @@ class Peer(asyncio.Protocol):
             self._timer.cancel()
         self.is_writable = False
         self._handle(self.connection.receive_eof())
-        if not self.lost.done():
-            self.lost.set_result(None)
+        self.lost.set_result(None)
         if self._listener is not None:
             self._listener.peers.discard(self)
 
@@ -133,8 +130,8 @@ class Peer(asyncio.Protocol):
 
     def flush(self) -> None:
         """Send what is queued now."""
-        transport, connection = self._transport, self.connection
-        if transport is None or transport.is_closing():
+        transport, connection = self.transport, self.connection
+        if transport.is_closing():
             return
         while connection.has_held_input:  # the handler has answered what reading on waited for
             self._handle(connection.receive_data(b"", now=self._loop.time()))
@@ -146,6 +143,7 @@ class Peer(asyncio.Protocol):
             self._loop.call_later(LAST_WORDS_S, transport.abort)
         else:
             self._balance_reading()
+            self._keep_pace()
 
     def flush_soon(self) -> None:
         """Send what is queued at the end of this turn of the loop: many answers, one write. The engine asks for it."""
@@ -159,21 +157,17 @@ class Peer(asyncio.Protocol):
             try:
                 self.connection.close(error)
             except LocalError:  # before open there is nothing to close, after close nothing more
-                if self._transport is not None and not self.connection.is_closing:
-                    self._transport.abort()
+                if not self.connection.is_closing:
+                    self.transport.abort()
                 return
             self.flush()
-
-    def abort(self) -> None:
-        """Drop the socket at once."""
-        if self._transport is not None:
-            self._transport.abort()
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _handle(self, events: list[Event]) -> None:
-        if events:
-            self._guard(self._handler.on_events, events)
+        for event in events:
+            if self.handler is not None and (not self._has_failed or isinstance(event, _ENDS)):
+                self._guard(self.handler.on_event, event)
 
     def _guard(self, call: Callable[..., None], *arguments: object) -> None:
         """A fault of the handler's costs its own connection, and nobody else's."""
@@ -181,6 +175,7 @@ class Peer(asyncio.Protocol):
             call(*arguments)
         except Exception:
             log.exception("the handler of %r failed: the connection is closed", self.connection)
+            self._has_failed = True
             self.close(Error(condition=INTERNAL_ERROR, description="internal error"))
 
     def _flush_due(self) -> None:
@@ -192,23 +187,27 @@ class Peer(asyncio.Protocol):
         if self.is_writable and self._reading_is_paused:
             self.connection.excuse_silence(now=now)  # we do not listen: its silence is our doing
         self._handle(self.connection.tick(now))
+        self._pace = None
         self.flush()
-        self._restart_timer()
 
-    def _restart_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(self.connection.tick_interval_s, self._tick)
+    def _keep_pace(self) -> None:
+        """Set the timer, anew when the connection was opened or closed: what is due next is due at another time."""
+        pace = (self.connection.local_state, self.connection.remote_state)
+        if pace != self._pace:
+            self._pace = pace
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_later(self.connection.tick_interval_s, self._tick)
 
     def _balance_reading(self) -> None:
         # Only a server pauses: if both ends did, each could wait for the other to read.
-        if self.connection.is_client or self._transport is None or self._transport.is_closing():
+        if self.connection.is_client or self.transport.is_closing():
             return
         pause = not self.is_writable or self.connection.unanswered_bytes > UNANSWERED_HIGH_WATER
         if pause and not self._reading_is_paused:
-            self._transport.pause_reading()
+            self.transport.pause_reading()
         elif self._reading_is_paused and not pause:
-            self._transport.resume_reading()
+            self.transport.resume_reading()
         self._reading_is_paused = pause
 
 
@@ -219,30 +218,30 @@ class Listener:
         """Made by `listen`."""
         self.peers: set[Peer] = set()
         self.max_connections = max_connections
-        self._server: asyncio.Server | None = None
+        self.is_closed = False
+        self._server: asyncio.Server
 
     @property
     def port(self) -> int:
         """The port it listens on."""
-        assert self._server is not None  # listen() has set it
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
+        return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self, *, grace_s: float = 5.0) -> None:
         """Accept no more, close every connection in good order, and drop those that do not answer in time."""
-        assert self._server is not None  # listen() has set it
+        self.is_closed = True
         self._server.close()
-        leaving = list(self.peers)
-        for peer in leaving:
-            peer.close(Error(condition=CONNECTION_FORCED, description="the server is stopping"))
-        if leaving:
-            await asyncio.wait([peer.lost for peer in leaving], timeout=grace_s)
         for peer in list(self.peers):
-            peer.abort()
+            peer.close(Error(condition=CONNECTION_FORCED, description="the server is stopping"))
+        if self.peers:
+            await asyncio.wait([peer.lost for peer in self.peers], timeout=grace_s)
+        for peer in list(self.peers):
+            peer.transport.abort()
         await self._server.wait_closed()
 
     def admit(self, peer: Peer) -> bool:
         """Count a peer in. Not before its socket (and TLS) is there: one that never comes so far is never lost."""
+        if self.is_closed:  # while it was in its TLS handshake
+            return False
         if len(self.peers) >= self.max_connections:
             log.warning("%d connections, the limit: one more was refused", self.max_connections)
             return False
@@ -260,8 +259,7 @@ async def listen(
     max_connections: int = 10_000,
 ) -> Listener:
     """Serve: each accepted socket gets a connection made for it, given the time, and a handler."""
-    listener = Listener(max_connections)
-    loop = asyncio.get_running_loop()
+    listener, loop = Listener(max_connections), asyncio.get_running_loop()
     listener._server = await loop.create_server(  # noqa: SLF001  # two halves of one thing
         lambda: Peer(make_handler, make_connection(loop.time()), listener),
         host,
@@ -280,16 +278,22 @@ async def connect(
     host: str,
     port: int,
     tls: ssl.SSLContext | None = None,
+    tls_name: str | None = None,
     timeout_s: float = 20.0,
 ) -> HandlerT:
-    """Connect: the handler of a socket (and TLS) that is there. ConnectionOpened will tell it when AMQP is, too."""
+    """Connect: the handler of a socket (and TLS) that is there. ConnectionOpened will tell it when AMQP is, too.
+
+    `tls_name` is the name that the certificate must have, where that is not `host`.
+    """
     loop = asyncio.get_running_loop()
-    made: list[HandlerT] = []
-
-    def make(peer: Peer) -> HandlerT:
-        made.append(make_handler(peer))
-        return made[0]
-
     async with asyncio.timeout(timeout_s):
-        await loop.create_connection(lambda: Peer(make, make_connection(loop.time())), host, port, ssl=tls)
-    return made[0]
+        _, peer = await loop.create_connection(
+            lambda: Peer(make_handler, make_connection(loop.time())),
+            host,
+            port,
+            ssl=tls,
+            server_hostname=tls_name,
+        )
+    if peer.handler is None:
+        raise LocalError("the handler could not be made")
+    return cast("HandlerT", peer.handler)

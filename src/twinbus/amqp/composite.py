@@ -58,6 +58,16 @@ def _read_fields(value: object) -> object:
     return value
 
 
+def _read_annotations(value: object) -> object:
+    if not isinstance(value, dict) or not all(isinstance(key, str | ULong) for key in value):
+        raise TypeError
+    return value
+
+
+def _write_annotations(out: bytearray, value: dict[object, object]) -> None:
+    encode.write(out, {Symbol(key) if isinstance(key, str) else key: item for key, item in value.items()})
+
+
 def _read_symbols(value: object) -> tuple[str, ...]:
     if type(value) is Symbol:
         return (value,)
@@ -95,6 +105,7 @@ SYMBOLS: Final = Kind("symbol, one or more", _read_symbols, encode.write_symbols
 BINARY: Final = Kind("binary", _exactly(bytes), encode.write_binary)
 MAP: Final = Kind("map", _read_map, encode.write)
 FIELDS: Final = Kind("map with symbolic keys", _read_fields, _write_fields)
+ANNOTATIONS: Final = Kind("map with keys that are symbols or ulongs", _read_annotations, _write_annotations)
 MESSAGE_ID: Final = Kind("message-id", _read_message_id, encode.write)
 ANY: Final = Kind("any value", _read_composite, _write_any)
 

@@ -22,7 +22,6 @@ from twinbus.amqp.errors import (
     ILLEGAL_STATE,
     INVALID_FIELD,
     RESOURCE_LIMIT_EXCEEDED,
-    AmqpError,
     DecodeError,
     FrameTooLarge,
     LocalError,
@@ -118,6 +117,15 @@ class Connection:
         self.reopened_sessions: dict[int, Session] = {}
         """Those whose peer has reopened its own. Told once for a read: a peer may do it with every other frame."""
         self._prelude = Prelude(self, sasl)
+        self._open = Open(
+            container_id=settings.container_id,
+            hostname=settings.hostname,
+            max_frame_size=self.limits.max_frame_size,
+            channel_max=self.limits.max_sessions - 1,
+            idle_time_out=settings.idle_timeout_ms or None,
+            properties=settings.properties,
+        )
+        self._open.encode()  # settings that have no encoding are refused here, not in the middle of a conversation
         self._held: list[bytes] = []
         self._held_size = 0
         self._needed = 0
@@ -165,6 +173,8 @@ class Connection:
         if self.is_finished:
             return events
         self._last_received = now
+        if type(data) is not bytes:
+            data = bytes(data)
         if self._held:
             self._held.append(data)
             self._held_size += len(data)
@@ -178,8 +188,8 @@ class Connection:
             self._fail(violation, events)
         except (IndexError, struct.error):
             self._fail(DecodeError("a frame whose contents run past its end"), events)
-        except AmqpError as error:  # an answer of ours that does not fit the peer's frames
-            self._fail(Violation(FRAME_SIZE_TOO_SMALL, str(error)[:_MAX_DESCRIPTION]), events)
+        except FrameTooLarge as error:  # an answer of ours
+            self._fail(Violation(FRAME_SIZE_TOO_SMALL, str(error)), events)
         else:
             self._tell_reopened(events)
             self._hold(data[at:], events)
@@ -331,8 +341,6 @@ class Connection:
         events.append(ConnectionOpened(open=performative))
 
     def _receive_close(self, performative: Close, events: list[Event]) -> None:
-        if self.local_state is ConnectionState.HEADER_EXCHANGED:
-            self.send_open()
         if self.local_state is ConnectionState.OPEN:
             self.send(Step.CLOSE, 0, Close())
         self.is_finished = True
@@ -393,6 +401,12 @@ class Connection:
             self.on_output()
         self._output += chunks
 
+    @property
+    def queued_bytes(self) -> int:
+        """What waits to be sent: output not yet taken, and messages that wait for a window."""
+        waiting = sum(session.outbox.waiting_bytes for session in self.sessions.values())
+        return sum(map(len, self._output)) + waiting
+
     def send(self, step: Step, channel: int, performative: Composite) -> None:
         """Queue a frame."""
         following = CONNECTION_TRANSITIONS.get((self.local_state, step))
@@ -425,19 +439,7 @@ class Connection:
 
     def send_open(self) -> None:
         """Send our open."""
-        settings = self.settings
-        self.send(
-            Step.OPEN,
-            0,
-            Open(
-                container_id=settings.container_id,
-                hostname=settings.hostname,
-                max_frame_size=self.limits.max_frame_size,
-                channel_max=self.limits.max_sessions - 1,
-                idle_time_out=settings.idle_timeout_ms or None,
-                properties=settings.properties,
-            ),
-        )
+        self.send(Step.OPEN, 0, self._open)
 
     def send_sasl_outcome(self, code: int = SaslCode.OK) -> None:
         """Say whether the client's credentials are good; if not, the connection is finished."""
@@ -454,7 +456,11 @@ class Connection:
     def begin_session(self) -> Session:
         """Begin a session. SessionBegun tells when the peer has, too; links may be attached before."""
         session = self._make_session()
-        session.begin()
+        try:
+            session.begin()
+        except LocalError:
+            del self.sessions[session.channel]
+            raise
         return session
 
     def _make_session(self) -> Session:

@@ -6,17 +6,20 @@ and `session` fill and settle them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from twinbus.amqp.receiver import Receiver
     from twinbus.amqp.sender import Sender
 
+OVERHEAD_BYTES: Final = 256
+"""What keeping a message costs beside its payload, about."""
+
 
 class IncomingDelivery:
     """A message that has arrived in full."""
 
-    __slots__ = ("answered", "delivery_id", "link", "message_format", "payload", "settled", "state", "tag")
+    __slots__ = ("answered", "delivery_id", "link", "message_format", "payload", "settled", "state", "tag", "weight")
 
     def __init__(
         self,
@@ -39,8 +42,10 @@ class IncomingDelivery:
         """Nothing more can be said of it: the sender settled it, or we have."""
         self.state = state
         """What the sender last said of it: a transactional state, or nothing."""
-        self.answered = settled
-        """We have said what became of it, or need not."""
+        self.answered = False
+        """The program has said what became of it. For one that came settled it says so, too, though nothing is sent."""
+        self.weight = len(payload) + OVERHEAD_BYTES
+        """What it counts for in `connection.unanswered_bytes`."""
 
     def __repr__(self) -> str:
         return f"<IncomingDelivery {self.delivery_id} tag {self.tag.hex()}, {len(self.payload)} bytes>"
@@ -51,12 +56,14 @@ class OutgoingDelivery:
 
     __slots__ = ("delivery_id", "link", "settled", "state", "tag")
 
-    def __init__(self, link: Sender, delivery_id: int, tag: bytes, settled: bool) -> None:
+    def __init__(self, link: Sender, tag: bytes, settled: bool) -> None:
         """Made by the engine."""
         self.link = link
-        self.delivery_id = delivery_id
+        self.delivery_id: int | None = None
+        """Given when it begins to leave; none while it waits for the session's window."""
         self.tag = tag
         self.settled = settled
+        """Nothing more will be said of it. A message that was lost with its link never gets settled."""
         self.state: object = None
         """What the receiver last said of it."""
 

@@ -114,6 +114,8 @@ class LinkDetached(Event):
     link: Link
     closed: bool
     error: Error | None
+    lost: list[OutgoingDelivery]
+    """Messages we sent on it of which nobody will say any more what became: the peer may have them, or not."""
 
 
 @dataclass(slots=True, kw_only=True)

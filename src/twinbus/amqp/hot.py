@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from twinbus.amqp.decode import open_list, skip
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.frames import HEADER_SIZE, read_performative
+from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Accepted, Released
 from twinbus.amqp.performatives import Disposition, Transfer
 
 if TYPE_CHECKING:
@@ -127,12 +128,12 @@ def _read_declared_transfer(
         settled=bool(found.settled),
         more=found.more,
         rcv_settle_mode=found.rcv_settle_mode,
-        state=found.state,
+        state=_shared(found.state),
         resume=found.resume,
         aborted=found.aborted,
         is_whole=not found.more and not found.aborted,
     )
-    if found.delivery_tag is not None:
+    if found.delivery_tag is not None and _can_be_shared(tail.state):
         _keep_transfer_tail(data[at:payload], tail)
     return found.handle, found.delivery_id, found.delivery_tag, tail, payload
 
@@ -145,6 +146,18 @@ def _keep_transfer_tail(body: bytes, tail: TransferTail) -> None:
     for _ in range(3):
         at = skip(body, at)
     _keep(_transfer_tails, body[at:], (count, tail))
+
+
+def _shared(state: object) -> object:
+    """A state that has nothing in it is one and the same object, for everyone."""
+    if isinstance(state, Accepted):
+        return ACCEPTED
+    return RELEASED if isinstance(state, Released) else state
+
+
+def _can_be_shared(state: object) -> bool:
+    """A program may change a state that has fields; that must not be seen on another connection."""
+    return state is None or state is ACCEPTED or state is RELEASED
 
 
 def _keep(tails: dict[bytes, tuple[int, T]], key: bytes, kept: tuple[int, T]) -> None:
@@ -203,8 +216,9 @@ def _read_declared_disposition(
     found, stopped = read_performative(data, at, end, limits)
     if not isinstance(found, Disposition) or stopped != end:
         raise DecodeError("a disposition frame that holds something else")
-    tail = DispositionTail(found.settled, found.state)
-    _keep_disposition_tail(data[at:end], tail)
+    tail = DispositionTail(found.settled, _shared(found.state))
+    if _can_be_shared(tail.state):
+        _keep_disposition_tail(data[at:end], tail)
     return found.role, found.first, found.first if found.last is None else found.last, tail
 
 

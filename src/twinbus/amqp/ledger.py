@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from twinbus.amqp.errors import INVALID_FIELD, RESOURCE_LIMIT_EXCEEDED, FrameTooLarge, SessionViolation
 from twinbus.amqp.events import ReceiptsUpdated, SendsUpdated
 from twinbus.amqp.hot import disposition_frame, read_disposition
-from twinbus.amqp.link import SERIAL_MASK, Link
+from twinbus.amqp.link import SERIAL_MASK
 from twinbus.amqp.outcomes import ACCEPTED
-from twinbus.amqp.states import Role, SessionState
+from twinbus.amqp.states import Role
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from twinbus.amqp.delivery import IncomingDelivery, OutgoingDelivery
     from twinbus.amqp.events import Event
     from twinbus.amqp.hot import DispositionTail
+    from twinbus.amqp.link import Link
     from twinbus.amqp.session import Session
 
     DeliveryT = TypeVar("DeliveryT", IncomingDelivery, OutgoingDelivery)
@@ -65,55 +66,45 @@ class Ledger:
         self._patience += _PATIENCE
         return delivery_id
 
-    def add_outgoing(self, delivery: OutgoingDelivery) -> None:
+    def add_outgoing(self, delivery_id: int, delivery: OutgoingDelivery) -> None:
         """Remember a message we send until it is settled."""
-        self.outgoing[delivery.delivery_id] = delivery
-        delivery.link.unsettled_count += 1
+        self.outgoing[delivery_id] = delivery
+        delivery.link.unsettled_ids.add(delivery_id)
 
     def drop_outgoing(self, delivery: OutgoingDelivery) -> None:
         """Forget a message that was taken back."""
-        if self.outgoing.pop(delivery.delivery_id, None) is not None:
-            delivery.link.unsettled_count -= 1
+        if delivery.delivery_id is not None and self.outgoing.pop(delivery.delivery_id, None) is not None:
+            delivery.link.unsettled_ids.discard(delivery.delivery_id)
         delivery.settled = True
 
     def add_incoming(self, delivery: IncomingDelivery) -> None:
-        """Remember a message that came until it is settled."""
-        incoming = self.incoming
-        if delivery.delivery_id in incoming:
-            raise SessionViolation(INVALID_FIELD, f"delivery id {delivery.delivery_id} is in use")
-        if len(incoming) >= self._limit:
-            raise SessionViolation(RESOURCE_LIMIT_EXCEEDED, f"more than {self._limit} unsettled messages")
-        incoming[delivery.delivery_id] = delivery
-        self._patience += _PATIENCE
+        """Remember a message that came until it is settled, and that the program has not said anything of it."""
         link = delivery.link
-        link.unsettled_count += 1
+        if not delivery.settled:
+            incoming = self.incoming
+            if delivery.delivery_id in incoming:
+                raise SessionViolation(INVALID_FIELD, f"delivery id {delivery.delivery_id} is in use")
+            if len(incoming) >= self._limit:
+                raise SessionViolation(RESOURCE_LIMIT_EXCEEDED, f"more than {self._limit} unsettled messages")
+            incoming[delivery.delivery_id] = delivery
+            link.unsettled_ids.add(delivery.delivery_id)
+            self._patience += _PATIENCE
         link.unanswered_count += 1
-        self._connection.unanswered_bytes += len(delivery.payload)
+        link.unanswered_bytes += delivery.weight
+        self._connection.unanswered_bytes += delivery.weight
 
-    def forget(self, link: Link) -> None:
-        """Drop all deliveries of a link that goes away."""
-        if not link.unsettled_count:
-            return
-        for incoming in [one for one in self.incoming.values() if one.link is link]:
-            del self.incoming[incoming.delivery_id]
-            incoming.settled = True
-            self._count_answer(incoming)
-        for outgoing in [one for one in self.outgoing.values() if one.link is link]:
-            del self.outgoing[outgoing.delivery_id]
-            outgoing.settled = True
-        link.unsettled_count = 0
-
-    def forget_all(self) -> None:
-        """Drop all deliveries of a session that goes away; link by link would take the square of the time."""
-        for incoming in self.incoming.values():
-            incoming.settled = True
-            incoming.link.unsettled_count = 0
-            self._count_answer(incoming)
-        for outgoing in self.outgoing.values():
-            outgoing.settled = True
-            outgoing.link.unsettled_count = 0
-        self.incoming.clear()
-        self.outgoing.clear()
+    def forget(self, link: Link) -> list[OutgoingDelivery]:
+        """Drop all deliveries of a link that goes away: those we sent and will hear nothing more of."""
+        lost: list[OutgoingDelivery] = []
+        if link.role is Role.SENDER:
+            lost = [self.outgoing.pop(delivery_id) for delivery_id in sorted(link.unsettled_ids)]
+        else:
+            for delivery_id in link.unsettled_ids:
+                self.incoming.pop(delivery_id).settled = True
+            self._connection.unanswered_bytes -= link.unanswered_bytes
+            link.unanswered_count = link.unanswered_bytes = 0
+        link.unsettled_ids.clear()
+        return lost
 
     # --- our word -----------------------------------------------------------------------------------------------------
 
@@ -126,8 +117,6 @@ class Ledger:
         settled: bool,
     ) -> None:
         """Send what became of deliveries, neighbours in one frame. Passes over those that are settled already."""
-        if self._session.local_state is not SessionState.MAPPED:
-            return
         encoded = _ENCODED_ACCEPTED if state is ACCEPTED else self._encode_state(state)
         receiving = role is Role.RECEIVER
         unsettled: dict[int, IncomingDelivery] | dict[int, OutgoingDelivery]
@@ -135,14 +124,14 @@ class Ledger:
         first = last = -1
         for delivery in deliveries:
             delivery_id = delivery.delivery_id
-            if unsettled.get(delivery_id) is not delivery:
+            if receiving:
+                self._count_answer(delivery)  # type: ignore[arg-type]  # receiving: these are incoming ones
+            if delivery_id is None or unsettled.get(delivery_id) is not delivery:
                 continue
             if settled:
                 del unsettled[delivery_id]
                 delivery.settled = True
-                delivery.link.unsettled_count -= 1
-            if receiving:
-                self._count_answer(delivery)  # type: ignore[arg-type]  # receiving: these are incoming ones
+                delivery.link.unsettled_ids.discard(delivery_id)
             if delivery_id == last + 1 and first >= 0:
                 last = delivery_id
                 continue
@@ -169,8 +158,11 @@ class Ledger:
     def _count_answer(self, delivery: IncomingDelivery) -> None:
         if not delivery.answered:
             delivery.answered = True
-            delivery.link.unanswered_count -= 1
-            self._connection.unanswered_bytes -= len(delivery.payload)
+            link = delivery.link
+            if link.unanswered_count:  # else the link is over, and all of it was forgotten
+                link.unanswered_count -= 1
+                link.unanswered_bytes -= delivery.weight
+                self._connection.unanswered_bytes -= delivery.weight
 
     # --- the peer's word ----------------------------------------------------------------------------------------------
 
@@ -178,7 +170,10 @@ class Ledger:
         """The peer's word on a range of deliveries: those we sent if it is the receiver, else those we received."""
         role, first, last, tail = read_disposition(data, at, end, self._session.limits)
         if role is Role.RECEIVER:
+            was_full = self.room <= 0
             self._update_sends(self._take(self.outgoing, first, last, settled=tail.settled), tail, events)
+            if was_full and self.room > 0:
+                self._connection.reopened_sessions[self._session.channel] = self._session
         else:
             self._update_receipts(self._take(self.incoming, first, last, settled=tail.settled), tail, events)
 
@@ -216,16 +211,18 @@ class Ledger:
         if count > _HALF:
             raise SessionViolation(INVALID_FIELD, f"a disposition from {first} to {last}, which lies before it")
         if count > len(unsettled):  # a wide range costs what we hold, not what it claims
-            found = [one for one in unsettled.values() if (one.delivery_id - first) & SERIAL_MASK < count]
+            ids = [one for one in unsettled if (one - first) & SERIAL_MASK < count]
         else:
-            ids = (unsettled.get((first + n) & SERIAL_MASK) for n in range(count))
-            found = [one for one in ids if one is not None]
-        self._spend_patience(min(count, len(unsettled)) - (len(found) if settled else 0))
-        if settled:
-            for one in found:
-                del unsettled[one.delivery_id]
-                one.settled = True
-                one.link.unsettled_count -= 1
+            ids = [one & SERIAL_MASK for one in range(first, first + count) if one & SERIAL_MASK in unsettled]
+        self._spend_patience(min(count, len(unsettled)) - (len(ids) if settled else 0))
+        if not settled:
+            return [unsettled[one] for one in ids]
+        found = []
+        for one in ids:
+            delivery = unsettled.pop(one)
+            delivery.settled = True
+            delivery.link.unsettled_ids.discard(one)
+            found.append(delivery)
         return found
 
     def _spend_patience(self, looked_at: int) -> None:

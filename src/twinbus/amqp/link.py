@@ -14,6 +14,7 @@ from twinbus.amqp.states import LINK_TRANSITIONS, LinkState, ReceiverSettleMode,
 
 if TYPE_CHECKING:
     from twinbus.amqp.composite import Composite
+    from twinbus.amqp.delivery import OutgoingDelivery
     from twinbus.amqp.session import Session
 
 SERIAL_MASK: Final = 2**32 - 1
@@ -40,7 +41,16 @@ class Link:
         self.rcv_settle_mode: int = ReceiverSettleMode.FIRST
         self.delivery_count = 0
         self.credit = 0
-        self.unsettled_count = 0
+        self.unsettled_ids: set[int] = set()
+        """Of deliveries of this link that are in the session's ledger."""
+        self.unanswered_count = 0
+        """Messages handed to the program of which it has said nothing yet; on a receiver only."""
+        self.unanswered_bytes = 0
+        self.is_draining = False
+        """We have asked the peer to use up or give back its credit; on a receiver only."""
+        self.lost: list[OutgoingDelivery] = []
+        """Messages sent on a link that is over, of whose fate nobody will tell."""
+        self._owes_flow = False
         self.is_announced = False
         """The program knows of it, so it will be told when it ends."""
         self.context: object = None
@@ -53,6 +63,16 @@ class Link:
     def is_attached(self) -> bool:
         """Both ends are attached: messages may flow."""
         return self.local_state is LinkState.ATTACHED and self.remote_state is LinkState.ATTACHED
+
+    @property
+    def unsettled_count(self) -> int:
+        """Messages of this link that are not settled."""
+        return len(self.unsettled_ids)
+
+    @property
+    def is_over(self) -> bool:
+        """It was detached, or went with its session. Who was about to answer or grant need not: it does nothing."""
+        return self.local_state is LinkState.DETACHED
 
     def _after(self, step: Step) -> LinkState:
         """Where a step of ours leads. It is taken once its frame is queued: one that cannot be leaves all as it was."""
@@ -68,6 +88,8 @@ class Link:
         self.local_state = following
         self.local_attach = attach
         self.snd_settle_mode, self.rcv_settle_mode = attach.snd_settle_mode, attach.rcv_settle_mode
+        if self._owes_flow:
+            self.send_flow()
 
     def accept(
         self,
@@ -80,8 +102,11 @@ class Link:
     ) -> None:
         """Answer the peer's attach with ours. Source and target are the peer's own where not given.
 
-        An answer that is larger than the frames the peer takes is a refusal instead.
+        An answer that is larger than the frames the peer takes is a refusal instead. The peer may have taken its wish
+        back already: then there is nothing to answer, and nothing is.
         """
+        if self.is_over:
+            return
         theirs = self._theirs()
         answer = Attach(
             name=self.name,
@@ -103,6 +128,8 @@ class Link:
 
     def refuse(self, error: Error) -> None:
         """Answer the peer's attach with one that has neither source nor target, and a detach that says why."""
+        if self.is_over:
+            return
         self._attach_nothing()
         self.detach(error=error)
 
@@ -119,8 +146,14 @@ class Link:
 
     def detach(self, *, closed: bool = True, error: Error | None = None) -> None:
         """Detach our end. The link has ended when the peer answers (LinkDetached)."""
+        if self.is_over:
+            return
         following = self._after(Step.DETACH)
-        self.session.send(Step.DETACH, Detach(handle=self.handle, closed=closed, error=error))
+        try:
+            self.session.send(Step.DETACH, Detach(handle=self.handle, closed=closed, error=error))
+        except FrameTooLarge:  # the condition is what counts
+            short = Error(condition=error.condition) if error is not None else None
+            self.session.send(Step.DETACH, Detach(handle=self.handle, closed=closed, error=short))
         self.local_state = following
         self.session.forget_deliveries(self)
 
@@ -131,12 +164,26 @@ class Link:
         if self.local_state is LinkState.ATTACHED:
             self.detach(closed=closed)
 
-    def send_flow(self, *, drain: bool = False, echo: bool = False) -> None:
+    def send_flow(self, *, drain: bool | None = None, echo: bool = False) -> None:
         """Tell the peer this link's state."""
+        if self.is_over:
+            return
         self._after(Step.FLOW)
+        knows_count = self.role is Role.SENDER or self.remote_state is not LinkState.UNATTACHED
         self.session.send_flow(
-            handle=self.handle, delivery_count=self.delivery_count, link_credit=self.credit, drain=drain, echo=echo
+            handle=self.handle,
+            delivery_count=self.delivery_count if knows_count else None,
+            link_credit=self.credit,
+            drain=self.is_draining if drain is None else drain,
+            echo=echo,
         )
+
+    def answer_echo(self) -> None:
+        """The peer wants to hear this link's state: now, or once we have attached."""
+        if self.local_state is LinkState.UNATTACHED:
+            self._owes_flow = True
+        else:
+            self.send_flow()
 
     def receive_flow(self, flow: Flow) -> bool:
         """Take over what the peer says of this link; True where the program should hear of it."""

@@ -101,7 +101,7 @@ _BODY_TYPES: Final[dict[Section, type]] = {Section.DATA: bytes, Section.SEQUENCE
 
 
 class Message:
-    """One encoded message. Making one only finds its sections; DecodeError if it has none or they do not add up."""
+    """One encoded message. Making one only finds its sections; DecodeError if they do not add up."""
 
     __slots__ = ("_body", "_limits", "_spans", "payload")
 

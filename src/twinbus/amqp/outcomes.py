@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from twinbus.amqp.composite import ANY, BINARY, BOOLEAN, FIELDS, UINT, ULONG, Composite, composite, of
+from twinbus.amqp.composite import ANNOTATIONS, ANY, BINARY, BOOLEAN, UINT, ULONG, Composite, composite, of
 from twinbus.amqp.performatives import ERROR, Error
 
 
@@ -42,7 +42,7 @@ class Modified(Composite):
 
     delivery_failed: bool = of(BOOLEAN, default=False)
     undeliverable_here: bool = of(BOOLEAN, default=False)
-    message_annotations: dict[str, object] | None = of(FIELDS, default=None)
+    message_annotations: dict[object, object] | None = of(ANNOTATIONS, default=None)
 
 
 @composite(0x33, "amqp:declared:list")

@@ -106,7 +106,8 @@ class Prelude:
     def _receive_sasl(self, performative: Composite, events: list[Event]) -> None:
         layer = self._layer()
         answer, event = layer.receive(performative)
-        self._connection.write(answer)
+        if answer:
+            self._connection.write(answer)
         if event is not None:
             events.append(event)
         if isinstance(event, SaslFailed):

@@ -5,7 +5,7 @@ Owns: the credit we grant, and the assembly of messages from frames.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.delivery import IncomingDelivery
 from twinbus.amqp.errors import (
@@ -27,20 +27,22 @@ if TYPE_CHECKING:
     from twinbus.amqp.hot import TransferTail
     from twinbus.amqp.session import Session
 
+_HALF: Final = 2**31
+"""Counts further apart than this are the other way round."""
+
 
 class _Partial:
     """A message whose frames are still arriving. Too large a one is counted, not kept."""
 
-    __slots__ = ("delivery_id", "kept", "message_format", "pieces", "settled", "size", "state", "tag")
+    __slots__ = ("data", "delivery_id", "message_format", "settled", "size", "state", "tag")
 
     def __init__(self, delivery_id: int, tag: bytes, message_format: int) -> None:
         self.delivery_id = delivery_id
         self.tag = tag
         self.message_format = message_format
-        self.pieces: list[bytes] = []
+        self.data = bytearray()
         self.size = 0
-        self.kept = 0
-        """Bytes in `pieces`."""
+        """All that has come, kept or not."""
         self.settled = False
         self.state: object = None
 
@@ -56,10 +58,9 @@ class Receiver(Link):
         self.available = 0
         """How many messages the peer says it has waiting."""
         self.max_message_size = session.limits.max_message_size
-        self.unanswered_count = 0
-        """Messages handed to the program of which it has said nothing yet."""
         self._window = 0
-        self._draining = False
+        self._ceiling = 0
+        """The delivery count up to which the peer may send: a smaller grant does not call back what is on its way."""
         self._partial: _Partial | None = None
         self._enforce_credit = session.limits.enforce_credit
 
@@ -70,26 +71,39 @@ class Receiver(Link):
             self.max_message_size = attach.max_message_size
 
     def grant(self, credit: int, *, drain: bool = False, echo: bool = False) -> None:
-        """Let the peer send `credit` messages from now on; it replaces what was left of an earlier grant."""
+        """Let the peer send `credit` messages from now on; it replaces what was left of an earlier grant.
+
+        With `drain` it sends what it has now and gives back the rest; `Drained` tells when.
+        """
+        if self.is_over:
+            return
         self.credit = credit
-        self._draining = drain
-        self.send_flow(drain=drain, echo=echo)
+        ceiling = (self.delivery_count + credit) & SERIAL_MASK
+        if (ceiling - self._ceiling) & SERIAL_MASK < _HALF:
+            self._ceiling = ceiling
+        self.is_draining = drain
+        self.send_flow(echo=echo)
 
     def keep_credit(self, window: int) -> None:
         """Have at most `window` messages on their way or unanswered, and grant more as the program answers them."""
         self._window = window
         self.grant(max(0, window - self.unanswered_count))
 
-    def drain(self) -> None:
-        """Ask for what the peer has now; `Drained` tells when no credit is left."""
+    def drain(self) -> bool:
+        """Ask for what the peer has now; `Drained` tells when no credit is left. False if none is left now."""
+        if not self.credit or self.is_over:
+            return False
         self.grant(self.credit, drain=True)
+        return True
 
     def settle(
         self, deliveries: Sequence[IncomingDelivery], state: Composite | None = ACCEPTED, *, settled: bool = True
     ) -> None:
-        """Tell the outcome of messages received. Ranges are made of neighbours.
+        """Tell the outcome of messages received. Neighbours share a frame.
 
-        Deliveries of which nothing can be said any more (settled by the peer, link or session gone) are passed over.
+        Say it of every message, also of one that came settled: nothing is sent for it, but until then it counts as
+        unanswered. One whose link or session is gone is passed over. `settled=False` leaves the last word to the
+        sender (receiver-settle-mode second); a server settles in that mode, too: pyamqp's senders wait for it.
         """
         self.session.ledger.dispose(Role.RECEIVER, deliveries, state, settled=settled)
         self.top_up()
@@ -97,29 +111,37 @@ class Receiver(Link):
     def top_up(self) -> None:
         """Grant more where the window set by `keep_credit` is half empty."""
         window = self._window
-        if window and (self.credit + self.unanswered_count) * 2 <= window and self.is_attached:
+        if not window or self.is_draining or not self.is_attached:
+            return
+        if (self.credit + self.unanswered_count) * 2 <= window:
             self.grant(window - self.unanswered_count)
 
     def receive_flow(self, flow: Flow) -> bool:
         """The sender's account of itself. Credit in it is meaningless, its count matters for a drain only."""
         if flow.available is not None:
             self.available = flow.available
-        if self._draining and flow.delivery_count is not None:
+        if self.is_draining and flow.delivery_count is not None:
             used = (flow.delivery_count - self.delivery_count) & SERIAL_MASK
             if used <= self.credit:
                 self.delivery_count = flow.delivery_count
                 self.credit -= used
-            if self.credit == 0:
-                self._draining = False
-                return True
+        return self.has_drained()
+
+    def has_drained(self) -> bool:
+        """True, once, when a drain has come to its end: by what the peer gave back, or by what it sent."""
+        if self.is_draining and self.credit == 0:
+            self.is_draining = False
+            return True
         return False
 
     def receive_transfer(
         self, delivery_id: int | None, tag: bytes | None, tail: TransferTail, payload: bytes
     ) -> IncomingDelivery | int | None:
         """One frame: the whole message, if this was its last; its size, if it had to be rejected; else nothing."""
-        if self.local_state is LinkState.DETACHED:
-            return None
+        if self.local_state is not LinkState.ATTACHED:
+            if self.is_over:
+                return None
+            raise LinkViolation(TRANSFER_LIMIT_EXCEEDED, "a message was sent before the link was accepted")
         if self._partial is not None or not tail.is_whole:
             return self._receive_piece(delivery_id, tag, tail, payload)
         if delivery_id is None or tag is None or len(tag) > MAX_TAG_BYTES:
@@ -128,15 +150,14 @@ class Receiver(Link):
         if len(payload) > self.max_message_size:
             return self._reject(delivery_id, len(payload), settled=tail.settled)
         delivery = IncomingDelivery(self, delivery_id, tag, tail.message_format, payload, tail.settled, tail.state)
-        if not tail.settled:
-            self.session.ledger.add_incoming(delivery)
+        self.session.ledger.add_incoming(delivery)
         return delivery
 
     def _use_credit(self) -> None:
         self.delivery_count = (self.delivery_count + 1) & SERIAL_MASK
         if self.credit > 0:
             self.credit -= 1
-        elif self._enforce_credit:
+        elif self._enforce_credit and (self._ceiling - self.delivery_count) & SERIAL_MASK >= _HALF:
             raise LinkViolation(TRANSFER_LIMIT_EXCEEDED, "a message was sent without credit for it")
 
     def _receive_piece(
@@ -167,32 +188,29 @@ class Receiver(Link):
             partial.delivery_id,
             partial.tag,
             partial.message_format,
-            b"".join(partial.pieces),
+            bytes(partial.data),
             partial.settled,
             partial.state,
         )
-        if not partial.settled:
-            self.session.ledger.add_incoming(delivery)
+        self.session.ledger.add_incoming(delivery)
         return delivery
 
     def _add_piece(self, partial: _Partial, tail: TransferTail, payload: bytes) -> None:
         partial.size += len(payload)
         partial.settled = partial.settled or tail.settled
         partial.state = tail.state if tail.state is not None else partial.state
+        connection = self.session.connection
         if partial.size > self.max_message_size:
-            self.session.connection.count_assembling(-partial.kept)
-            partial.kept = 0
-            partial.pieces.clear()
+            connection.count_assembling(-len(partial.data))
+            partial.data.clear()
         else:
-            self.session.connection.count_assembling(len(payload))
-            partial.kept += len(payload)
-            if payload:  # frames without any may come without end
-                partial.pieces.append(payload)
+            connection.count_assembling(len(payload))
+            partial.data += payload
 
     def drop_partial(self) -> None:
         """Forget a message that is still arriving, or has just arrived."""
         if self._partial is not None:
-            self.session.connection.count_assembling(-self._partial.kept)
+            self.session.connection.count_assembling(-len(self._partial.data))
             self._partial = None
 
     def _reject(self, delivery_id: int, size: int, *, settled: bool) -> int:

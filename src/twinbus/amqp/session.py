@@ -1,18 +1,18 @@
 """Sessions: an ordered conversation on a channel, with its windows, its links and its deliveries.
 
-Owns: the transfer windows, and which link a handle stands for. Deliveries are in the `ledger`; how a message is cut and
-what credit allows is the link's; what a frame looks like is `hot`'s and `performatives`'.
+Owns: our window for the peer's transfers, and which link a handle stands for. Deliveries are in the `ledger`, what
+waits for the peer's window in the `outbox`; what credit allows is the link's.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.errors import (
     FRAME_SIZE_TOO_SMALL,
     FRAMING_ERROR,
     HANDLE_IN_USE,
+    INVALID_FIELD,
     LINK_STOLEN,
     RESOURCE_LIMIT_EXCEEDED,
     UNATTACHED_HANDLE,
@@ -33,22 +33,28 @@ from twinbus.amqp.events import (
     LinkDetached,
     SessionEnded,
 )
-from twinbus.amqp.frames import DATA_OFFSET, FRAME_HEADER, HEADER_SIZE
 from twinbus.amqp.hot import read_transfer
 from twinbus.amqp.ledger import Ledger
 from twinbus.amqp.link import SERIAL_MASK, Link
+from twinbus.amqp.outbox import Outbox
 from twinbus.amqp.performatives import Attach, Begin, Detach, End, Error, Flow
 from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.sender import Sender
-from twinbus.amqp.states import SESSION_TRANSITIONS, LinkState, Role, SenderSettleMode, SessionState, Step
+from twinbus.amqp.states import (
+    SESSION_TRANSITIONS,
+    LinkState,
+    ReceiverSettleMode,
+    Role,
+    SenderSettleMode,
+    SessionState,
+    Step,
+)
 
 if TYPE_CHECKING:
     from twinbus.amqp.composite import Composite
     from twinbus.amqp.connection import Connection
     from twinbus.amqp.events import Event
 
-_HALF: Final = 2**31
-"""Serial numbers further apart than this are the other way round."""
 _ATTACH_SIZE: Final = 80
 """An attach frame without source and target takes less, its link's name aside."""
 
@@ -71,18 +77,15 @@ class Session:
         self.links: dict[tuple[str, bool], Link] = {}
         """By name and our role: a peer may use one name for a sender and a receiver."""
         self.ledger = Ledger(self)
+        self.outbox = Outbox(self)
         self._by_remote_handle: dict[int, Link] = {}
         self._free_handles: list[int] = []
         self._next_handle = 0
         self._remote_handle_max = SERIAL_MASK
-        self._next_outgoing_id = 0
         self._next_incoming_id = 0
         self._incoming_left = self.limits.incoming_window
         """Frames the peer may send before it has to hear from us."""
         self._low_window = max(1, self.limits.incoming_window // 2)
-        self._remote_incoming_window = 0
-        self._waiting: deque[tuple[Sender, int, bytes, bytes]] = deque()
-        """Frames that found the peer's window closed: sender, delivery id, head, payload."""
 
     def __repr__(self) -> str:
         return f"<Session on channel {self.channel} {self.local_state.name}/{self.remote_state.name}>"
@@ -103,7 +106,7 @@ class Session:
             Step.BEGIN,
             Begin(
                 remote_channel=self.remote_channel,
-                next_outgoing_id=self._next_outgoing_id,
+                next_outgoing_id=self.outbox.next_id,
                 incoming_window=self.limits.incoming_window,
                 outgoing_window=self.limits.max_unsettled,
                 handle_max=self.limits.max_handle,
@@ -118,9 +121,10 @@ class Session:
     def fall_silent(self) -> None:
         """Say nothing more and listen to nothing but the end: the session, or its connection, was closed by us."""
         self.local_state = SessionState.ENDED
-        for link in self.links.values():
+        for link in self._all_links():
+            self.forget_deliveries(link)
             link.local_state = LinkState.DETACHED
-        self._waiting.clear()
+        self.outbox.clear()
         if self.remote_channel is not None:
             self.connection.live_sessions.pop(self.remote_channel, None)
 
@@ -217,7 +221,7 @@ class Session:
         flow = Flow(
             next_incoming_id=self._next_incoming_id if self.remote_state is not SessionState.UNMAPPED else None,
             incoming_window=self.limits.incoming_window,
-            next_outgoing_id=self._next_outgoing_id,
+            next_outgoing_id=self.outbox.next_id,
             outgoing_window=self.limits.max_unsettled,
             handle=handle,
             delivery_count=delivery_count,
@@ -232,50 +236,11 @@ class Session:
         if self._incoming_left < self._low_window and self.local_state is SessionState.MAPPED:
             self.send_flow()
 
-    # --- messages out -------------------------------------------------------------------------------------------------
-
-    @property
-    def sendable(self) -> int:
-        """Frames that the peer's window and our limit on unsettled deliveries have room for."""
-        if self._waiting:
-            return 0
-        return min(self._remote_incoming_window, self.ledger.room)
-
-    def frame_head(self, body: bytes, payload_size: int) -> bytes:
-        """Header and performative of a frame whose payload follows."""
-        return FRAME_HEADER.pack(HEADER_SIZE + len(body) + payload_size, DATA_OFFSET, 0, self.channel) + body
-
-    def send_transfer(self, link: Sender, delivery_id: int, head: bytes, payload: bytes) -> None:
-        """Queue one transfer frame, or keep it until the peer's window opens."""
-        if self._remote_incoming_window > 0 and not self._waiting:
-            self._remote_incoming_window -= 1
-            self._next_outgoing_id = (self._next_outgoing_id + 1) & SERIAL_MASK
-            self.connection.write(head, payload)
-        else:
-            self._waiting.append((link, delivery_id, head, payload))
-
-    def _release_waiting(self) -> None:
-        waiting = self._waiting
-        while waiting and self._remote_incoming_window > 0:
-            _, _, head, payload = waiting.popleft()
-            self._remote_incoming_window -= 1
-            self._next_outgoing_id = (self._next_outgoing_id + 1) & SERIAL_MASK
-            self.connection.write(head, payload)
-
-    def drop_waiting_frames(self, link: Sender, delivery_id: int | None = None) -> bool:
-        """Forget the waiting frames of a link, or of one delivery of it. True if there were any."""
-        kept = deque(frame for frame in self._waiting if frame[0] is not link or delivery_id not in (None, frame[1]))
-        dropped = len(kept) < len(self._waiting)
-        self._waiting = kept
-        return dropped
-
     def forget_deliveries(self, link: Link) -> None:
         """Drop what is unsettled or unsent on a link that goes away: nothing can be said of it any more."""
         if isinstance(link, Receiver):
             link.drop_partial()
-        elif isinstance(link, Sender):
-            self.drop_waiting_frames(link)
-        self.ledger.forget(link)
+        link.lost += self.ledger.forget(link) + self.outbox.drop(link)
 
     # --- the peer's steps ---------------------------------------------------------------------------------------------
 
@@ -284,7 +249,7 @@ class Session:
         self.remote_state = SessionState.MAPPED
         self.max_frame_size = self.connection.remote_max_frame_size
         self._next_incoming_id = begin.next_outgoing_id
-        self._remote_incoming_window = begin.incoming_window
+        self.outbox.window = begin.incoming_window
         self._remote_handle_max = begin.handle_max
 
     def receive_transfer(
@@ -309,13 +274,14 @@ class Session:
         if isinstance(found, int):
             events.append(DeliveryRejected(link=link, size=found))
             return None
-        if found.settled:
-            link.top_up()
         if batch is not None and batch.link is link:
             batch.deliveries.append(found)
-            return batch
-        batch = DeliveriesReceived(link=link, deliveries=[found])
-        events.append(batch)
+        else:
+            batch = DeliveriesReceived(link=link, deliveries=[found])
+            events.append(batch)
+        if link.credit == 0 and link.has_drained():
+            events.append(Drained(link=link))
+            return None
         return batch
 
     def _ask_for_refresh(self) -> None:
@@ -332,10 +298,14 @@ class Session:
             raise Violation(FRAMING_ERROR, f"handle {attach.handle} is above {self.limits.max_handle}")
         if attach.handle in self._by_remote_handle:
             raise SessionViolation(HANDLE_IN_USE, f"handle {attach.handle} is attached already")
+        if attach.snd_settle_mode > SenderSettleMode.MIXED or attach.rcv_settle_mode > ReceiverSettleMode.SECOND:
+            modes = f"{int(attach.snd_settle_mode)} and {int(attach.rcv_settle_mode)}"
+            raise SessionViolation(INVALID_FIELD, f"settle modes {modes}, which there are not")
         role = not attach.role
         known = self.links.get((attach.name, role))
         if known is not None and known.remote_state is LinkState.UNATTACHED:
             self._map(known, attach)
+            known.snd_settle_mode, known.rcv_settle_mode = attach.snd_settle_mode, attach.rcv_settle_mode
             if known.local_state is LinkState.ATTACHED:
                 events.append(AttachConfirmed(link=known, attach=attach))
             return
@@ -399,22 +369,16 @@ class Session:
             link = self._by_remote_handle.get(flow.handle)
             if link is None:
                 raise self._no_such_link(flow.handle, "flow")
-        # A peer that has not seen our begin knows nothing of our ids, of which none is used yet.
-        seen = flow.next_incoming_id if flow.next_incoming_id is not None else self._next_outgoing_id
-        on_the_way = (self._next_outgoing_id - seen) & SERIAL_MASK
-        was_closed = self._remote_incoming_window <= 0
-        self._remote_incoming_window = max(0, flow.incoming_window - (on_the_way if on_the_way < _HALF else 0))
-        self._release_waiting()
+        if self.outbox.receive_flow(flow):
+            self.connection.reopened_sessions[self.channel] = self
         if link is not None:
             self._receive_link_flow(link, flow, events)
         elif flow.echo:
             self.send_flow()
-        if was_closed and self._remote_incoming_window > 0:
-            self.connection.reopened_sessions[self.channel] = self
 
     def tell_reopened(self, events: list[Event]) -> None:
-        """The peer's window is open again: every link that has credit can use it."""
-        if self._remote_incoming_window > 0:
+        """There is room again, in the peer's window or our ledger: every link that has credit can use it."""
+        if self.outbox.is_open:
             senders = [link for link in self.links.values() if isinstance(link, Sender) and link.credit > 0]
             events.extend([CreditGranted(link=link) for link in senders])
 
@@ -423,8 +387,8 @@ class Session:
             return
         if link.receive_flow(flow):
             events.append(CreditGranted(link=link) if isinstance(link, Sender) else Drained(link=link))  # type: ignore[arg-type]
-        if flow.echo and link.local_state is LinkState.ATTACHED:
-            link.send_flow()
+        if flow.echo:
+            link.answer_echo()
 
     def receive_detach(self, detach: Detach, events: list[Event]) -> None:
         """The peer detached a link: so do we, and forget it."""
@@ -443,7 +407,7 @@ class Session:
     def _announce_detached(self, link: Link, events: list[Event], *, closed: bool, error: Error | None) -> None:
         if link.is_announced:
             link.is_announced = False
-            events.append(LinkDetached(link=link, closed=closed, error=error))
+            events.append(LinkDetached(link=link, closed=closed, error=error, lost=link.lost))
 
     def _fail_link(self, link: Link, violation: LinkViolation) -> None:
         error = Error(condition=violation.condition, description=violation.description)
@@ -474,16 +438,17 @@ class Session:
             return
         self.is_dropped = True
         self.fall_silent()
-        self.ledger.forget_all()
-        for link in dict.fromkeys((*self.links.values(), *self._by_remote_handle.values())):
-            self.forget_deliveries(link)
-            link.local_state = link.remote_state = LinkState.DETACHED
+        for link in self._all_links():
+            link.remote_state = LinkState.DETACHED
             self.connection.link_count -= 1
             self._announce_detached(link, events, closed=True, error=error)
         self.links.clear()
         self._by_remote_handle.clear()
-        self._waiting.clear()
         events.append(SessionEnded(session=self, error=error))
+
+    def _all_links(self) -> list[Link]:
+        """Also those whose name another link has taken over."""
+        return list(dict.fromkeys([*self.links.values(), *self._by_remote_handle.values()]))
 
     def _no_such_link(self, handle: int, what: str) -> SessionViolation:
         return SessionViolation(UNATTACHED_HANDLE, f"a {what} on handle {handle}, where no such link is attached")

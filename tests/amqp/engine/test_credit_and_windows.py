@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.amqp.engine.pair import Lone, Pair
+from tests.amqp.engine.pair import Lone, Pair, split
 from twinbus.amqp import errors
 from twinbus.amqp.errors import LocalError
-from twinbus.amqp.events import CreditGranted, DeliveriesReceived, Drained, LinkDetached, SessionEnded
+from twinbus.amqp.events import AttachRequested, CreditGranted, DeliveriesReceived, Drained, LinkDetached, SessionEnded
 from twinbus.amqp.frames import frame
-from twinbus.amqp.performatives import Begin, Detach, End, Flow, Transfer
+from twinbus.amqp.performatives import Attach, Begin, Detach, End, Flow, Transfer
 from twinbus.amqp.receiver import Receiver
+from twinbus.amqp.sender import Sender
 from twinbus.amqp.settings import Limits
+from twinbus.amqp.terminus import Source, Target
 
 
 def received(pair: Pair) -> list[bytes]:
@@ -93,16 +95,52 @@ def test_a_kept_window_is_refilled_as_the_program_answers_and_not_before() -> No
     assert sender.sendable == 5
 
 
-def test_a_kept_window_is_refilled_for_messages_that_need_no_answer() -> None:
+def test_messages_that_came_settled_count_until_the_program_has_dealt_with_them_too() -> None:
     pair = Pair()
     sender, receiver = pair.sender(credit=0)
     receiver.keep_credit(10)
     pair.exchange()
-    for _ in range(100):
-        assert sender.sendable > 0
+    for _ in range(10):
         sender.send(b"x", settled=True)
-        pair.exchange()
-    assert len(received(pair)) == 100
+    pair.exchange()
+    assert (sender.sendable, receiver.unanswered_count) == (0, 10)
+    assert pair.server.connection.unanswered_bytes > 10
+    receiver.settle(pair.server.only(DeliveriesReceived).deliveries)
+    sent = split(pair.server.connection.data_to_send())
+    assert [type(one) for _, one, _ in sent] == [Flow]  # more credit, and no word on what was settled
+    assert pair.server.connection.unanswered_bytes == 0
+
+
+def test_a_smaller_grant_does_not_punish_what_was_on_its_way() -> None:
+    pair = Pair()
+    sender, receiver = pair.sender(credit=5)
+    for _ in range(3):
+        sender.send(b"x")
+    receiver.grant(0)
+    pair.exchange()
+    assert len(received(pair)) == 3
+    assert sender.sendable == 0
+    assert not pair.client.told(LinkDetached)
+
+
+def test_a_flow_from_before_our_begin_and_attach_counts_from_their_beginning() -> None:
+    lone = Lone().opened()
+    lone.send(Begin(next_outgoing_id=0, incoming_window=3, outgoing_window=9))
+    link = lone.attached(role=True)
+    assert isinstance(link, Sender)
+    early = Flow(incoming_window=3, next_outgoing_id=0, outgoing_window=9, handle=0, link_credit=2)
+    lone.send(early)
+    link.send(b"one")
+    lone.send(early)  # still from a peer that has seen neither our begin nor our attach
+    assert (link.credit, link.session.outbox.window) == (1, 2)
+
+
+def test_a_flow_for_a_link_the_peer_has_not_attached_has_no_delivery_count() -> None:
+    pair = Pair()
+    receiver = pair.session().attach_receiver("in", source=Source(address="queue"))
+    receiver.grant(10)
+    flows = [one for _, one, _ in split(pair.client.connection.data_to_send()) if isinstance(one, Flow)]
+    assert [(flow.delivery_count, flow.link_credit) for flow in flows] == [(None, 10)]
 
 
 # --- drain and echo ---------------------------------------------------------------------------------------------------
@@ -148,6 +186,58 @@ def test_a_drain_reply_on_the_wire_is_what_clients_wait_for() -> None:
     lone.collect()
     reply = lone.last(Flow)
     assert (reply.handle, reply.delivery_count, reply.link_credit, reply.drain) == (link.handle, 5, 0, True)
+
+
+def test_a_drain_is_over_when_messages_have_used_up_the_credit_also_without_a_word() -> None:
+    pair = Pair()
+    receiver, sender = pair.receiver(credit=2)
+    assert receiver.drain()
+    pair.exchange()
+    sender.send(b"1")
+    sender.send(b"2")
+    pair.exchange()
+    assert [type(event) for event in pair.client.events[-2:]] == [DeliveriesReceived, Drained]
+    assert not receiver.drain()  # there is nothing to drain
+
+
+def test_a_drain_waits_for_messages_that_wait_for_the_window() -> None:
+    pair = Pair(client=Limits(incoming_window=1))
+    receiver, sender = pair.receiver(credit=10)
+    for number in range(4):
+        sender.send(b"%d" % number)
+    receiver.drain()
+    sender.drained()
+    pair.exchange()
+    payloads = [one.payload for event in pair.client.told(DeliveriesReceived) for one in event.deliveries]
+    assert payloads == [b"0", b"1", b"2", b"3"]
+    assert len(pair.client.told(Drained)) == 1
+    assert not pair.client.told(LinkDetached)
+
+
+def test_a_drain_goes_on_when_messages_are_answered_and_echoes_asked_for() -> None:
+    pair = Pair()
+    receiver, sender = pair.receiver()
+    receiver.keep_credit(4)
+    pair.exchange()
+    for _ in range(3):
+        sender.send(b"x")
+    pair.exchange()
+    receiver.drain()
+    receiver.settle(pair.client.only(DeliveriesReceived).deliveries)
+    sender.send_flow(echo=True)
+    pair.exchange()
+    assert sender.drain_requested
+    sender.drained()
+    pair.exchange()
+    assert len(pair.client.told(Drained)) == 1
+
+
+def test_an_echo_on_a_link_that_is_not_accepted_yet_is_answered_when_it_is() -> None:
+    lone = Lone().begun()
+    flow = Flow(next_incoming_id=0, incoming_window=9, next_outgoing_id=0, outgoing_window=9, handle=0, echo=True)
+    lone.send(Attach(name="in", handle=0, role=True, source=Source(), target=Target()), flow)
+    lone.end.only(AttachRequested).link.accept()
+    assert [type(one) for _, one, _ in lone.collect()] == [Attach, Flow]
 
 
 def test_an_echo_is_answered_for_a_link_and_for_a_session() -> None:
@@ -237,6 +327,20 @@ def test_too_many_unsettled_messages_lose_the_session() -> None:
     for number in range(4):
         lone.send(Transfer(handle=0, delivery_id=number, delivery_tag=b"t"))
     assert lone.last(End).error.condition == errors.RESOURCE_LIMIT_EXCEEDED  # type: ignore[union-attr]
+
+
+def test_links_that_wait_for_our_own_limit_are_told_when_there_is_room_again() -> None:
+    pair = Pair(client=Limits(max_unsettled=2))
+    session = pair.session()
+    first, receiver = pair.sender(session=session, name="1")
+    second, _ = pair.sender(session=session, name="2")
+    for _ in range(2):
+        first.send(b"x")
+    pair.exchange()
+    pair.client.forget()
+    receiver.settle(pair.server.only(DeliveriesReceived).deliveries)
+    pair.exchange()
+    assert second in [event.link for event in pair.client.told(CreditGranted)]
 
 
 def test_as_a_sender_we_stop_at_our_own_limit_of_unsettled_messages() -> None:

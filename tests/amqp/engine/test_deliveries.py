@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.amqp.engine.pair import Lone, Pair
+from tests.amqp.engine.pair import Lone, Pair, split
 from twinbus.amqp import errors
+from twinbus.amqp.errors import LocalError
 from twinbus.amqp.events import (
+    AttachRequested,
     ConnectionClosed,
     DeliveriesReceived,
     DeliveryRejected,
@@ -18,10 +20,11 @@ from twinbus.amqp.events import (
 )
 from twinbus.amqp.frames import frame
 from twinbus.amqp.outcomes import ACCEPTED, Rejected, TransactionalState
-from twinbus.amqp.performatives import Begin, Close, Detach, Disposition, End, Flow, Open, Transfer
+from twinbus.amqp.performatives import Attach, Begin, Close, Detach, Disposition, End, Flow, Open, Transfer
 from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.settings import Limits
 from twinbus.amqp.states import Role
+from twinbus.amqp.terminus import Target
 
 if TYPE_CHECKING:
     from twinbus.amqp.composite import Composite
@@ -154,6 +157,67 @@ def test_a_message_that_waits_for_the_window_can_be_taken_back() -> None:
     pair.exchange()
     assert [one.payload for one in pair.server.only(DeliveriesReceived).deliveries] == [b"next"]
     assert sender.unsettled_count == 1
+
+
+def test_a_message_taken_back_half_sent_is_aborted_before_the_next_one() -> None:
+    pair = Pair(server=Limits(max_frame_size=512, incoming_window=1))
+    sender, receiver = pair.sender(credit=10)
+    large = sender.send(bytes(2000))
+    sender.send(b"next")
+    assert sender.abort(large)
+    pair.exchange()
+    assert [one.payload for one in pair.server.only(DeliveriesReceived).deliveries] == [b"next"]
+    assert not pair.server.told(SessionEnded)
+    assert receiver.credit == 8
+
+
+def test_messages_lost_in_the_queue_with_their_link_leave_no_gap_in_the_ids() -> None:
+    pair = Pair(server=Limits(incoming_window=1))
+    session = pair.session()
+    first, _ = pair.sender(session=session, name="1")
+    second, _ = pair.sender(session=session, name="2")
+    lost = [first.send(b"%d" % number) for number in range(4)]
+    first.detach()
+    second.send(b"other")
+    pair.exchange()
+    ids = [one.delivery_id for event in pair.server.told(DeliveriesReceived) for one in event.deliveries]
+    assert ids == [0, 1]
+    assert pair.client.only(LinkDetached).lost == lost
+    assert not any(one.settled for one in lost)
+
+
+def test_only_the_first_frame_of_a_message_says_which_it_is() -> None:
+    pair = Pair(server=Limits(max_frame_size=512))
+    sender, _ = pair.sender()
+    sender.send(bytes(1200))
+    frames = [one for _, one, _ in split(pair.client.connection.data_to_send()) if isinstance(one, Transfer)]
+    assert [(one.delivery_id, one.delivery_tag is None) for one in frames] == [(0, False), (None, True), (None, True)]
+
+
+@pytest.mark.parametrize("wrong", [{"tag": bytes(33)}, {"message_format": -1}, {"message_format": 2**32}])
+def test_what_cannot_be_sent_is_refused_before_anything_is_counted(wrong: dict[str, Any]) -> None:
+    pair = Pair()
+    sender, _ = pair.sender(credit=5)
+    with pytest.raises(LocalError):
+        sender.send(b"x", **wrong)
+    assert (sender.credit, sender.unsettled_count, pair.client.connection.data_to_send()) == (5, 0, b"")
+
+
+@pytest.mark.parametrize("enforced", [True, False])
+def test_a_message_on_a_link_that_was_not_accepted_yet_is_not_taken(*, enforced: bool) -> None:
+    lone = Lone(Limits(enforce_credit=enforced)).begun()
+    attach = Attach(name="in", handle=0, role=Role.SENDER, initial_delivery_count=0, target=Target())
+    events = lone.send(attach, Transfer(handle=0, delivery_id=0, delivery_tag=b"t"))
+    assert [type(event) for event in events] == [AttachRequested]
+    assert lone.last(Detach).error.condition == errors.TRANSFER_LIMIT_EXCEEDED  # type: ignore[union-attr]
+
+
+def test_what_is_queued_is_known() -> None:
+    pair = Pair(server=Limits(max_frame_size=512, incoming_window=1))
+    sender, _ = pair.sender()
+    pair.client.connection.data_to_send()
+    sender.send(bytes(2000))
+    assert 2000 <= pair.client.connection.queued_bytes < 2200
 
 
 def test_a_message_that_has_left_cannot_be_taken_back() -> None:

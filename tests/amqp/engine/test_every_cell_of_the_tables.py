@@ -214,7 +214,10 @@ def test_our_own_illegal_step_on_a_link_is_raised(state: LinkState, step: Step) 
     link.local_state = state
     link.credit = 10
     following = LINK_TRANSITIONS.get((state, step))
-    if following is None:
+    if state is LinkState.DETACHED and step is not Step.TRANSFER:
+        do(link, step)  # it may have ended while the program was about to answer: nothing is said, nothing raised
+        assert lone.connection.data_to_send() == b""
+    elif following is None:
         with pytest.raises(LocalError):
             do(link, step)
         assert lone.connection.data_to_send() == b""

@@ -7,7 +7,7 @@ import pytest
 from tests.amqp.engine.pair import Lone, Pair
 from twinbus.amqp import errors
 from twinbus.amqp.connection import Connection
-from twinbus.amqp.errors import LocalError
+from twinbus.amqp.errors import EncodeError, LocalError
 from twinbus.amqp.events import (
     ConnectionClosed,
     ConnectionOpened,
@@ -76,6 +76,18 @@ def test_a_client_that_meets_another_protocol_is_told() -> None:
     (event,) = client.receive_data(b"HTTP/1.1 400", now=0.0)
     assert isinstance(event, ConnectionClosed)
     assert client.is_finished
+
+
+def test_any_kind_of_bytes_may_be_fed() -> None:
+    lone = Lone()
+    for data in (bytearray(AMQP_HEADER), memoryview(OPEN_FRAME)):
+        lone.feed(data)  # type: ignore[arg-type]
+    assert len(lone.end.told(ConnectionOpened)) == 1
+
+
+def test_settings_that_have_no_encoding_are_refused_at_once() -> None:
+    with pytest.raises(EncodeError):
+        Connection.server(Settings(container_id="server", properties={"a": object()}), now=0.0)
 
 
 # --- SASL -------------------------------------------------------------------------------------------------------------

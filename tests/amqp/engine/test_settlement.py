@@ -8,6 +8,7 @@ import pytest
 
 from tests.amqp.engine.pair import Lone, Pair, split
 from twinbus.amqp import errors
+from twinbus.amqp.delivery import OVERHEAD_BYTES
 from twinbus.amqp.events import DeliveriesReceived, ReceiptsUpdated, SendsUpdated, SessionEnded
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Declared, Modified, Rejected, TransactionalState
 from twinbus.amqp.performatives import Disposition, End, Error, Flow, Transfer
@@ -15,6 +16,7 @@ from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.sender import Sender
 from twinbus.amqp.states import ReceiverSettleMode, Role, SenderSettleMode
 from twinbus.amqp.terminus import Source, Target
+from twinbus.amqp.types import ULong
 
 if TYPE_CHECKING:
     from twinbus.amqp.composite import Composite
@@ -155,6 +157,25 @@ def test_unknown_ids_are_passed_over() -> None:
     assert lone.send(Disposition(role=Role.SENDER, first=0, settled=True)) == []
 
 
+def test_a_state_changed_by_one_program_is_not_seen_by_another() -> None:
+    states = []
+    for _ in range(2):
+        lone, _ = sending(1)
+        lone.send(Disposition(role=Role.RECEIVER, first=0, settled=True, state=Modified(delivery_failed=True)))
+        state = lone.end.only(SendsUpdated).state
+        assert isinstance(state, Modified)
+        states.append(state.undeliverable_here)
+        state.undeliverable_here = True
+    assert states == [False, False]
+
+
+def test_annotations_in_an_outcome_may_have_numbers_for_keys() -> None:
+    lone, _ = sending(1)
+    outcome = Modified(message_annotations={ULong(7): "seven", "x": 1})
+    lone.send(Disposition(role=Role.RECEIVER, first=0, settled=True, state=outcome))
+    assert lone.end.only(SendsUpdated).state == outcome
+
+
 # --- settle modes -----------------------------------------------------------------------------------------------------
 
 
@@ -239,7 +260,7 @@ def test_a_sender_that_gives_up_waiting_takes_the_message_back_from_the_account(
     assert isinstance(link, Receiver)
     link.grant(5)
     lone.send(Transfer(handle=0, delivery_id=0, delivery_tag=b"t"), payload=b"xyz")
-    assert (link.unanswered_count, lone.connection.unanswered_bytes) == (1, 3)
+    assert (link.unanswered_count, lone.connection.unanswered_bytes) == (1, 3 + OVERHEAD_BYTES)
     lone.send(Disposition(role=Role.SENDER, first=0, settled=True))
     assert lone.end.only(ReceiptsUpdated).settled
     assert (link.unanswered_count, link.unsettled_count, lone.connection.unanswered_bytes) == (0, 0, 0)

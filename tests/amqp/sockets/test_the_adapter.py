@@ -32,7 +32,7 @@ from twinbus.amqp.settings import Limits, Settings
 from twinbus.amqp.terminus import Source, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     import pytest
 
@@ -54,13 +54,12 @@ class Recorder:
         self.writable_again = 0
         self.news = asyncio.Event()
 
-    def on_events(self, events: Sequence[Event]) -> None:
-        self.events += events
-        for event in events:
-            self.on_event(event)
+    def on_event(self, event: Event) -> None:
+        self.events.append(event)
+        self.react(event)
         self.news.set()
 
-    def on_event(self, event: Event) -> None:
+    def react(self, event: Event) -> None:
         if isinstance(event, SaslInitReceived):
             self.peer.connection.send_sasl_outcome()
         elif isinstance(event, AttachRequested):
@@ -179,8 +178,8 @@ def test_what_is_queued_in_one_turn_goes_out_in_one_write(monkeypatch: pytest.Mo
 
 def test_a_handler_that_fails_costs_its_own_connection_only(caplog: pytest.LogCaptureFixture) -> None:
     class Faulty(Recorder):
-        def on_event(self, event: Event) -> None:
-            super().on_event(event)
+        def react(self, event: Event) -> None:
+            super().react(event)
             if isinstance(event, AttachRequested) and event.link.name == "bad":
                 raise RuntimeError("a bug")
 
@@ -224,9 +223,9 @@ def test_one_connection_too_many_is_dropped_and_the_others_go_on() -> None:
 
 def test_an_answer_to_sasl_that_comes_later_lets_what_waited_be_read() -> None:
     class Slow(Recorder):
-        def on_event(self, event: Event) -> None:
+        def react(self, event: Event) -> None:
             if not isinstance(event, SaslInitReceived):
-                super().on_event(event)
+                super().react(event)
 
     async def test() -> None:
         place = await Place(Slow).start()
@@ -259,7 +258,7 @@ def test_a_vanished_socket_is_told_once() -> None:
         place = await Place().start()
         client = await place.client()
         await sender_of(client)
-        client.peer.abort()
+        client.peer.transport.abort()
         (server,) = place.handlers
         await server.heard(ConnectionClosed)
         await asyncio.wait_for(server.peer.lost, 10)
@@ -322,8 +321,8 @@ def test_a_peer_that_does_not_read_stops_being_sent_to_and_costs_bounded_memory(
 
         sent = 0
 
-        def on_event(self, event: Event) -> None:
-            super().on_event(event)
+        def react(self, event: Event) -> None:
+            super().react(event)
             if isinstance(event, CreditGranted):
                 self.pump(event.link)
 
