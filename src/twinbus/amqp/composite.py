@@ -46,26 +46,23 @@ def _read_map(value: object) -> object:
     return value
 
 
-def _write_fields(out: bytearray, value: dict[str, object]) -> None:
-    # A key beyond ASCII can be no symbol: it came as a string, which _read_fields forgives, and goes back as one.
-    encode.write(out, {Symbol(key) if key.isascii() else key: item for key, item in value.items()})
+def _write_symbolic_map(out: bytearray, value: dict[object, object]) -> None:
+    # A key beyond ASCII can be no symbol: it came as a string, which reading forgives, and goes back as one.
+    encode.write(
+        out, {Symbol(key) if isinstance(key, str) and key.isascii() else key: item for key, item in value.items()}
+    )
 
 
-def _read_fields(value: object) -> object:
-    # Keys should be symbols; strings are forgiven, as brokers in the wild do.
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise TypeError
-    return value
+def _symbolic_map(name: str, *key_types: type) -> Kind:
+    """A map whose keys are symbols, or of other types given. Strings are forgiven, as brokers in the wild do."""
+    allowed = (str, *key_types)
 
+    def read(value: object) -> object:
+        if not isinstance(value, dict) or not all(isinstance(key, allowed) for key in value):
+            raise TypeError
+        return value
 
-def _read_annotations(value: object) -> object:
-    if not isinstance(value, dict) or not all(isinstance(key, str | ULong) for key in value):
-        raise TypeError
-    return value
-
-
-def _write_annotations(out: bytearray, value: dict[object, object]) -> None:
-    encode.write(out, {Symbol(key) if isinstance(key, str) else key: item for key, item in value.items()})
+    return Kind(name, read, _write_symbolic_map)
 
 
 def _read_symbols(value: object) -> tuple[str, ...]:
@@ -104,8 +101,8 @@ SYMBOL: Final = Kind("symbol", _exactly(Symbol), encode.write_symbol)
 SYMBOLS: Final = Kind("symbol, one or more", _read_symbols, encode.write_symbols)
 BINARY: Final = Kind("binary", _exactly(bytes), encode.write_binary)
 MAP: Final = Kind("map", _read_map, encode.write)
-FIELDS: Final = Kind("map with symbolic keys", _read_fields, _write_fields)
-ANNOTATIONS: Final = Kind("map with keys that are symbols or ulongs", _read_annotations, _write_annotations)
+FIELDS: Final = _symbolic_map("map with symbolic keys")
+ANNOTATIONS: Final = _symbolic_map("map with symbolic or ulong keys", ULong)
 MESSAGE_ID: Final = Kind("message-id", _read_message_id, encode.write)
 ANY: Final = Kind("any value", _read_composite, _write_any)
 

@@ -59,6 +59,9 @@ FILLINGS: Final[dict[str, Values]] = {
     "binary": _binaries,
     "map": st.dictionaries(_binaries | _names.map(Symbol), _equal_to_themselves, max_size=3),
     "map with symbolic keys": st.dictionaries(_names, _equal_to_themselves, max_size=3),
+    "map with symbolic or ulong keys": st.dictionaries(
+        _names | st.builds(ULong, _below(2**64)), _equal_to_themselves, max_size=3
+    ),
     "message-id": _texts | _binaries | st.builds(ULong, st.integers(0, 2**64 - 1)) | st.uuids(allow_nil=True),
     "any value": _anything,
     "Error": _errors,
@@ -128,7 +131,8 @@ WRONG: Final[dict[str, list[object]]] = {
     "symbol, one or more": ["a", [Symbol("a")], b"a"],
     "binary": ["a", uuid.UUID(int=1), []],
     "map": [[], "a"],
-    "map with symbolic keys": [[], {1: 2}, {b"a": 1}],
+    "map with symbolic keys": [[], {1: 2}, {b"a": 1}, {ULong(1): 2}],
+    "map with symbolic or ulong keys": [[], {1: 2}, {b"a": 1}],
     "message-id": [Symbol("a"), 1, [], True],
     "Error": [[], "a", Described(ULong(0x24), []), Described(Symbol("none of ours"), [])],
 }

@@ -9,7 +9,7 @@ import proton
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.amqp.codec.values import PRIMITIVES, Values, exact, examples
+from tests.amqp.codec.values import PRIMITIVES, Values, exact, examples, nameless
 from tests.amqp.codec.wire import any_encoding, choices
 from twinbus.amqp.decode import DEFAULT_LIMITS, decode
 from twinbus.amqp.encode import encode
@@ -147,12 +147,13 @@ def _arrays(draw: st.DrawFn, children: Values) -> Array:
 def _nested(children: Values) -> Values:
     # Proton's descriptors are primitive, its arrays have one at the most, its maps are dicts, and behind a description
     # of a description it loses the rest of a list.
-    plain = children.filter(lambda value: not isinstance(value, Described))
+    inner = nameless(children)
+    plain = inner.filter(lambda value: not isinstance(value, Described))
     return st.one_of(
-        st.lists(children, max_size=4),
-        st.dictionaries(_keys, children, max_size=4),
+        st.lists(inner, max_size=4),
+        st.dictionaries(_keys, inner, max_size=4),
         st.builds(Described, _primitives, plain),
-        _arrays(children),
+        _arrays(inner),
     )
 
 

@@ -107,7 +107,12 @@ ANYTHING: Final[dict[str, Values]] = {"source": _sources, "target": _targets, "s
 
 
 def held_by_both(cls: type[Composite]) -> st.SearchStrategy[Composite]:
-    narrowed: dict[str, Values] = {"map with symbolic keys": _fields, "symbol, one or more": _symbols, "Error": _errors}
+    narrowed: dict[str, Values] = {
+        "map with symbolic keys": _fields,
+        "map with symbolic or ulong keys": _fields,
+        "symbol, one or more": _symbols,
+        "Error": _errors,
+    }
     changed: dict[str, Values] = {}
     for name, kind, default in cls.plan:
         if kind.name in narrowed:

@@ -141,13 +141,19 @@ def _small_arrays(draw: st.DrawFn) -> Array:
     return Array(element_type, draw(st.lists(PRIMITIVES[element_type], max_size=3)))
 
 
+def nameless(strategy: Values) -> Values:
+    """`strategy` under a short name: in a recursion each level's name would hold several of the level below."""
+
+    @st.composite
+    def inner(draw: st.DrawFn) -> object:
+        return draw(strategy)
+
+    return inner()
+
+
 def _nested(children: Values) -> Values:
-    return st.one_of(
-        lists_of(children),
-        maps_of(children),
-        arrays_of(children),
-        st.builds(Described, children, children),
-    )
+    inner = nameless(children)
+    return st.one_of(lists_of(inner), maps_of(inner), arrays_of(inner), st.builds(Described, inner, inner))
 
 
 values: Final[Values] = st.recursive(primitives, _nested, max_leaves=8)
