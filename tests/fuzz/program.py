@@ -1,7 +1,7 @@
 """The program at our end: answers every event in some legal way, drawn by lot, and notes what it was told.
 
-It answers the events of a read one after the other, though what an event is about may be over by then: so it looks at
-the state of a link before it answers an attach, grants credit or sends, and settles what it likes when it likes.
+It answers the events of a read one after the other and never looks back, though what an event is about may be over by
+then. What it does of its own accord it does where that is legal.
 
 Owns: the answers, and the rules of what may be told: each link ends once, and nothing is told after the last event.
 """
@@ -37,7 +37,7 @@ from twinbus.amqp.performatives import Error
 from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.sasl import SaslCode
 from twinbus.amqp.sender import Sender
-from twinbus.amqp.states import ConnectionState, LinkState, SessionState
+from twinbus.amqp.states import ConnectionState, SessionState
 from twinbus.amqp.terminus import Source, Target
 
 if TYPE_CHECKING:
@@ -201,13 +201,11 @@ class Program:
             self.answer_attach(event.link)
 
     def answer_attach(self, link: Link) -> None:
-        if link.local_state is not LinkState.UNATTACHED:  # over already, though we are told only later
-            return
         if self.rng.random() < 0.1:
             link.refuse(Error(condition=NOT_FOUND, description="by lot"))
             return
         link.accept()
-        if isinstance(link, Receiver) and link.is_attached:
+        if isinstance(link, Receiver):
             self.grant(link)
 
     def grant(self, link: Receiver) -> None:
@@ -267,7 +265,7 @@ class Program:
 
     def on_drained(self, event: Drained) -> None:
         self.know(event.link)
-        if self.rng.random() < 0.3 and event.link.is_attached:
+        if self.rng.random() < 0.3:
             self.grant(event.link)
 
     def on_sends(self, event: SendsUpdated) -> None:

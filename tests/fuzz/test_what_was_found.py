@@ -126,11 +126,10 @@ def test_an_outcome_too_large_for_the_peers_frames_is_refused_before_anything_is
 def test_a_step_that_does_not_fit_the_peers_frames_is_not_taken() -> None:
     server = Server(open_(max_frame_size=512), begin(), attach("s", 0, SENDER))
     (session,) = server.connection.sessions.values()
-    for step in (server.receiver().detach, session.end, server.connection.close):
+    for step in (session.end, server.connection.close):
         with pytest.raises(FrameTooLarge):
             step(error=LARGE)
     assert server.connection.data_to_send() == b""
-    server.receiver().detach()
     session.end()
     server.connection.close()
 
