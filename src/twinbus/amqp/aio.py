@@ -85,12 +85,8 @@ class Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Speak first if the engine has something to say (a client has)."""
         self.transport = cast("asyncio.Transport", transport)  # a socket has no other; uvloop's is no subclass of it
-        try:
-            self.handler = self._make_handler(self)
-        except Exception:
-            self.transport.abort()
-            raise
-        if self._listener is not None and not self._listener.admit(self):
+        self._guard(self._greet)
+        if self.handler is None or (self._listener is not None and not self._listener.admit(self)):
             self.transport.abort()
             return
         self.transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
@@ -168,6 +164,9 @@ class Peer(asyncio.Protocol):
         for event in events:
             if self.handler is not None and (not self._has_failed or isinstance(event, _ENDS)):
                 self._guard(self.handler.on_event, event)
+
+    def _greet(self) -> None:
+        self.handler = self._make_handler(self)
 
     def _guard(self, call: Callable[..., None], *arguments: object) -> None:
         """A fault of the handler's costs its own connection, and nobody else's."""

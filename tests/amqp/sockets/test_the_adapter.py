@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 import uvloop
 
 from twinbus.amqp import aio, errors
@@ -23,9 +24,10 @@ from twinbus.amqp.events import (
     LinkDetached,
     SaslInitReceived,
     SendsUpdated,
+    SessionEnded,
 )
 from twinbus.amqp.frames import AMQP_HEADER, frame
-from twinbus.amqp.performatives import Attach, Begin, Flow, Open
+from twinbus.amqp.performatives import Attach, Begin, Close, Flow, Open
 from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.sasl import Credentials
 from twinbus.amqp.settings import Limits, Settings
@@ -33,8 +35,6 @@ from twinbus.amqp.terminus import Source, Target
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-
-    import pytest
 
     from twinbus.amqp.sender import Sender
 
@@ -201,6 +201,102 @@ def test_a_handler_that_fails_costs_its_own_connection_only(caplog: pytest.LogCa
     with caplog.at_level(logging.ERROR):
         run(test)
     assert "a bug" in caplog.text
+
+
+def test_a_link_that_comes_and_goes_in_one_read_costs_nothing_and_every_end_is_told() -> None:
+    async def test() -> None:
+        place = await Place().start()
+        with socket.create_connection(("127.0.0.1", place.listener.port)) as hasty:
+            hasty.sendall(
+                AMQP_HEADER
+                + frame(0, Open(container_id="hasty").encode())
+                + frame(0, Begin(next_outgoing_id=0, incoming_window=9, outgoing_window=9).encode())
+                + frame(0, Attach(name="in", handle=0, role=False, initial_delivery_count=0).encode())
+                + frame(0, Close().encode())
+            )
+            server = await place.arrivals.get()
+            (closed,) = await server.heard(ConnectionClosed)
+            assert isinstance(closed, ConnectionClosed)
+            assert closed.error is None  # the peer's own wish, not a fault of ours
+            kinds = [type(event) for event in server.events]
+            assert kinds[-3:] == [LinkDetached, SessionEnded, ConnectionClosed]
+        await place.listener.close()
+
+    run(test)
+
+
+def test_a_handler_that_has_failed_hears_of_ends_only_and_of_each() -> None:
+    class Faulty(Recorder):
+        def react(self, event: Event) -> None:
+            super().react(event)
+            if isinstance(event, AttachRequested | LinkDetached):
+                raise RuntimeError("a bug, and again")  # noqa: TRY004
+
+    async def test() -> None:
+        place = await Place(Faulty).start()
+        client = await place.client()
+        await client.heard(ConnectionOpened)
+        session = client.peer.connection.begin_session()
+        for name in ("1", "2", "3"):
+            session.attach_sender(name, target=Target(address="queue"))
+        (server,) = place.handlers
+        await server.heard(ConnectionClosed)
+        kinds = [type(event) for event in server.events]
+        assert kinds.count(AttachRequested) == 1
+        assert kinds[-5:] == [LinkDetached, LinkDetached, LinkDetached, SessionEnded, ConnectionClosed]
+        await place.listener.close()
+
+    run(test)
+
+
+def test_a_handler_that_cannot_be_made_costs_the_socket_only() -> None:
+    class Unborn(Recorder):
+        def __init__(self, peer: Peer) -> None:
+            super().__init__(peer)
+            raise RuntimeError("a bug")
+
+    async def test() -> None:
+        place = await Place(Unborn).start()
+        client = await place.client()
+        await client.heard(ConnectionClosed)
+        assert place.listener.peers == set()
+        with pytest.raises(errors.LocalError, match="handler"):
+            await connect(
+                Unborn,
+                lambda now: Connection.client(CLIENT, Credentials.anonymous(), now=now),
+                host="127.0.0.1",
+                port=place.listener.port,
+            )
+        await place.listener.close()
+
+    run(test)
+
+
+def test_an_unanswered_close_is_given_up_in_the_time_that_was_set() -> None:
+    async def test() -> None:
+        settings = Settings(container_id="server", handshake_timeout_ms=100, idle_timeout_ms=600_000)
+        place = await Place(settings=settings).start()
+        with socket.create_connection(("127.0.0.1", place.listener.port)) as mute:
+            mute.sendall(AMQP_HEADER + frame(0, Open(container_id="mute").encode()))
+            server = await place.arrivals.get()
+            await server.heard(ConnectionOpened)
+            server.peer.close()
+            await asyncio.wait_for(server.peer.lost, 10)
+        await place.listener.close()
+
+    run(test)
+
+
+def test_a_socket_that_is_there_only_after_the_listener_was_closed_is_dropped() -> None:
+    async def test() -> None:
+        place = await Place().start()
+        admitted = place.listener.admit
+        await place.listener.close()
+        late = Peer(Recorder, Connection.server(SERVER, now=0.0), place.listener)
+        assert not admitted(late)
+        assert place.listener.peers == set()
+
+    run(test)
 
 
 def test_one_connection_too_many_is_dropped_and_the_others_go_on() -> None:
