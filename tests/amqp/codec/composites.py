@@ -14,7 +14,7 @@ from twinbus.amqp.composite import Composite, Kind, from_described
 from twinbus.amqp.decode import decode
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED
 from twinbus.amqp.performatives import Error
-from twinbus.amqp.types import Described, Symbol, ULong
+from twinbus.amqp.types import Described, Symbol, UInt, ULong
 
 DECLARED: Final[list[type[Composite]]] = [
     found
@@ -132,7 +132,7 @@ WRONG: Final[dict[str, list[object]]] = {
     "binary": ["a", uuid.UUID(int=1), []],
     "map": [[], "a"],
     "map with symbolic keys": [[], {1: 2}, {b"a": 1}, {ULong(1): 2}],
-    "map with symbolic or ulong keys": [[], {1: 2}, {b"a": 1}],
+    "map with symbolic or ulong keys": [[], {1: 2}, {b"a": 1}, {UInt(1): 1}],
     "message-id": [Symbol("a"), 1, [], True],
     "Error": [[], "a", Described(ULong(0x24), []), Described(Symbol("none of ours"), [])],
 }

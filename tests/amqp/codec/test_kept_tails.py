@@ -10,8 +10,8 @@ from tests.amqp.codec.frames import disposition_read, transfer_read
 from twinbus.amqp import hot
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.hot import _MAX_KEPT, _MAX_TAIL_BYTES, _disposition_tails, _transfer_tails
-from twinbus.amqp.outcomes import ACCEPTED, Modified, Rejected, TransactionalState
-from twinbus.amqp.performatives import Disposition, Error, Transfer
+from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Modified, Rejected, TransactionalState
+from twinbus.amqp.performatives import Disposition, Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,37 +47,56 @@ def test_a_peer_that_invents_tails_does_not_make_us_keep_more_than_the_limit() -
         assert 0 < len(_transfer_tails) <= _MAX_KEPT
 
 
-def test_a_state_that_has_something_in_it_is_read_anew_each_time() -> None:
-    for state in (TransactionalState(txn_id=b"7"), Modified(delivery_failed=True), Rejected()):
-        for data, read in ((disposition(1, state), disposition_read), (transfer(1, 0, state), transfer_read)):
-            first, second = read(data, 0, len(data))[3].state, read(data, 0, len(data))[3].state
-            assert first == second == state
-            assert first is not second  # what a program does to one is not seen in the other
-    assert not _transfer_tails
-    assert not _disposition_tails
-
-
 def test_a_peer_that_invents_tails_does_not_keep_others_from_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(MANY):
-        for data in (transfer(1, number), disposition(1, TransactionalState(txn_id=number.to_bytes(2, "big")))):
-            (transfer_read if data[2] == hot.TRANSFER else disposition_read)(data, 0, len(data))
-    usual_transfer, usual_disposition = transfer(7, 2**31), disposition(7, ACCEPTED)
-    first = transfer_read(usual_transfer, 0, len(usual_transfer))
-    second = disposition_read(usual_disposition, 0, len(usual_disposition))
+        data = transfer(1, number)
+        transfer_read(data, 0, len(data))
+    usual = transfer(7, 2**31)
+    first = transfer_read(usual, 0, len(usual))
     monkeypatch.delattr(hot, "read_performative")
-    assert transfer_read(usual_transfer, 0, len(usual_transfer)) == first
-    assert disposition_read(usual_disposition, 0, len(usual_disposition)) == second
+    assert transfer_read(usual, 0, len(usual)) == first
 
 
-def test_long_tails_are_not_kept() -> None:
-    state = Rejected(error=Error(condition="amqp:not-found", description="x" * _MAX_TAIL_BYTES))
-    for _ in range(2):
-        data = transfer(1, 0, state)
-        assert transfer_read(data, 0, len(data))[3].state == state
-        data = disposition(1, state)
-        assert disposition_read(data, 0, len(data))[3].state == state
+@pytest.mark.parametrize(
+    "state", [Rejected(), Modified(), TransactionalState(txn_id=b"1", outcome=ACCEPTED), "none of ours"], ids=repr
+)
+def test_a_state_that_a_program_can_change_is_not_kept(state: object) -> None:
+    for data, read in ((transfer(1, 0, state), transfer_read), (disposition(1, state), disposition_read)):
+        found = [read(data, 0, len(data))[3].state for _ in range(2)]
+        assert found == [state, state]
+        assert found[0] is not found[1]
     assert not _transfer_tails
     assert not _disposition_tails
+
+
+@pytest.mark.parametrize("state", [None, ACCEPTED, RELEASED], ids=repr)
+def test_a_state_with_nothing_in_it_is_one_and_the_same(state: object) -> None:
+    for data, read in ((transfer(1, 0, state), transfer_read), (disposition(1, state), disposition_read)):
+        for _ in range(2):
+            assert read(data, 0, len(data))[3].state is state
+    assert len(_transfer_tails) == len(_disposition_tails) == 1
+
+
+@pytest.mark.parametrize(("resume", "is_kept"), [("42", True), ("5600", False)], ids=["20 bytes", "21 bytes"])
+def test_the_tail_of_a_transfer_is_kept_up_to_twenty_bytes(resume: str, *, is_kept: bool) -> None:
+    tail = bytes.fromhex("7000000000 5600 5600 5000 00532445" + resume + "5600 5600")
+    assert (len(tail) <= _MAX_TAIL_BYTES) is is_kept
+    body = bytes.fromhex("43 43 a003746167") + tail
+    data = bytes((0x00, 0x53, hot.TRANSFER, 0xC0, len(body) + 1, 11)) + body
+    for _ in range(2):
+        assert transfer_read(data, 0, len(data))[3].state is ACCEPTED
+    assert (tail in _transfer_tails) is is_kept
+
+
+@pytest.mark.parametrize(("settled", "is_kept"), [("41", True), ("5601", False)], ids=["20 bytes", "21 bytes"])
+def test_the_tail_of_a_disposition_is_kept_up_to_twenty_bytes(settled: str, *, is_kept: bool) -> None:
+    tail = bytes.fromhex(settled + "00800000000000000024 d00000000400000000")
+    assert (len(tail) <= _MAX_TAIL_BYTES) is is_kept
+    body = bytes.fromhex("41 43 43") + tail
+    data = bytes((0x00, 0x53, hot.DISPOSITION, 0xC0, len(body) + 1, 5)) + body
+    for _ in range(2):
+        assert disposition_read(data, 0, len(data))[3] == (True, ACCEPTED)
+    assert (tail in _disposition_tails) is is_kept
 
 
 @pytest.mark.parametrize("count", [3, 4, 10, 12, 255])
