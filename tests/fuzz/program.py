@@ -229,7 +229,8 @@ class Program:
         self.pump(event.link)
 
     def pump(self, link: Sender) -> None:
-        for _ in range(min(link.sendable, self.below(4))):
+        is_hasty = link.is_attached and self.rng.random() < 0.2  # sends though it has to wait for the peer's window
+        for _ in range(min(link.credit if is_hasty else link.sendable, self.below(4))):
             payload = PAYLOADS[self.below(len(PAYLOADS))]
             choice = self.below(8)
             settled = None if choice < 5 else choice == 5
@@ -240,7 +241,7 @@ class Program:
             if choice < 2:
                 link.abort(delivery)
             self.sent.append(delivery)
-            if not link.sendable:
+            if not (link.credit if is_hasty else link.sendable):
                 break
         if link.drain_requested:
             link.drained()

@@ -168,7 +168,7 @@ CLIENTS: Final[dict[str, bytes]] = {
         attach("r1", 1, RECEIVER),
         credit(0, 10, incoming_window=0),
         credit(1, 10, incoming_window=1),
-        flow(incoming_window=0, next_incoming_id=1),
+        credit(0, 20, incoming_window=0, next_incoming_id=1, drain=True),
         flow(incoming_window=3, next_incoming_id=1),
         disposition(RECEIVER, 0, 20),
         flow(incoming_window=2**31, next_incoming_id=2),
