@@ -154,6 +154,8 @@ class Outbox:
         """Something of a link's has not left."""
         return any(parcel.link is link for parcel in self._waiting)
 
-    def clear(self) -> None:
-        """Forget everything."""
+    def clear(self) -> list[OutgoingDelivery]:
+        """Forget everything: the messages of which nothing has left."""
+        dropped = [parcel.delivery for parcel in self._waiting if not parcel.has_left]
         self._waiting.clear()
+        return dropped

@@ -121,10 +121,12 @@ class Session:
     def fall_silent(self) -> None:
         """Say nothing more and listen to nothing but the end: the session, or its connection, was closed by us."""
         self.local_state = SessionState.ENDED
+        unsent = self.outbox.clear()
         for link in self._all_links():
             self.forget_deliveries(link)
             link.local_state = LinkState.DETACHED
-        self.outbox.clear()
+        for delivery in unsent:
+            delivery.link.lost.append(delivery)
         if self.remote_channel is not None:
             self.connection.live_sessions.pop(self.remote_channel, None)
 

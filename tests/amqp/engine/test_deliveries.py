@@ -186,6 +186,16 @@ def test_messages_lost_in_the_queue_with_their_link_leave_no_gap_in_the_ids() ->
     assert not any(one.settled for one in lost)
 
 
+def test_messages_lost_with_their_session_are_handed_back_in_order() -> None:
+    pair = Pair(server=Limits(incoming_window=2))
+    sender, _ = pair.sender()
+    lost = [sender.send(b"%d" % number) for number in range(5)]
+    sender.session.end()
+    pair.exchange()
+    assert pair.client.only(LinkDetached).lost == lost
+    assert [one.delivery_id for one in lost] == [0, 1, None, None, None]
+
+
 def test_only_the_first_frame_of_a_message_says_which_it_is() -> None:
     pair = Pair(server=Limits(max_frame_size=512))
     sender, _ = pair.sender()
