@@ -20,9 +20,9 @@ Drawn from the tables in `src/twinbus/amqp/states.py` by `tools/draw_states.py`;
 
 AMQP is symmetric, so each table holds for both ends: a connection, a session or a link has one state for what we have
 sent and one for what the peer has sent. A step without an arrow is illegal: from the peer it is answered with an error,
-from our own program it raises `LocalError`. Only a link that is over does not complain: what it is asked for is not done,
-because it may have ended while the program was about to answer. Once we have sent close, end or detach, what the peer
-still had on its way is dropped until its own arrives.
+from our own program it raises `LocalError`. Only a link that is over does not complain: what it is asked for is not
+done, because it may have ended while the program was about to answer. Once we have sent close, end or detach, what the
+peer still had on its way is dropped until its own arrives.
 """
 
 TABLES: Final[dict[str, tuple[str, Mapping[Any, Enum]]]] = {
