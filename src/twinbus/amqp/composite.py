@@ -136,12 +136,14 @@ class Composite:
     def write(self, out: bytearray) -> None:
         """Append this composite, descriptor included, to `out`."""
         body = bytearray()
-        for name, kind, _ in self.plan:
+        for name, kind, default in self.plan:
             value = getattr(self, name)
-            if value is None:
-                body.append(0x40)
-            else:
+            if value is not None:
                 self._write_field(body, name, kind, value)
+            elif default is MISSING:
+                raise EncodeError(f"{self.symbol}: {name} is mandatory")
+            else:
+                body.append(0x40)
         out += bytes((0x00, 0x53, self.code)) if self.code <= _NARROW else b"\x00\x80" + self.code.to_bytes(8, "big")
         encode.write_list(out, body, len(self.plan))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from twinbus.amqp import terminus  # noqa: F401  # attach carries them: read as what they are, whoever else imports it
 from twinbus.amqp.errors import (
     FRAME_SIZE_TOO_SMALL,
     FRAMING_ERROR,

@@ -42,3 +42,8 @@ def test_a_field_that_has_no_encoding_is_named(fault: str) -> None:
     with pytest.raises(EncodeError, match=f"amqp:.*:list: {field} is no ") as raised:
         one.encode()
     assert len(str(raised.value)) < 400
+
+
+def test_a_mandatory_field_cannot_be_left_out() -> None:
+    with pytest.raises(EncodeError, match="container_id is mandatory"):
+        Open(container_id=None).encode()  # type: ignore[arg-type]  # wrong on purpose

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,6 +51,11 @@ def test_an_accepted_link_is_confirmed_with_what_was_agreed() -> None:
     assert (confirmed.attach.properties, confirmed.attach.max_message_size) == ({"x": "y"}, 1234)
     assert confirmed.attach.target == Target(address="queue")
     assert sender.is_attached
+
+
+def test_source_and_target_are_read_as_such_whatever_else_is_imported() -> None:
+    program = "from twinbus.amqp import connection, composite; print(0x28 in composite._BY_DESCRIPTOR)"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"True\n"
 
 
 def test_a_refused_link_gets_an_empty_attach_and_a_reason_in_one_write() -> None:
