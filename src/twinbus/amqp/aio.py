@@ -4,8 +4,8 @@
     handler = await connect(Handler, make_connection, host="localhost", port=5672)
 
 A `Handler` is the program: it gets the events of one connection and answers by the engine's methods; what they queue
-for one read goes out in one write, and what is queued at another time (after a commit, from a timer) at the
-end of that turn of the loop.
+for one read goes out in one write, and what is queued at another time (after a commit, from a timer) at the end of that
+turn of the loop.
 
 Owns: sockets, timers and back-pressure. Knows nothing of the protocol: that is `connection`'s, which never sees a
 socket.
@@ -35,9 +35,9 @@ WRITE_HIGH_WATER: Final = 1_048_576
 UNANSWERED_HIGH_WATER: Final = 33_554_432
 """Bytes of messages the handler has not answered yet, above which a server stops reading from that peer."""
 TLS_HANDSHAKE_TIMEOUT_S: Final = 20.0
-_ENDS: Final = (LinkDetached, SessionEnded, ConnectionClosed)
 LAST_WORDS_S: Final = 10.0
 """How long a peer may take to read what was sent to it last."""
+_ENDS: Final = (LinkDetached, SessionEnded, ConnectionClosed)
 
 
 class Handler(Protocol):
@@ -85,7 +85,7 @@ class Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Speak first if the engine has something to say (a client has)."""
         self.transport = cast("asyncio.Transport", transport)  # a socket has no other; uvloop's is no subclass of it
-        self._guard(self._greet)
+        self._guard(self._start_handler)
         if self.handler is None or (self._listener is not None and not self._listener.admit(self)):
             self.transport.abort()
             return
@@ -165,7 +165,7 @@ class Peer(asyncio.Protocol):
             if self.handler is not None and (not self._has_failed or isinstance(event, _ENDS)):
                 self._guard(self.handler.on_event, event)
 
-    def _greet(self) -> None:
+    def _start_handler(self) -> None:
         self.handler = self._make_handler(self)
 
     def _guard(self, call: Callable[..., None], *arguments: object) -> None:

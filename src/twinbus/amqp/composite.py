@@ -121,7 +121,7 @@ def one_of(*classes: type[Composite]) -> Kind:
 
 def of(kind: Kind, **default: object) -> Any:  # noqa: ANN401  # a field of any type, as dataclasses.field is
     """A field of `kind`: mandatory, or with what an absent one means as `default`."""
-    return dataclasses.field(metadata={"kind": kind}, **default)  # type: ignore[call-overload]
+    return dataclasses.field(metadata={"kind": kind}, **default)  # type: ignore[call-overload]  # chosen by **default
 
 
 class Composite:

@@ -1,7 +1,7 @@
 """One message on its way over a link, from either side.
 
-Owns: the ids, the encoded bytes and the outcome of one delivery. Plain records, made by the hundred thousand: `link`
-and `session` fill and settle them.
+Owns: the ids, the encoded bytes and the outcome of one delivery. Plain records, made by the hundred thousand: `sender`,
+`receiver` and `ledger` fill and settle them.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class ConnectionClosed(Event):
     error: Error | None
     """Why, if not in peace."""
     by_peer: bool
-    """The peer closed; otherwise we did, because of what it sent or because it fell silent."""
+    """Its close has come, first or as the answer to ours; else it was cut off: for what it sent, silent, or gone."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class LinkDetached(Event):
 
 @dataclass(slots=True, kw_only=True)
 class CreditGranted(Event):
-    """The peer's receiver told its credit: `link.sendable` may have grown, and `link.drain_requested` may be set."""
+    """More credit, or room in the session: `link.sendable` may have grown, and `link.drain_requested` may be set."""
 
     link: Sender
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from twinbus.amqp.decode import open_list, skip
 from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.frames import HEADER_SIZE, read_performative
+from twinbus.amqp.frames import DATA_OFFSET, HEADER_SIZE, read_performative
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Accepted, Released
 from twinbus.amqp.performatives import Disposition, Transfer
 
@@ -238,7 +238,6 @@ _FRONT: Final = struct.Struct(">BBHBBBBBBBIB")
 _DISPOSITION_FRONT: Final = struct.Struct(">IBBHBBBBBBBBIBIB")
 _BINARY8: Final = 0xA0 << 8
 """Constructor of a short binary, to which its length is added."""
-_DOFF: Final = 2
 
 
 class TransferWriter:
@@ -270,7 +269,7 @@ class TransferWriter:
         tail = struct.pack(">BI", 0x70, message_format) + _FLAGS[settled] + _FLAGS[more] + b"\x40" * 5
         list_size = 1 + 5 + 5 + 2 + tag_size + len(tail)
         front = _FRONT.pack(
-            _DOFF, 0, self._channel, 0x00, 0x53, TRANSFER, 0xC0, list_size, 11, 0x70, self._handle, 0x70
+            DATA_OFFSET, 0, self._channel, 0x00, 0x53, TRANSFER, 0xC0, list_size, 11, 0x70, self._handle, 0x70
         )
         layout = struct.Struct(f">I{len(front)}sIH{tag_size}s{len(tail)}s")
         return layout, front, _BINARY8 + tag_size, tail
@@ -297,12 +296,15 @@ def disposition_frame(channel: int, role: bool, first: int, last: int, *, settle
             0x41 if settled else 0x42,
         )
         return (
-            struct.pack(">IBBH", HEADER_SIZE + len(body) + len(state) + 1, _DOFF, 0, channel) + body + state + b"\x40"
+            struct.pack(">IBBH", HEADER_SIZE + len(body) + len(state) + 1, DATA_OFFSET, 0, channel)
+            + body
+            + state
+            + b"\x40"
         )
     return (
         _DISPOSITION_FRONT.pack(
             size,
-            _DOFF,
+            DATA_OFFSET,
             0,
             channel,
             0x00,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from twinbus.amqp.errors import INVALID_FIELD, RESOURCE_LIMIT_EXCEEDED, FrameTooLarge, SessionViolation
 from twinbus.amqp.events import ReceiptsUpdated, SendsUpdated
 from twinbus.amqp.hot import disposition_frame, read_disposition
-from twinbus.amqp.link import SERIAL_MASK
+from twinbus.amqp.link import SERIAL_HALF, SERIAL_MASK
 from twinbus.amqp.outcomes import ACCEPTED
 from twinbus.amqp.states import Role
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     DeliveryT = TypeVar("DeliveryT", IncomingDelivery, OutgoingDelivery)
 
-_HALF: Final = 2**31
-"""Ids further apart than this are the other way round."""
 _ENCODED_ACCEPTED: Final = ACCEPTED.encode()
 _NULL: Final = b"\x40"
 _DISPOSITION_SIZE: Final = 40
@@ -208,7 +206,7 @@ class Ledger:
     def _take(self, unsettled: dict[int, DeliveryT], first: int, last: int, *, settled: bool) -> list[DeliveryT]:
         """The unsettled deliveries of a range; they are forgotten if the peer settled them."""
         count = ((last - first) & SERIAL_MASK) + 1
-        if count > _HALF:
+        if count > SERIAL_HALF:
             raise SessionViolation(INVALID_FIELD, f"a disposition from {first} to {last}, which lies before it")
         if count > len(unsettled):  # a wide range costs what we hold, not what it claims
             ids = [one for one in unsettled if (one - first) & SERIAL_MASK < count]

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 SERIAL_MASK: Final = 2**32 - 1
 """Counters on the wire are 32 bits and wrap around."""
+SERIAL_HALF: Final = 2**31
+"""Two counters further apart than this are the other way round."""
 MAX_TAG_BYTES: Final = 32
 
 

@@ -7,10 +7,10 @@ yet: it gets both as it leaves, so that one that is taken back, or lost with its
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from twinbus.amqp.frames import DATA_OFFSET, FRAME_HEADER, HEADER_SIZE
-from twinbus.amqp.link import SERIAL_MASK
+from twinbus.amqp.link import SERIAL_HALF, SERIAL_MASK
 from twinbus.amqp.performatives import Transfer
 
 if TYPE_CHECKING:
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from twinbus.amqp.performatives import Flow
     from twinbus.amqp.sender import Sender
     from twinbus.amqp.session import Session
-
-_HALF: Final = 2**31
-"""Ids further apart than this are the other way round."""
 
 
 class _Parcel:
@@ -74,7 +71,7 @@ class Outbox:
         # A peer that has not seen our begin counts from its beginning, which is 0.
         on_the_way = (self.next_id - (flow.next_incoming_id or 0)) & SERIAL_MASK
         was_closed = self.window <= 0
-        self.window = max(0, flow.incoming_window - (on_the_way if on_the_way < _HALF else 0))
+        self.window = max(0, flow.incoming_window - (on_the_way if on_the_way < SERIAL_HALF else 0))
         self.release()
         return was_closed and self.window > 0
 

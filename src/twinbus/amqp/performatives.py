@@ -26,7 +26,7 @@ from twinbus.amqp.composite import (
     of,
     one_of,
 )
-from twinbus.amqp.states import ReceiverSettleMode, Role, SenderSettleMode
+from twinbus.amqp.states import ReceiverSettleMode, SenderSettleMode
 
 UNLIMITED: Final = 2**32 - 1
 
@@ -160,19 +160,3 @@ class Close(Composite):
     """Closes a connection."""
 
     error: Error | None = of(ERROR, default=None)
-
-
-__all__ = [
-    "UNLIMITED",
-    "Attach",
-    "Begin",
-    "Close",
-    "Detach",
-    "Disposition",
-    "End",
-    "Error",
-    "Flow",
-    "Open",
-    "Role",
-    "Transfer",
-]

@@ -5,7 +5,7 @@ Owns: the credit we grant, and the assembly of messages from frames.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from twinbus.amqp.delivery import IncomingDelivery
 from twinbus.amqp.errors import (
@@ -15,7 +15,7 @@ from twinbus.amqp.errors import (
     LinkViolation,
     SessionViolation,
 )
-from twinbus.amqp.link import MAX_TAG_BYTES, SERIAL_MASK, Link
+from twinbus.amqp.link import MAX_TAG_BYTES, SERIAL_HALF, SERIAL_MASK, Link
 from twinbus.amqp.outcomes import ACCEPTED, Rejected
 from twinbus.amqp.performatives import Attach, Error, Flow
 from twinbus.amqp.states import LinkState, Role
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from twinbus.amqp.composite import Composite
     from twinbus.amqp.hot import TransferTail
     from twinbus.amqp.session import Session
-
-_HALF: Final = 2**31
-"""Counts further apart than this are the other way round."""
 
 
 class _Partial:
@@ -79,7 +76,7 @@ class Receiver(Link):
             return
         self.credit = credit
         ceiling = (self.delivery_count + credit) & SERIAL_MASK
-        if (ceiling - self._ceiling) & SERIAL_MASK < _HALF:
+        if (ceiling - self._ceiling) & SERIAL_MASK < SERIAL_HALF:
             self._ceiling = ceiling
         self.is_draining = drain
         self.send_flow(echo=echo)
@@ -157,7 +154,7 @@ class Receiver(Link):
         self.delivery_count = (self.delivery_count + 1) & SERIAL_MASK
         if self.credit > 0:
             self.credit -= 1
-        elif self._enforce_credit and (self._ceiling - self.delivery_count) & SERIAL_MASK >= _HALF:
+        elif self._enforce_credit and (self._ceiling - self.delivery_count) & SERIAL_MASK >= SERIAL_HALF:
             raise LinkViolation(TRANSFER_LIMIT_EXCEEDED, "a message was sent without credit for it")
 
     def _receive_piece(

@@ -63,7 +63,7 @@ class Sender(Link):
         message_format: int = 0,
         state: Composite | None = None,
     ) -> OutgoingDelivery:
-        """Send one encoded message.
+        """Send one encoded message; LocalError without credit for it.
 
         `settled` is as the link's settle mode says where not given: True means that no outcome is asked for.
         """

@@ -74,7 +74,7 @@ class Session:
         self.local_state = SessionState.UNMAPPED
         self.remote_state = SessionState.UNMAPPED
         self.is_dropped = False
-        """Told to the program as ended; frames of the peer's that are still on their way are dropped unread."""
+        """Told to the program as ended; frames of the peer's that are still on their way are dropped."""
         self.links: dict[tuple[str, bool], Link] = {}
         """By name and our role: a peer may use one name for a sender and a receiver."""
         self.ledger = Ledger(self)
@@ -138,7 +138,7 @@ class Session:
         target: Composite,
         source: Composite | None = None,
         snd_settle_mode: int = SenderSettleMode.MIXED,
-        rcv_settle_mode: int = 0,
+        rcv_settle_mode: int = ReceiverSettleMode.FIRST,
         properties: dict[str, object] | None = None,
     ) -> Sender:
         """Ask for a link on which we send. AttachConfirmed or LinkDetached tells the answer."""
@@ -153,7 +153,7 @@ class Session:
         source: Composite,
         target: Composite | None = None,
         snd_settle_mode: int = SenderSettleMode.MIXED,
-        rcv_settle_mode: int = 0,
+        rcv_settle_mode: int = ReceiverSettleMode.FIRST,
         properties: dict[str, object] | None = None,
     ) -> Receiver:
         """Ask for a link on which we receive; nothing comes before `grant` or `keep_credit`."""
@@ -270,7 +270,7 @@ class Session:
         try:
             found = link.receive_transfer(delivery_id, tag, tail, data[payload_at:end])
         except LinkViolation as violation:
-            self._fail_link(link, violation)
+            self._turn_away(link, _error_of(violation))
             return None
         if found is None:
             return batch
@@ -357,10 +357,7 @@ class Session:
     def _steal(self, link: Link, events: list[Event]) -> None:
         """A link is attached again under its name while it is attached: the new one takes its place."""
         error = Error(condition=LINK_STOLEN, description=f"another link named {link.name!r:.80} was attached")
-        if link.local_state is LinkState.UNATTACHED:
-            link.refuse(error)
-        elif link.local_state is LinkState.ATTACHED:
-            link.detach(error=error)
+        self._turn_away(link, error)
         # Its handle stays mapped until the peer detaches it; its name is free for the new one.
         del self.links[link.name, link.role]
         self._announce_detached(link, events, closed=True, error=error)
@@ -389,6 +386,7 @@ class Session:
         if link.local_state is LinkState.DETACHED:
             return
         if link.receive_flow(flow):
+            # What is no sender is a receiver, which mypy cannot know.
             events.append(CreditGranted(link=link) if isinstance(link, Sender) else Drained(link=link))  # type: ignore[arg-type]
         if flow.echo:
             link.answer_echo()
@@ -412,8 +410,9 @@ class Session:
             link.is_announced = False
             events.append(LinkDetached(link=link, closed=closed, error=error, lost=link.lost))
 
-    def _fail_link(self, link: Link, violation: LinkViolation) -> None:
-        error = Error(condition=violation.condition, description=violation.description)
+    @staticmethod
+    def _turn_away(link: Link, error: Error) -> None:
+        """Refuse a link that the program has not answered yet; detach one that it has."""
         if link.local_state is LinkState.UNATTACHED:
             link.refuse(error)
         else:
@@ -421,7 +420,7 @@ class Session:
 
     def fail(self, violation: SessionViolation, events: list[Event]) -> None:
         """End the session because of what the peer did in it."""
-        error = Error(condition=violation.condition, description=violation.description)
+        error = _error_of(violation)
         if self.local_state is SessionState.UNMAPPED:
             self.begin()
         if self.local_state is SessionState.MAPPED:
@@ -455,3 +454,7 @@ class Session:
 
     def _no_such_link(self, handle: int, what: str) -> SessionViolation:
         return SessionViolation(UNATTACHED_HANDLE, f"a {what} on handle {handle}, where no such link is attached")
+
+
+def _error_of(violation: Violation) -> Error:
+    return Error(condition=violation.condition, description=violation.description)

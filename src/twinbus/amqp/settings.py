@@ -27,7 +27,7 @@ class Limits:
     incoming_window: int = 5_000
     """Transfer frames a peer may send in a session before it hears from us again."""
     max_unsettled: int = 50_000
-    """Unsettled deliveries of a session, each way. As a sender we wait; a peer that exceeds it loses the session."""
+    """Unsettled deliveries of a session, each way. A peer beyond it loses the session; our own `sendable` is 0."""
     max_message_size: int = 1_048_576
     """Bytes of one message, over all its frames; advertised in attach. A larger one is rejected, not stored."""
     max_assembling_bytes: int = 67_108_864
@@ -57,5 +57,5 @@ class Settings:
     idle_timeout_ms: int = 120_000
     """The longest silence we ask of the peer (advertised); after twice that we give up. 0: never."""
     handshake_timeout_ms: int = 20_000
-    """From the first byte to open; also how long a close may wait for its answer."""
+    """From the start to open; also how long a close may wait for its answer."""
     limits: Limits = field(default_factory=Limits)

@@ -6,7 +6,7 @@ for a connection are pairs of these. A step that has no cell is illegal: from th
 from our own program it raises LocalError.
 
 One rule spans the two ends and is not in the tables: once we have sent close, end or detach, what the peer still had
-on its way is dropped unread until its own close, end or detach arrives.
+on its way is dropped until its own close, end or detach arrives.
 
 Owns: the tables. Knows nothing of what a step carries; `connection`, `session` and `link` take the steps.
 """
