@@ -19,14 +19,14 @@ from twinbus.amqp.events import AttachRequested, CreditGranted, DeliveriesReceiv
 from twinbus.amqp.outcomes import ACCEPTED
 from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.sender import Sender
-from twinbus.amqp.settings import Limits, Settings
+from twinbus.amqp.settings import Settings
 
 if TYPE_CHECKING:
     from twinbus.amqp.aio import Peer
     from twinbus.amqp.events import Event
 
 WINDOW = 1000
-SETTINGS = Settings(container_id="empty", limits=Limits(enforce_credit=False))
+SETTINGS = Settings(container_id="empty")
 waiting: collections.deque[bytes] = collections.deque()
 
 
