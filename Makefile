@@ -47,4 +47,4 @@ lock: setup ## pin the newest versions in requirements.lock
 
 clean: ## remove all that these commands made
 	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist src/twinbus.egg-info
-	find src tests -name __pycache__ -prune -exec rm -rf {} +
+	find src tests bench tools -name __pycache__ -prune -exec rm -rf {} +
