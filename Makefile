@@ -1,4 +1,4 @@
-# Everything starts from nothing: each command first makes sure that .venv is there and up to date.
+# Everything starts from nothing: each command that needs it first makes sure that .venv is there and up to date.
 
 BIN := .venv/bin
 MINUTES ?= 10
@@ -9,7 +9,7 @@ MINUTES ?= 10
 help: ## list the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
 
-setup: ## make .venv with all that is pinned (every other command does this first)
+setup: ## make .venv with all that is pinned (the commands that need it do this first)
 	@tools/setup
 
 run: setup ## serve the pair of namespaces
