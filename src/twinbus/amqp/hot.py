@@ -41,9 +41,7 @@ class TransferTail(NamedTuple):
     message_format: int
     settled: bool
     more: bool
-    rcv_settle_mode: int | None
     state: object
-    resume: bool
     aborted: bool
     is_whole: bool
     """Neither more frames follow nor was it aborted: one frame, one message."""
@@ -127,9 +125,7 @@ def _read_declared_transfer(
         message_format=found.message_format or 0,
         settled=bool(found.settled),
         more=found.more,
-        rcv_settle_mode=found.rcv_settle_mode,
         state=_shared(found.state),
-        resume=found.resume,
         aborted=found.aborted,
         is_whole=not found.more and not found.aborted,
     )

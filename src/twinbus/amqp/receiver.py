@@ -126,7 +126,7 @@ class Receiver(Link):
 
     def has_drained(self) -> bool:
         """True, once, when a drain has come to its end: by what the peer gave back, or by what it sent."""
-        if self.is_draining and self.credit == 0:
+        if self.is_draining and self.credit == 0 and self._partial is None:
             self.is_draining = False
             return True
         return False
@@ -146,7 +146,12 @@ class Receiver(Link):
         self._use_credit()
         if len(payload) > self.max_message_size:
             return self._reject(delivery_id, len(payload), settled=tail.settled)
-        delivery = IncomingDelivery(self, delivery_id, tag, tail.message_format, payload, tail.settled, tail.state)
+        return self._deliver(delivery_id, tag, tail.message_format, payload, tail.settled, tail.state)
+
+    def _deliver(
+        self, delivery_id: int, tag: bytes, message_format: int, payload: bytes, settled: bool, state: object
+    ) -> IncomingDelivery:
+        delivery = IncomingDelivery(self, delivery_id, tag, message_format, payload, settled, state)
         self.session.ledger.add_incoming(delivery)
         return delivery
 
@@ -180,17 +185,10 @@ class Receiver(Link):
         self.drop_partial()
         if partial.size > self.max_message_size:
             return self._reject(partial.delivery_id, partial.size, settled=partial.settled)
-        delivery = IncomingDelivery(
-            self,
-            partial.delivery_id,
-            partial.tag,
-            partial.message_format,
-            bytes(partial.data),
-            partial.settled,
-            partial.state,
+        whole = bytes(partial.data)
+        return self._deliver(
+            partial.delivery_id, partial.tag, partial.message_format, whole, partial.settled, partial.state
         )
-        self.session.ledger.add_incoming(delivery)
-        return delivery
 
     def _add_piece(self, partial: _Partial, tail: TransferTail, payload: bytes) -> None:
         partial.size += len(payload)

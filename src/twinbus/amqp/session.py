@@ -272,19 +272,18 @@ class Session:
         except LinkViolation as violation:
             self._turn_away(link, _error_of(violation))
             return None
-        if found is None:
-            return batch
         if isinstance(found, int):
             events.append(DeliveryRejected(link=link, size=found))
-            return None
-        if batch is not None and batch.link is link:
-            batch.deliveries.append(found)
-        else:
-            batch = DeliveriesReceived(link=link, deliveries=[found])
-            events.append(batch)
+            batch = None
+        elif found is not None:
+            if batch is not None and batch.link is link:
+                batch.deliveries.append(found)
+            else:
+                batch = DeliveriesReceived(link=link, deliveries=[found])
+                events.append(batch)
         if link.credit == 0 and link.has_drained():
             events.append(Drained(link=link))
-            return None
+            batch = None
         return batch
 
     def _ask_for_refresh(self) -> None:

@@ -43,6 +43,24 @@ class Limits:
     max_pipelined_bytes: int = 65_536
     """What a peer may send ahead of the answer to its SASL exchange."""
 
+    def __post_init__(self) -> None:
+        """Refuse what no peer could be told."""
+        for name, (lowest, highest) in _RANGES.items():
+            value = getattr(self, name)
+            if not lowest <= value <= highest:
+                raise ValueError(f"{name} is {value}; it can be {lowest} to {highest}")
+
+
+_RANGES: Final = {
+    "max_frame_size": (SMALLEST_MAX_FRAME_SIZE, 2**32 - 1),
+    "max_sessions": (1, 2**16),
+    "max_handle": (0, 2**32 - 1),
+    "incoming_window": (1, 2**31 - 1),
+    "max_unsettled": (1, 2**31 - 1),
+    "max_message_size": (1, 2**64 - 1),
+}
+"""Of the limits that are told to the peer; the others are our own affair."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:

@@ -84,9 +84,7 @@ def transfer_as_declared(data: bytes, at: int, end: int) -> ReadTransfer:
         message_format=0 if found.message_format is None else found.message_format,
         settled=found.settled is True,
         more=found.more,
-        rcv_settle_mode=found.rcv_settle_mode,
         state=found.state,
-        resume=found.resume,
         aborted=found.aborted,
         is_whole=not (found.more or found.aborted),
     )

@@ -180,7 +180,7 @@ def test_a_disposition_of_two_fields_may_be_the_last_bytes_of_a_read(encoding: s
 
 def test_the_defaults_of_a_transfer_are_plain_values() -> None:
     data = Transfer(handle=1, delivery_id=2, delivery_tag=b"").encode()
-    tail = TransferTail(0, False, False, None, None, False, False, is_whole=True)  # noqa: FBT003  # in wire order
+    tail = TransferTail(0, settled=False, more=False, state=None, aborted=False, is_whole=True)
     assert transfer_read(data, 0, len(data)) == (1, 2, b"", tail, len(data))
 
 

@@ -8,7 +8,8 @@ from twinbus.amqp.connection import Connection
 from twinbus.amqp.events import AttachRequested, Event, SaslInitReceived
 from twinbus.amqp.frames import AMQP_HEADER, HEADER_SIZE, frame, read_performative
 from twinbus.amqp.link import Link
-from twinbus.amqp.performatives import Attach, Begin, Open
+from twinbus.amqp.performatives import Attach, Begin, Close, Detach, Open
+from twinbus.amqp.performatives import End as EndFrame
 from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.sasl import Credentials
 from twinbus.amqp.sender import Sender
@@ -164,6 +165,12 @@ class Lone:
         link.accept()
         self.collect()
         return link
+
+    def condition(self, kind: type[Detach | EndFrame | Close]) -> str:
+        """Of the error in the last detach, end or close that the engine sent."""
+        error = self.last(kind).error
+        assert error is not None
+        return error.condition
 
     def last(self, kind: type[CompositeT]) -> CompositeT:
         """The last performative of a kind that the engine sent."""

@@ -62,7 +62,7 @@ def test_a_sender_that_ignores_credit_loses_its_link_only() -> None:
     lone = Lone()
     link = lone.attached()
     events = lone.send(Transfer(handle=0, delivery_id=0, delivery_tag=b"t"), payload=b"x")
-    assert lone.last(Detach).error.condition == errors.TRANSFER_LIMIT_EXCEEDED  # type: ignore[union-attr]
+    assert lone.condition(Detach) == errors.TRANSFER_LIMIT_EXCEEDED
     assert not any(isinstance(event, DeliveriesReceived | SessionEnded) for event in events)
     lone.send(Transfer(handle=0, delivery_id=1, delivery_tag=b"t"), payload=b"x")  # still on its way: dropped
     lone.send(Detach(handle=0, closed=True))
@@ -200,6 +200,22 @@ def test_a_drain_is_over_when_messages_have_used_up_the_credit_also_without_a_wo
     assert not receiver.drain()  # there is nothing to drain
 
 
+def test_a_drain_is_over_when_a_rejected_or_aborted_message_used_the_last_credit() -> None:
+    for last in (Transfer(handle=0, delivery_id=0, delivery_tag=b"t", more=True), None):
+        lone = Lone(Limits(max_message_size=10))
+        link = lone.attached()
+        assert isinstance(link, Receiver)
+        link.grant(1, drain=True)
+        if last is None:
+            lone.send(Transfer(handle=0, delivery_id=0, delivery_tag=b"t"), payload=bytes(11))
+        else:
+            lone.send(last, payload=b"half")
+            assert not lone.end.told(Drained)  # the message is still arriving
+            lone.send(Transfer(handle=0, aborted=True))
+        assert len(lone.end.told(Drained)) == 1
+        assert not link.is_draining
+
+
 def test_a_drain_waits_for_messages_that_wait_for_the_window() -> None:
     pair = Pair(client=Limits(incoming_window=1))
     receiver, sender = pair.receiver(credit=10)
@@ -302,7 +318,7 @@ def test_a_peer_that_does_not_wait_for_our_window_loses_the_session() -> None:
         frame(0, Transfer(handle=0, delivery_id=n, delivery_tag=b"%d" % n, settled=True).encode()) for n in range(5)
     ]
     lone.feed(b"".join(transfers))
-    assert lone.last(End).error.condition == errors.WINDOW_VIOLATION  # type: ignore[union-attr]
+    assert lone.condition(End) == errors.WINDOW_VIOLATION
     assert len(lone.end.only(DeliveriesReceived).deliveries) == 4
     assert len(lone.end.told(LinkDetached)) == len(lone.end.told(SessionEnded)) == 1
 
@@ -326,7 +342,7 @@ def test_too_many_unsettled_messages_lose_the_session() -> None:
     link.grant(10)  # type: ignore[attr-defined]
     for number in range(4):
         lone.send(Transfer(handle=0, delivery_id=number, delivery_tag=b"t"))
-    assert lone.last(End).error.condition == errors.RESOURCE_LIMIT_EXCEEDED  # type: ignore[union-attr]
+    assert lone.condition(End) == errors.RESOURCE_LIMIT_EXCEEDED
 
 
 def test_links_that_wait_for_our_own_limit_are_told_when_there_is_room_again() -> None:

@@ -156,7 +156,7 @@ def test_the_same_name_again_takes_the_place_of_the_older_link() -> None:
     lone = Lone()
     older = lone.attached(handle=0)
     newer = lone.attached(handle=1)
-    assert lone.last(Detach).error.condition == errors.LINK_STOLEN  # type: ignore[union-attr]
+    assert lone.condition(Detach) == errors.LINK_STOLEN
     assert lone.end.only(LinkDetached).link is older
     lone.send(Detach(handle=0, closed=True))
     assert newer.is_attached
@@ -206,7 +206,7 @@ def test_our_own_limit_of_links_is_raised() -> None:
 def test_a_handle_beyond_those_offered_closes_the_connection() -> None:
     lone = Lone(Limits(max_handle=7)).begun()
     lone.send(Attach(name="in", handle=8, role=Role.RECEIVER))
-    assert lone.last(Close).error.condition == errors.FRAMING_ERROR  # type: ignore[union-attr]
+    assert lone.condition(Close) == errors.FRAMING_ERROR
 
 
 def test_a_session_that_ends_takes_its_links_along() -> None:
@@ -266,7 +266,7 @@ def test_late_frames_on_an_ended_channel_are_dropped() -> None:
 def test_settle_modes_that_there_are_not_end_the_session() -> None:
     lone = Lone().begun()
     lone.send(Attach(name="in", handle=0, role=Role.RECEIVER, snd_settle_mode=77))
-    assert lone.last(End).error.condition == errors.INVALID_FIELD  # type: ignore[union-attr]
+    assert lone.condition(End) == errors.INVALID_FIELD
 
 
 def test_the_modes_of_a_link_are_those_the_peer_agreed_to() -> None:
