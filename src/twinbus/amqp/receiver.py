@@ -126,7 +126,7 @@ class Receiver(Link):
 
     def has_drained(self) -> bool:
         """True, once, when a drain has come to its end: by what the peer gave back, or by what it sent."""
-        if self.is_draining and self.credit == 0 and self._partial is None:
+        if self.is_draining and self.credit == 0 and self._partial is None and not self.is_over:
             self.is_draining = False
             return True
         return False
