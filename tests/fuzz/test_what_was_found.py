@@ -199,6 +199,13 @@ def test_who_goes_on_about_deliveries_without_settling_them_loses_the_session() 
     assert sum(len(getattr(event, "deliveries", [])) for event in told) < 20 * 500
 
 
+def test_a_transfer_on_a_link_that_is_over_ends_no_drain() -> None:
+    server = Server(*START, attach("s", 0, SENDER))
+    server.receiver().grant(0, drain=True)
+    server.say(attach("s", 1, SENDER))  # takes the place of the first, whose end is told
+    assert server.say(transfer(0, 0)) == []
+
+
 def test_elements_without_bytes_do_not_fill_the_memory() -> None:
     server = Server(*START)
     body = attach("s", 0, SENDER).encode()
