@@ -1,34 +1,18 @@
-"""Tests here may be coroutines: each runs on a loop of its own, and a proton server finds its passwords."""
+"""A proton server finds its passwords."""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import os
 import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-import uvloop
 
 from tests.interop.proton_peers import PASSWORD, REALM, USER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-TIME_LIMIT_S = 110
-"""Less than pytest's own, which ends the whole process."""
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    wanted = inspect.signature(pyfuncitem.obj).parameters
-    test = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in wanted})
-    uvloop.run(asyncio.wait_for(test, TIME_LIMIT_S))
-    return True
 
 
 @pytest.fixture(scope="session", autouse=True)
