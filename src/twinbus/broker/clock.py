@@ -1,0 +1,48 @@
+"""Time, as it is handed to the broker: two clocks, and what is due when.
+
+Locks and time-outs go by the monotonic clock, times to live and schedules by the wall clock: when that jumps, no lock
+expires. Nothing here waits; whoever owns the loop asks `due_in_s` and calls `run_due`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from itertools import count
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Clock(Protocol):
+    """Where the broker reads the time."""
+
+    def monotonic_s(self) -> float:
+        """Seconds since some moment; never goes back."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+
+
+class Timers:
+    """Calls to be made at a time of the monotonic clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        """One for a whole broker."""
+        self._clock = clock
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+
+    def call_at(self, when_s: float, call: Callable[[], None]) -> None:
+        """Make a call when `when_s` is reached. It cannot be taken back: it looks whether it is still wanted."""
+        heapq.heappush(self._due, (when_s, next(self._order), call))
+
+    def due_in_s(self) -> float | None:
+        """How long until something is due; None if nothing is."""
+        return max(0.0, self._due[0][0] - self._clock.monotonic_s()) if self._due else None
+
+    def run_due(self) -> None:
+        """Make the calls that are due now."""
+        now = self._clock.monotonic_s()
+        while self._due and self._due[0][0] <= now:
+            heapq.heappop(self._due)[2]()

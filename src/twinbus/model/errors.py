@@ -1,0 +1,155 @@
+"""What can go wrong in a namespace, one class per kind.
+
+Each carries its AMQP condition, its HTTP status, whether the same call may succeed later, and which of three classes
+of failure it is. A message says what was wrong, with what, and what to do. `docs/errors.md` lists them.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import ClassVar
+
+
+class FailureClass(Enum):
+    """What a sender should make of a failure."""
+
+    UNAVAILABLE = "unavailable"
+    """The entity cannot be reached now: a paired client fails over."""
+    THROTTLED = "throttled"
+    """There is too much at once: wait, and try again."""
+    CALLER = "caller's fault"
+    """The same call will fail again."""
+
+
+class ServiceBusError(Exception):
+    """Anything a namespace answers other than success."""
+
+    condition: ClassVar[str] = "amqp:internal-error"
+    status: ClassVar[int] = 500
+    failure_class: ClassVar[FailureClass] = FailureClass.UNAVAILABLE
+
+    @property
+    def is_retriable(self) -> bool:
+        """The same call may succeed later."""
+        return self.failure_class is not FailureClass.CALLER
+
+
+class StoreUnavailable(ServiceBusError):
+    """The store that holds the entity, or this fragment of it, does not work."""
+
+    status = 503
+
+
+class ServerBusy(ServiceBusError):
+    """More is waiting to be written than the server holds in memory."""
+
+    condition = "com.microsoft:server-busy"
+    status = 503
+    failure_class = FailureClass.THROTTLED
+
+
+class OperationTimeout(ServiceBusError):
+    """The answer did not come in time; what was asked for may have happened all the same."""
+
+    condition = "com.microsoft:timeout"
+    status = 408
+
+
+class CallerError(ServiceBusError):
+    """The same call will fail again."""
+
+    failure_class = FailureClass.CALLER
+
+
+class EntityNotFound(CallerError):
+    """There is no such entity."""
+
+    condition = "amqp:not-found"
+    status = 404
+
+    def __init__(self, path: str) -> None:
+        """Said in the words by which the Azure SDKs know it."""
+        super().__init__(f"The messaging entity '{path}' could not be found.")
+
+
+class EntityAlreadyExists(CallerError):
+    """The name is taken."""
+
+    condition = "com.microsoft:entity-already-exists"
+    status = 409
+
+
+class EntityDeleted(CallerError):
+    """The entity was deleted while it was in use."""
+
+    condition = "amqp:resource-deleted"
+    status = 404
+
+
+class Unauthorized(CallerError):
+    """No valid key or token, or one without the right that this needs."""
+
+    condition = "amqp:unauthorized-access"
+    status = 401
+
+
+class NotAllowed(CallerError):
+    """The operation does not fit the entity."""
+
+    condition = "amqp:not-allowed"
+    status = 400
+
+
+class InvalidArgument(CallerError):
+    """A value that cannot be."""
+
+    condition = "com.microsoft:argument-error"
+    status = 400
+
+
+class ArgumentOutOfRange(InvalidArgument):
+    """A value outside its range."""
+
+    condition = "com.microsoft:argument-out-of-range"
+
+
+class MalformedMessage(CallerError):
+    """The bytes of a message do not add up."""
+
+    condition = "amqp:decode-error"
+    status = 400
+
+
+class NotImplementedHere(CallerError):
+    """An operation that this server does not know."""
+
+    condition = "amqp:not-implemented"
+    status = 501
+
+
+class MessageTooLarge(CallerError):
+    """A message, or its properties, above the limit."""
+
+    condition = "amqp:link:message-size-exceeded"
+    status = 403
+
+
+class QuotaExceeded(CallerError):
+    """The entity or the namespace is full."""
+
+    condition = "amqp:resource-limit-exceeded"
+    status = 403
+
+
+class MessageLockLost(CallerError):
+    """The lock has expired, was given up, or is of an earlier life of the server."""
+
+    condition = "com.microsoft:message-lock-lost"
+    status = 410
+
+
+class MessageNotFound(CallerError):
+    """There is no message of that number."""
+
+    condition = "com.microsoft:message-not-found"
+    status = 404
