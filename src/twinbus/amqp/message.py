@@ -83,6 +83,9 @@ class Section(IntEnum):
 
 BODY_SECTIONS: Final = frozenset({0x75, 0x76, 0x77})
 
+_ENVELOPE: Final = (Section.HEADER, Section.DELIVERY_ANNOTATIONS, Section.MESSAGE_ANNOTATIONS)
+"""The sections that brokers write."""
+
 _SYMBOLS: Final = {
     "amqp:header:list": Section.HEADER,
     "amqp:delivery-annotations:map": Section.DELIVERY_ANNOTATIONS,
@@ -94,6 +97,7 @@ _SYMBOLS: Final = {
     "amqp:amqp-value:*": Section.VALUE,
     "amqp:footer:map": Section.FOOTER,
 }
+_NULL: Final = 0x40
 _SECTION_CODES: Final = frozenset(int(section) for section in Section)
 
 
@@ -159,6 +163,43 @@ class Message:
             return b""
         spans = self._body if section in BODY_SECTIONS else [self._spans[section]]
         return b"".join([self.payload[start:end] for start, _, end in spans])
+
+    def size_of(self, section: Section) -> int:
+        """Bytes of a section, descriptor included; for the body, of its first section."""
+        span = self._spans.get(section)
+        return span[2] - span[0] if span is not None else 0
+
+    def bare(self) -> bytes:
+        """What nobody on the way may change: properties, application properties and body; and the footer behind them.
+
+        Usually that is how a message ends, and costs one slice.
+        """
+        spans = self._spans
+        ends = [spans[section][2] for section in _ENVELOPE if section in spans]
+        start = max(ends, default=0)
+        if all(span[0] >= start for section, span in spans.items() if section not in _ENVELOPE):
+            return self.payload[start:]
+        pieces = [self.raw(section) for section in (Section.PROPERTIES, Section.APPLICATION_PROPERTIES)]
+        pieces += [self.payload[at:end] for at, _, end in self._body]
+        return b"".join([*pieces, self.raw(Section.FOOTER)])
+
+    def pairs(self, section: Section) -> list[tuple[object, bytes]]:
+        """The keys of a section that is a map, each with the bytes of key and value as they came."""
+        if section not in self._spans:
+            return []
+        _, value_at, end = self._spans[section]
+        count, at = open_map(self.payload, value_at)
+        found = []
+        for _ in range(count // 2):
+            if at >= end:
+                raise DecodeError("a map with fewer elements than it says")
+            key, stopped = decode(self.payload, at, self._limits)
+            stopped = skip(self.payload, stopped)
+            if stopped > end:
+                raise DecodeError("a value runs past the end of its section")
+            found.append((key, self.payload[at:stopped]))
+            at = stopped
+        return found
 
     @property
     def header(self) -> Header | None:
@@ -245,6 +286,18 @@ class Message:
             if at >= end:
                 raise DecodeError("a list with fewer elements than it says")
         return self._value_within(at, end)
+
+    def has_field(self, section: Section, index: int) -> bool:
+        """Whether a field of the header or the properties is there and not null."""
+        if section not in self._spans:
+            return False
+        _, value_at, end = self._spans[section]
+        count, at = open_list(self.payload, value_at)
+        if index >= count:
+            return False
+        for _ in range(index):
+            at = skip(self.payload, at)
+        return at < end and self.payload[at] != _NULL
 
     def lookup(self, section: Section, key: str) -> object:
         """One value of a section that is a map, without decoding the others. None where the key is not there."""

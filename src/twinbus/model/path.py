@@ -75,7 +75,7 @@ def check_name(path: str) -> str:
         raise InvalidArgument(f"a path of {len(path)} characters; it can have {ENTITY_PATH_MAX_CHARACTERS}")
     if not _NAME.fullmatch(path) or "//" in path:
         raise InvalidArgument(
-            f"{path!r:.80} is no path: it has letters, digits, '.', '-', '_' and '/', and starts and ends with a letter "
-            "or digit"
+            f"{path!r:.80} is no path: it has letters, digits, '.', '-', '_' and '/', and starts and ends with a letter"
+            " or digit"
         )
     return path

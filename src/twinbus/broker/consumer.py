@@ -1,0 +1,43 @@
+"""Whoever takes messages from a fragment: what the fragment needs to know of it.
+
+The gateway has one for each receiving link. The order of calls: a hungry consumer is asked for its `room`, then given
+no more than that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from twinbus.model.errors import ServiceBusError
+
+
+class Delivery(NamedTuple):
+    """One message for one consumer."""
+
+    payload: bytes
+    """As it goes on the wire."""
+    tag: bytes
+    """The lock token as .NET writes a GUID; for a message that was deleted already, any bytes."""
+
+
+class Consumer(Protocol):
+    """A receiving link."""
+
+    deletes: bool
+    """It receives and deletes: what it gets is gone from the store before."""
+    is_gone: bool
+    """It was closed: what was meant for it stays."""
+
+    @property
+    def room(self) -> int:
+        """How many messages it takes now."""
+
+    def reserve(self, count: int) -> None:
+        """So many will be delivered once they are deleted: `room` is less by them until then."""
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        """Take messages."""
+
+    def entity_gone(self, error: ServiceBusError) -> None:
+        """The entity was deleted."""

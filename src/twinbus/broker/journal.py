@@ -1,0 +1,217 @@
+"""The way of all changes to one store: gathered in a turn of the loop, committed together, told when they are on disk.
+
+Owns: the batch of this turn, who waits for which commit, and whether the store works. What a change means is the
+fragments' affair.
+
+    journal.batch.put(...)
+    journal.add(fragment, size, applied, answer)      # at the end of the turn all that was added is one commit
+
+`applied` is called when the changes are on disk, and changes what the fragment shows. `answer` tells whoever asked:
+after `applied`, or earlier with an error. The two are apart because a store may be silent for long: then those who wait
+are told that it is unavailable, and what they sent may still appear when it speaks again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from twinbus.model.errors import ServerBusy, ServiceBusError, StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinbus.broker.clock import Clock, Timers
+    from twinbus.store.protocol import Batch, Store, StoreError
+
+    Applied: TypeAlias = Callable[[], None]
+    Answered: TypeAlias = Callable[[ServiceBusError | None], None]
+
+
+class Keeper(Protocol):
+    """A fragment, as its journal knows it."""
+
+    def write_marks(self, batch: Batch) -> None:
+        """Add the fragment's counters to a batch that changes it."""
+
+    def settled_down(self) -> None:
+        """A commit that changed the fragment was applied."""
+
+    def lose_store(self) -> None:
+        """The store failed: what is only in memory means nothing any more."""
+
+    def find_store(self) -> None:
+        """The store is there again."""
+
+
+class _Commit:
+    __slots__ = ("keepers", "size", "submitted_s", "waiters")
+
+    def __init__(
+        self, waiters: list[tuple[Applied, Answered]], keepers: list[Keeper], size: int, submitted_s: float
+    ) -> None:
+        self.waiters = waiters
+        self.keepers = keepers
+        self.size = size
+        self.submitted_s = submitted_s
+
+
+class Journal:
+    """All changes to one store."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        timers: Timers,
+        defer: Callable[[Callable[[], None]], None],
+        timeout_s: float,
+        max_pending_bytes: int,
+        on_failed: Callable[[Journal], None],
+    ) -> None:
+        """`defer` makes a call at the end of this turn; `on_failed` is told when the store must be opened anew."""
+        self.store = store
+        self.batch: Batch = store.batch()
+        self.trouble: str | None = None
+        """Why the store does not work; None while it does."""
+        self.refusal: str | None = None
+        """Why nothing more may be sent, though the rest works: the disk is nearly full."""
+        self.keepers: set[Keeper] = set()
+        """Every fragment that lies in the store."""
+        self.pending_bytes = 0
+        self._clock = clock
+        self._timers = timers
+        self._defer = defer
+        self._timeout_s = timeout_s
+        self._max_pending_bytes = max_pending_bytes
+        self._on_failed = on_failed
+        self._has_failed = False
+        self._flush_is_due = False
+        self._watch_is_set = False
+        self._size = 0
+        self._waiters: list[tuple[Applied, Answered]] = []
+        self._touched: dict[Keeper, None] = {}
+        self._commits: deque[_Commit] = deque()
+
+    # --- fragments call these -----------------------------------------------------------------------------------------
+
+    def check_works(self) -> None:
+        """StoreUnavailable if the store does not work now."""
+        if self.trouble is not None:
+            raise StoreUnavailable(f"store {self.store.name} is unavailable: {self.trouble}")
+
+    def check_takes_sends(self) -> None:
+        """... or takes no more messages."""
+        if self.trouble is not None or self.refusal is not None:
+            raise StoreUnavailable(f"store {self.store.name} is unavailable: {self.trouble or self.refusal}")
+        if self.pending_bytes > self._max_pending_bytes:
+            raise ServerBusy(
+                f"{self.pending_bytes:,} bytes wait to be written to store {self.store.name}: send again in a moment"
+            )
+
+    def add(self, keeper: Keeper, size: int, applied: Applied, answer: Answered) -> None:
+        """Changes were put into `batch`: `size` bytes of them, of `keeper`."""
+        self._touched[keeper] = None
+        self._waiters.append((applied, answer))
+        self._size += size
+        self.pending_bytes += size
+        self._flush_soon()
+
+    def add_loose(self, answer: Answered) -> None:
+        """Changes were put into `batch` that are no fragment's any more."""
+        self._waiters.append((_nothing, answer))
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._defer(self.flush)
+
+    def flush(self) -> None:
+        """Commit what was gathered."""
+        self._flush_is_due = False
+        if not self._waiters:
+            return
+        for keeper in self._touched:
+            keeper.write_marks(self.batch)
+        commit = _Commit(self._waiters, list(self._touched), self._size, self._clock.monotonic_s())
+        batch, self.batch = self.batch, self.store.batch()
+        self._waiters, self._touched, self._size = [], {}, 0
+        self._commits.append(commit)
+        store = self.store
+        store.commit(batch, lambda error: self._committed(store, error))
+        self._watch()
+
+    # --- the store's answer -------------------------------------------------------------------------------------------
+
+    def _committed(self, store: Store, error: StoreError | None) -> None:
+        if store is not self.store or self._has_failed:
+            return
+        if error is not None:
+            self.fail(str(error))
+            return
+        commit = self._commits.popleft()
+        self.pending_bytes -= commit.size
+        was_silent, self.trouble = self.trouble is not None, None
+        for applied, answer in commit.waiters:
+            applied()
+            answer(None)
+        for keeper in list(self.keepers) if was_silent else commit.keepers:
+            keeper.settled_down()
+        self._watch()
+
+    def fail(self, reason: str) -> None:
+        """The store is no more: tell everyone who waits, and have it opened anew."""
+        if self._has_failed:
+            return
+        self._has_failed = True
+        self.trouble = reason
+        waiters = self._waiters
+        for commit in self._commits:
+            waiters = commit.waiters + waiters
+        self._commits.clear()
+        self._waiters, self._touched, self._size, self.pending_bytes = [], {}, 0, 0
+        for keeper in list(self.keepers):
+            keeper.lose_store()
+        self._refuse(waiters, reason)
+        self._on_failed(self)
+
+    def resume(self, store: Store) -> None:
+        """The store was opened anew: what the disk holds is what there is."""
+        self.store = store
+        self.batch = store.batch()
+        self.trouble = None
+        self._has_failed = False
+        for keeper in list(self.keepers):
+            keeper.find_store()
+
+    # --- silence ------------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        if not self._watch_is_set and self._commits:
+            self._watch_is_set = True
+            self._timers.call_at(self._commits[0].submitted_s + self._timeout_s, self._look)
+
+    def _look(self) -> None:
+        self._watch_is_set = False
+        if self._commits and self._commits[0].submitted_s + self._timeout_s <= self._clock.monotonic_s():
+            self.trouble = f"its disk has not answered for {self._timeout_s:g} s"
+            for commit in self._commits:
+                waiters, commit.waiters = commit.waiters, [(applied, _ignore) for applied, _ in commit.waiters]
+                self._refuse(waiters, self.trouble)
+        else:
+            self._watch()
+
+    def _refuse(self, waiters: list[tuple[Applied, Answered]], reason: str) -> None:
+        error = StoreUnavailable(f"store {self.store.name} is unavailable: {reason}")
+        for _, answer in waiters:
+            answer(error)
+
+
+def _nothing() -> None:
+    """Nothing that anyone sees has changed."""
+
+
+def _ignore(_error: ServiceBusError | None) -> None:
+    """Who waited was told already."""

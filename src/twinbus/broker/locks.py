@@ -1,0 +1,126 @@
+"""Locks on messages handed out for peek-lock.
+
+Owns: who may settle which message until when. Knows nothing of queues, wires or disks: a Fragment asks it.
+Locks are not persisted: after a restart what was out is free again. The delivery count is, when it changes (abandon,
+lock expiry), not on delivery.
+
+A token has 16 bytes: which life of which fragment it is of (8), and the lock's number (8). So a token of an earlier
+life finds nothing.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from struct import Struct
+from typing import Final
+
+_NUMBER: Final = Struct(">Q")
+pack_number: Final = _NUMBER.pack
+_LIFE_BYTES: Final = 8
+TOKEN_BYTES: Final = 16
+
+
+class Lock:
+    """One message, out under a lock."""
+
+    __slots__ = ("deadline_s", "number", "sequence", "size")
+
+    def __init__(self, number: int, sequence: int, size: int, deadline_s: float) -> None:
+        """Made by `Locks.add`."""
+        self.number = number
+        self.sequence = sequence
+        self.size = size
+        """Of the record."""
+        self.deadline_s = deadline_s
+
+
+def tag_of(token: bytes) -> bytes:
+    """A token as .NET writes a GUID: its first three fields the other way round."""
+    return token[3::-1] + token[5:3:-1] + token[7:5:-1] + token[8:]
+
+
+token_of: Final = tag_of
+"""And back: turning round twice changes nothing."""
+
+
+class Locks:
+    """The locks of one fragment."""
+
+    def __init__(self, life: bytes) -> None:
+        """`life` is unlike that of any other fragment, or of this one before a restart."""
+        assert len(life) == _LIFE_BYTES
+        self.token_prefix = life
+        self.tag_prefix = tag_of(life + bytes(8))[:_LIFE_BYTES]
+        self.by_number: dict[int, Lock] = {}
+        """In the order of their deadlines, which is that of their making as long as the duration stays the same."""
+        self._next_number = 1
+        self._latest_s = 0.0
+        self._is_mixed = False
+
+    def __len__(self) -> int:
+        return len(self.by_number)
+
+    def add(self, sequence: int, size: int, deadline_s: float) -> int:
+        """Lock a message; the number of its lock."""
+        number = self._next_number
+        self._next_number = number + 1
+        self._note(deadline_s)
+        self.by_number[number] = Lock(number, sequence, size, deadline_s)
+        return number
+
+    def number_in(self, tag_or_token: bytes) -> int:
+        """The lock's number in a token (or tag) of this life; 0, which is none, where it is of another."""
+        if len(tag_or_token) != TOKEN_BYTES or tag_or_token[:_LIFE_BYTES] not in (self.token_prefix, self.tag_prefix):
+            return 0
+        number: int = _NUMBER.unpack_from(tag_or_token, _LIFE_BYTES)[0]
+        return number
+
+    def take(self, number: int, now_s: float) -> Lock | None:
+        """End a lock; None where there is none, or none any more."""
+        lock = self.by_number.get(number)
+        if lock is None or lock.deadline_s <= now_s:
+            return None
+        del self.by_number[number]
+        return lock
+
+    def renew(self, number: int, now_s: float, deadline_s: float) -> bool:
+        """Let a lock last longer; False where it is lost."""
+        lock = self.by_number.get(number)
+        if lock is None or lock.deadline_s <= now_s:
+            return False
+        del self.by_number[number]
+        lock.deadline_s = deadline_s
+        self._note(deadline_s)
+        self.by_number[number] = lock
+        return True
+
+    def take_expired(self, now_s: float, limit: int) -> list[Lock]:
+        """End locks whose time is over, not more than `limit`."""
+        locks = self.by_number
+        if self._is_mixed:
+            expired = [lock for lock in locks.values() if lock.deadline_s <= now_s][:limit]
+        else:
+            expired = []
+            for lock in islice(locks.values(), limit):
+                if lock.deadline_s > now_s:
+                    break
+                expired.append(lock)
+        for lock in expired:
+            del locks[lock.number]
+        if not locks:
+            self._is_mixed = False
+        return expired
+
+    def next_deadline_s(self) -> float | None:
+        """When the next lock expires."""
+        locks = self.by_number
+        if not locks:
+            return None
+        return (
+            min(lock.deadline_s for lock in locks.values()) if self._is_mixed else next(iter(locks.values())).deadline_s
+        )
+
+    def _note(self, deadline_s: float) -> None:
+        if deadline_s < self._latest_s and self.by_number:
+            self._is_mixed = True  # the lock duration was made shorter: until the old ones are gone, all are looked at
+        self._latest_s = deadline_s

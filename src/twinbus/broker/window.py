@@ -1,0 +1,95 @@
+"""The read-ahead window: the next messages of a fragment, in memory; the rest stays in the store.
+
+Owns: which messages can be handed out now, and from where to read on. It holds no more than `WINDOW_MESSAGES` and
+about `WINDOW_BYTES`, however many wait: ten million need no more memory than ten thousand.
+
+    ── deleted ──┬── out (locked, settling) and returned ──┬── ready ──┬── in the store only ──┬── not synced ──
+               low                                                  next_read              synced
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from twinbus.broker.keys import sequence_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from twinbus.store.protocol import Row
+
+WINDOW_MESSAGES: Final = 2_000
+WINDOW_BYTES: Final = 4_194_304
+_LOW_WATER: Final = WINDOW_MESSAGES // 2
+
+
+class Window:
+    """The messages of a fragment that are next."""
+
+    __slots__ = ("bytes", "is_reading", "next_read", "ready")
+
+    def __init__(self, next_read: int) -> None:
+        """`next_read` is the first sequence number that may be there."""
+        self.ready: deque[tuple[int, bytes]] = deque()
+        """Sequence number and record, in order."""
+        self.bytes = 0
+        self.next_read = next_read
+        self.is_reading = False
+
+    @property
+    def lowest(self) -> int:
+        """Below it there is nothing that is not out."""
+        return min(self.ready[0][0], self.next_read) if self.ready else self.next_read
+
+    def extend(self, fresh: list[tuple[int, bytes]], size: int) -> None:
+        """Messages that were just stored: taken, if there is room and none before them is in the store only."""
+        if self.next_read == fresh[0][0] and len(self.ready) < WINDOW_MESSAGES and self.bytes < WINDOW_BYTES:
+            self.ready.extend(fresh)
+            self.bytes += size
+            self.next_read = fresh[-1][0] + 1
+
+    def take(self, count: int) -> list[tuple[int, bytes]]:
+        """Hand out the next `count`."""
+        popleft = self.ready.popleft
+        taken = [popleft() for _ in range(count)]
+        self.bytes -= sum([len(record) for _, record in taken])
+        return taken
+
+    def put_back(self, sequence: int, record: bytes) -> None:
+        """A message that was out is there again, at its place."""
+        self.bytes += len(record)
+        if self.ready and self.ready[0][0] < sequence:
+            insort(self.ready, (sequence, record))
+        else:
+            self.ready.appendleft((sequence, record))
+
+    def wants_more(self, synced: int) -> bool:
+        """It is time to read on."""
+        return (
+            self.next_read < synced
+            and not self.is_reading
+            and len(self.ready) < _LOW_WATER
+            and self.bytes < WINDOW_BYTES // 2
+        )
+
+    def fill(self, rows: Sequence[Row], start: int, end: int, is_out: Callable[[int], bool]) -> None:
+        """What was read from `start` up to `end`. Messages that are out are not handed out twice."""
+        self.is_reading = False
+        if self.next_read != start:
+            return  # meanwhile a message below came back: it is read again from there
+        if not rows:
+            self.next_read = end
+        for key, record in rows:
+            sequence = sequence_of(key)
+            self.next_read = sequence + 1
+            if not is_out(sequence):
+                self.ready.append((sequence, record))
+                self.bytes += len(record)
+
+    def clear(self) -> None:
+        """Give back the memory: nobody takes messages now."""
+        self.next_read = self.lowest
+        self.ready.clear()
+        self.bytes = 0
