@@ -35,6 +35,8 @@ class Sender(Link):
         super().__init__(session, name, handle)
         self.drain_requested = False
         """The peer wants what there is now, and the rest of its credit back: `send`, then `drained`."""
+        self.ignores_credit = False
+        """Send also without credit: for answers to requests, whose receivers grant some once and never again."""
         self.peer_properties: dict[str, object] | None = None
         """The properties of the peer's last flow on this link."""
         self.waiting_count = 0
@@ -67,7 +69,7 @@ class Sender(Link):
 
         `settled` is as the link's settle mode says where not given: True means that no outcome is asked for.
         """
-        if self.credit <= 0 or not self.is_attached:
+        if not self.is_attached or (self.credit <= 0 and not self.ignores_credit):
             raise LocalError(f"no credit to send on {self!r}")
         if tag is None:
             tag = self._make_tag()
@@ -82,16 +84,20 @@ class Sender(Link):
         if state is not None:
             self._check_fits(state)
         elif session.outbox.is_open and len(payload) + _TRANSFER_SIZE <= session.max_frame_size:
-            self.credit -= 1
+            self._use_credit()
             delivery_id = self.book(delivery)
             head = self._writer.head(
                 delivery_id, tag, message_format, settled=settled, more=False, payload_size=len(payload)
             )
             session.outbox.write_frame(head, payload)
             return delivery
-        self.credit -= 1
+        self._use_credit()
         session.outbox.post(self, delivery, payload, message_format, state)
         return delivery
+
+    def _use_credit(self) -> None:
+        if self.credit > 0:
+            self.credit -= 1
 
     def book(self, delivery: OutgoingDelivery) -> int:
         """A message leaves: it gets its id, and counts."""

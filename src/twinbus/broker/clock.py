@@ -24,18 +24,39 @@ class Clock(Protocol):
         """Milliseconds since 1970."""
 
 
+class Timer:
+    """A call to be made, unless it is taken back."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        """Made by `Timers.call_at`."""
+        self.call: Callable[[], None] | None = call
+
+    def cancel(self) -> None:
+        """Do not make the call, and hold on to nothing that it knows."""
+        self.call = None
+
+
 class Timers:
     """Calls to be made at a time of the monotonic clock."""
 
     def __init__(self, clock: Clock) -> None:
         """One for a whole broker."""
+        self.on_earlier: Callable[[], None] | None = None
+        """Is called when something is due before all that was due so far."""
         self._clock = clock
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._due: list[tuple[float, int, Timer]] = []
         self._order = count()
 
-    def call_at(self, when_s: float, call: Callable[[], None]) -> None:
-        """Make a call when `when_s` is reached. It cannot be taken back: it looks whether it is still wanted."""
-        heapq.heappush(self._due, (when_s, next(self._order), call))
+    def call_at(self, when_s: float, call: Callable[[], None]) -> Timer:
+        """Make a call when `when_s` is reached."""
+        timer = Timer(call)
+        entry = (when_s, next(self._order), timer)
+        heapq.heappush(self._due, entry)
+        if self._due[0] is entry and self.on_earlier is not None:
+            self.on_earlier()
+        return timer
 
     def due_in_s(self) -> float | None:
         """How long until something is due; None if nothing is."""
@@ -45,4 +66,6 @@ class Timers:
         """Make the calls that are due now."""
         now = self._clock.monotonic_s()
         while self._due and self._due[0][0] <= now:
-            heapq.heappop(self._due)[2]()
+            call = heapq.heappop(self._due)[2].call
+            if call is not None:
+                call()

@@ -65,7 +65,7 @@ class Journal:
         *,
         clock: Clock,
         timers: Timers,
-        defer: Callable[[Callable[[], None]], None],
+        defer: Callable[[Callable[[], None]], object],
         timeout_s: float,
         max_pending_bytes: int,
         on_failed: Callable[[Journal], None],

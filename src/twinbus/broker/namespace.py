@@ -40,7 +40,7 @@ class Namespace:
         *,
         clock: Clock,
         random: Random,
-        defer: Callable[[Callable[[], None]], None],
+        defer: Callable[[Callable[[], None]], object],
         on_failed: Callable[[Journal], None],
         limits: NamespaceLimits | None = None,
         store_timeout_s: float = 10.0,

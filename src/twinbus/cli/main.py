@@ -1,0 +1,38 @@
+"""`twinbus`: the commands in one place.
+
+Owns: the list of the commands, and `--version`. What a command takes and does is in the file of its name.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from twinbus import __version__
+from twinbus.cli.serve import serve
+
+app = typer.Typer(
+    help="A Service Bus you run yourself, that goes on accepting messages when it is down.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # an error in a frame cannot be read in a log, nor found by its words
+    pretty_exceptions_enable=False,  # they show local variables, and with them keys
+)
+app.command()(serve)
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001  # typer calls it so
+    if wanted:
+        typer.echo(f"twinbus {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def twinbus(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options that come before a command."""

@@ -1,0 +1,130 @@
+"""`twinbus serve`: serve a namespace until told to stop.
+
+Owns: the options as they are typed, their help, and the exit codes: 0 after a clean stop, 1 if the server cannot start
+or has failed, 2 for an option that cannot be. What is valid, and the defaults, are in `server.settings`.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated, Final, NoReturn
+
+import typer
+
+from twinbus.server.settings import InvalidSetting, ServeSettings, StartError, parse_size
+
+_DEFAULTS: Final = ServeSettings(name="defaults", data=Path())
+_FAILED: Final = 1
+_MISUSED: Final = 2
+
+logger = logging.getLogger(__name__)
+
+
+def serve(  # noqa: PLR0913  # one for each option
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Of the namespace: letters, digits and hyphens.", show_default=False)
+    ],
+    *,
+    data: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR", help="Directory that keeps everything; made at the first start.", show_default=False
+        ),
+    ],
+    host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")] = _DEFAULTS.host,
+    amqp_port: Annotated[
+        int, typer.Option(metavar="NUMBER", help="For this and the other ports 0 means any.")
+    ] = _DEFAULTS.amqp_port,
+    amqps_port: Annotated[int, typer.Option(metavar="NUMBER", help="AMQP with TLS.")] = _DEFAULTS.amqps_port,
+    http_port: Annotated[int, typer.Option(metavar="NUMBER", help="HTTP without TLS.")] = _DEFAULTS.http_port,
+    https_port: Annotated[
+        int, typer.Option(metavar="NUMBER", help="What the SDKs' administration clients use.")
+    ] = _DEFAULTS.https_port,
+    workers: Annotated[int, typer.Option(metavar="NUMBER", help="Processes; 1 in this version.")] = _DEFAULTS.workers,
+    stores: Annotated[
+        int, typer.Option(metavar="NUMBER", help="Databases that new entities are spread over.")
+    ] = _DEFAULTS.stores,
+    store_dir: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR", help="Where to make stores, in turn if given several times: a disk each.", show_default="in --data"
+        ),
+    ] = None,
+    ready_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Written when it serves, with ports and connection strings.")
+    ] = None,
+    min_free: Annotated[
+        str,
+        typer.Option(metavar="SIZE", help="With less free on the disk of a store, sends to it are refused: 500MB, 0."),
+    ] = "1GiB",
+    store_timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Seconds after which a silent store counts as unavailable.")
+    ] = _DEFAULTS.store_timeout_s,
+    max_connections: Annotated[int, typer.Option(metavar="NUMBER", help="At a time.")] = _DEFAULTS.max_connections,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Your own certificate, with its chain.", show_default="one for development"),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The key of your own certificate, without a password.")
+    ] = None,
+    log_level: Annotated[
+        str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")
+    ] = _DEFAULTS.log_level,
+    log_format: Annotated[
+        str, typer.Option(metavar="FORMAT", help="text or json, one line per record.")
+    ] = _DEFAULTS.log_format,
+    unsafe_no_sync: Annotated[
+        bool,
+        typer.Option(
+            "--unsafe-no-sync", hidden=True, help="For tests and measurements: accepted messages can be lost."
+        ),
+    ] = False,
+) -> None:
+    """Serve a namespace until told to stop (SIGTERM, Ctrl-C)."""
+    try:
+        settings = ServeSettings(
+            name=name,
+            data=data,
+            host=host,
+            amqp_port=amqp_port,
+            amqps_port=amqps_port,
+            http_port=http_port,
+            https_port=https_port,
+            workers=workers,
+            stores=stores,
+            store_dirs=tuple(store_dir or ()),
+            ready_file=ready_file,
+            min_free_bytes=parse_size("--min-free", min_free),
+            store_timeout_s=store_timeout,
+            max_connections=max_connections,
+            log_level=log_level,
+            log_format=log_format,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            sync=not unsafe_no_sync,
+        )
+        raise typer.Exit(_run(settings))
+    except InvalidSetting as error:
+        _stop(error, _MISUSED)
+    except StartError as error:
+        _stop(error, _FAILED)
+
+
+def _run(settings: ServeSettings) -> int:
+    try:
+        # Not before it is needed: help and errors should not wait for all that a server needs.
+        from twinbus.server.main import run  # noqa: PLC0415
+
+        return run(settings)
+    except StartError:
+        raise
+    except Exception as error:
+        logger.debug("the server failed", exc_info=True)
+        raise StartError(f"the server failed: {type(error).__name__}: {error}") from error
+
+
+def _stop(error: StartError, code: int) -> NoReturn:
+    typer.echo(f"twinbus serve: {error}", err=True)
+    raise typer.Exit(code)

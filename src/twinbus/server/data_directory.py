@@ -1,0 +1,217 @@
+"""The data directory of a namespace: whose it is, in which format, and where its stores lie.
+
+    with DataDirectory(path) as data:       # made if need be, and locked: nobody else serves from it
+        stores = data.stores(4, ())         # the directory of every store, by its number
+
+Owns: the lock, the format version, the record of where each store lies, and how a file is written so that after a power
+cut it is there whole or not at all. Knows nothing of what the files of others (keys, catalogue, stores) hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+import msgspec
+
+from twinbus.server.settings import STORES_MAX, InvalidSetting, StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+FORMAT: Final = 1
+"""What this version writes and reads."""
+MIGRATIONS: Final[dict[int, Callable[[Path], None]]] = {}
+"""By a version: what makes a directory of it one of the next. Each may run twice, if it was cut off the first time."""
+
+_BEFORE_FORMAT: Final = {"lock", ".format.new", "lost+found"}
+"""What may lie in a directory that is not anyone's yet: a start that was cut off, or a new disk."""
+
+
+class _Stores(msgspec.Struct, forbid_unknown_fields=True):
+    """stores.json. A path that is not absolute is inside the data directory, which may be moved."""
+
+    stores: list[str]
+
+
+class DataDirectory:
+    """A directory that is ours from here until `close`."""
+
+    def __init__(self, path: Path) -> None:
+        """Make the directory if there is none, lock it and bring it to our format; StartError says why not."""
+        self.path = Path(os.path.abspath(path))  # noqa: PTH100  # resolve() would name another place behind a link
+        self._refuse_a_stranger()
+        make_directory(self.path)
+        self._lock = self._locked()
+        try:
+            self._bring_to_our_format()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def catalogue(self) -> Path:
+        """The file of the catalogue."""
+        return self.path / "catalogue.db"
+
+    @property
+    def keys(self) -> Path:
+        """The file of the root key."""
+        return self.path / "keys.json"
+
+    @property
+    def tls(self) -> Path:
+        """The directory of the development certificates."""
+        return self.path / "tls"
+
+    def close(self) -> None:
+        """Let another process have it. The lock file stays: one that is removed can be locked by two at once."""
+        if self._lock >= 0:
+            os.ftruncate(self._lock, 0)
+            os.close(self._lock)
+            self._lock = -1
+
+    def stores(self, count: int, store_dirs: Sequence[Path]) -> tuple[Path, ...]:
+        """The directory of every store, by its number: all that were ever made, and new ones up to `count`."""
+        record = self.path / "stores.json"
+        recorded = self._recorded_stores(record)
+        directories = [self.path / text for text in recorded]
+        for number, directory in enumerate(directories):
+            if not directory.is_dir():
+                raise StartError(
+                    f"store {number} is missing: it lies in {directory}, says {record}; mount its disk, or restore it"
+                )
+        new = self._new_stores(range(len(directories), count), store_dirs)
+        if new:
+            inside = [str(path.relative_to(self.path) if path.is_relative_to(self.path) else path) for path in new]
+            write_atomically(record, msgspec.json.encode(_Stores(recorded + inside)) + b"\n")
+        return (*directories, *new)
+
+    def _recorded_stores(self, record: Path) -> list[str]:
+        try:
+            recorded = msgspec.json.decode(record.read_bytes(), type=_Stores).stores
+        except FileNotFoundError:
+            return []
+        except (OSError, msgspec.MsgspecError) as error:
+            raise StartError(f"{record} says where the stores lie and cannot be read: {error}") from error
+        if len(recorded) > STORES_MAX:
+            raise StartError(f"{record} names {len(recorded)} stores; there can be {STORES_MAX}")
+        return recorded
+
+    def _new_stores(self, numbers: Sequence[int], store_dirs: Sequence[Path]) -> list[Path]:
+        """Directories for these stores; made before they are recorded, so that what is recorded is there."""
+        # Several namespaces may be given the same disks: each makes its stores under a name that no other has.
+        unique = f"twinbus-{secrets.token_hex(6)}"
+        made = []
+        for number in numbers:
+            directory = self.path / "stores" / str(number)
+            if store_dirs:
+                disk = store_dirs[number % len(store_dirs)].absolute()
+                if not disk.is_dir():
+                    # Not made here: under the mount point of a disk that is not mounted it would be on the wrong one.
+                    raise InvalidSetting("--store-dir", disk, "there is no such directory; make it first")
+                directory = disk / unique / str(number)
+            make_directory(directory)
+            made.append(directory)
+        return made
+
+    def _refuse_a_stranger(self) -> None:
+        """Leave a directory of somebody else as it is, without even a lock file."""
+        try:
+            names = {entry.name for entry in self.path.iterdir()}
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StartError(f"{self.path} cannot be a data directory: {error.strerror}") from error
+        if "format" not in names and names - _BEFORE_FORMAT:
+            raise StartError(
+                f"{self.path} has files in it and is no data directory (no file 'format'): give an empty or new one"
+            )
+
+    def _locked(self) -> int:
+        file = self.path / "lock"
+        try:
+            lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise StartError(f"{file} cannot be opened: {error.strerror}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            owner = os.pread(lock, 20, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(lock)
+            if not isinstance(error, BlockingIOError):
+                raise StartError(f"{file} cannot be locked: {error.strerror}") from error
+            raise StartError(
+                f"{self.path} is in use by process {owner}: stop that one first, or give another --data"
+            ) from None
+        return lock
+
+    def _bring_to_our_format(self) -> None:
+        self._refuse_a_stranger()  # again: somebody may have filled it before it was locked
+        file = self.path / "format"
+        try:
+            text = file.read_text("ascii", "replace").strip()
+        except FileNotFoundError:
+            write_atomically(file, f"{FORMAT}\n".encode())
+            return
+        if not text.isdigit() or int(text) < 1:
+            raise StartError(f"{file} holds {text!r:.40} and not the number of a format: restore it from a copy")
+        if int(text) > FORMAT:
+            raise StartError(
+                f"{self.path} has format {text}, made by a newer twinbus; this one reads up to {FORMAT}: use the newer"
+            )
+        for version in range(int(text), FORMAT):
+            MIGRATIONS[version](self.path)
+            write_atomically(file, f"{version + 1}\n".encode())
+
+
+def make_directory(path: Path) -> None:
+    """A directory for its owner alone, there also after a power cut; one that exists is left as it is."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise StartError(f"{path} cannot be made: {error.strerror}") from error
+
+
+def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Put a file in place whole, on disk when this returns. Readers see what was there before, or all of this."""
+    new = path.with_name(f".{path.name}.new")
+    try:
+        new.unlink(missing_ok=True)  # of a process that was cut off
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), mode)  # whatever the umask is
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise StartError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def sync_directory(path: Path) -> None:
+    """What was made, renamed or removed in a directory stays so after a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

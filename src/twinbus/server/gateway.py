@@ -1,0 +1,309 @@
+"""The gateway: what clients' connections are connected to.
+
+Owns: who a client is (SASL, tokens), which entity or node each of its links is for, and when a link or connection that
+nobody uses is ended. Messages are the business of `incoming` and `outgoing`, requests of `requests`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from twinbus.amqp.connection import Connection
+from twinbus.amqp.errors import CONNECTION_FORCED, DETACH_FORCED, UNAUTHORIZED_ACCESS, DecodeError
+from twinbus.amqp.events import (
+    AttachRequested,
+    ConnectionClosed,
+    ConnectionOpened,
+    CreditGranted,
+    DeliveriesReceived,
+    LinkDetached,
+    SaslInitReceived,
+    SendsUpdated,
+)
+from twinbus.amqp.performatives import Error
+from twinbus.amqp.receiver import Receiver
+from twinbus.amqp.sasl import SaslCode, read_plain
+from twinbus.amqp.sender import Sender
+from twinbus.amqp.settings import Limits, Settings
+from twinbus.amqp.terminus import Coordinator
+from twinbus.model import path
+from twinbus.model.errors import InvalidArgument, NotAllowed, NotImplementedHere, ServiceBusError, Unauthorized
+from twinbus.model.path import SubQueue
+from twinbus.server.access import Access
+from twinbus.server.answers import error_of
+from twinbus.server.cbs import Cbs
+from twinbus.server.incoming import Incoming
+from twinbus.server.keys import Right
+from twinbus.server.management import Management
+from twinbus.server.outgoing import Outgoing
+from twinbus.server.requests import ReplyLink, RequestLink, find_reply_link
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinbus.amqp.aio import Peer
+    from twinbus.amqp.events import Event
+    from twinbus.amqp.link import Link
+    from twinbus.amqp.performatives import Attach
+    from twinbus.broker.clock import Timer
+    from twinbus.broker.namespace import Namespace
+    from twinbus.server.keys import KeyRing
+    from twinbus.server.outgoing import Soon
+
+    Use = Incoming | Outgoing | RequestLink | ReplyLink
+
+log: Final = logging.getLogger(__name__)
+
+IDLE_LOOK_S: Final = 30.0
+"""How often a connection is looked at for links that nobody uses."""
+NO_LINKS_S: Final = 300.0
+"""A connection whose links are all gone is closed after this."""
+ADDRESS_MAX_CHARACTERS: Final = 1_024
+
+
+class Gateway:
+    """What all connections of a server share."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        keys: KeyRing,
+        *,
+        name: str,
+        soon: Soon,
+        link_idle_s: float,
+        token_timeout_s: float,
+    ) -> None:
+        """`soon` makes a call in the next turn of the loop."""
+        self.namespace = namespace
+        self.keys = keys
+        self.soon = soon
+        self.link_idle_s = link_idle_s
+        self.token_timeout_s = token_timeout_s
+        self._settings = Settings(
+            container_id=name,
+            properties={"product": "twinbus"},
+            limits=Limits(enforce_credit=False, max_message_size=namespace.limits.max_message_bytes),
+        )
+
+    def make_connection(self, now: float) -> Connection:
+        """For a socket that was accepted. Clients that have nothing but a token use no SASL at all."""
+        return Connection.server(self._settings, now=now, require_sasl=False)
+
+    def make_client(self, peer: Peer) -> Client:
+        """For a socket that is there."""
+        return Client(self, peer)
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, gateway: Gateway, peer: Peer) -> None:
+        """Nobody yet: it has to show a key or a token."""
+        self.access = Access()
+        self._gateway = gateway
+        self._namespace = gateway.namespace
+        self._peer = peer
+        self._uses: dict[Link, Use] = {}
+        self._used_s = self._namespace.clock.monotonic_s()
+        self._expiry_s = float("inf")
+        self._timers: dict[str, Timer] = {}
+        """By what they are for."""
+        self._handlers: dict[type, Callable[[Event], None]] = {
+            DeliveriesReceived: self._receive,
+            SendsUpdated: self._settle,
+            CreditGranted: self._credit,
+            AttachRequested: self._attach,
+            LinkDetached: self._detached,
+            SaslInitReceived: self._authenticate,
+            ConnectionOpened: self._opened,
+            ConnectionClosed: self._closed,
+        }
+
+    def on_event(self, event: Event) -> None:
+        """What the peer did; what is not in the table concerns nobody."""
+        handler = self._handlers.get(type(event))
+        if handler is not None:
+            handler(event)
+
+    def on_writable(self) -> None:
+        """The socket takes data again."""
+        for use in list(self._uses.values()):
+            if isinstance(use, Outgoing):
+                use.feed()
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def _receive(self, event: Event) -> None:
+        assert isinstance(event, DeliveriesReceived)
+        use = event.link.context
+        assert isinstance(use, Incoming | RequestLink)
+        use.receive(event.deliveries)
+
+    def _settle(self, event: Event) -> None:
+        assert isinstance(event, SendsUpdated)
+        if isinstance(event.link.context, Outgoing):
+            event.link.context.receive_settlement(event.deliveries, event.state, settled=event.settled)
+
+    def _credit(self, event: Event) -> None:
+        assert isinstance(event, CreditGranted)
+        if isinstance(event.link.context, Outgoing):
+            event.link.context.receive_credit()
+
+    # --- who it is ----------------------------------------------------------------------------------------------------
+
+    def _authenticate(self, event: Event) -> None:
+        assert isinstance(event, SaslInitReceived)
+        connection = self._peer.connection
+        if event.mechanism != "PLAIN":
+            connection.send_sasl_outcome()
+            return
+        try:
+            name, secret = read_plain(event.initial_response or b"")
+        except DecodeError:
+            name, secret = "", ""
+        rights = self._gateway.keys.check_password(name, secret)
+        if rights is None:
+            log.warning("a wrong key was shown", extra={"key_name": name[:80], "client": self._address()})
+            connection.send_sasl_outcome(SaslCode.AUTH)
+            return
+        self.access.give_all(name, rights)
+        connection.send_sasl_outcome()
+
+    def _opened(self, _event: Event) -> None:
+        log.debug("connection opened", extra={"client": self._address()})
+        self._call_in("token", self._gateway.token_timeout_s, self._require_token)
+        self._look_for_idle()
+
+    def _call_in(self, purpose: str, wait_s: float, call: Callable[[], None]) -> None:
+        """Make a call later, unless the connection ends before; it replaces one of the same purpose."""
+        if purpose in self._timers:
+            self._timers[purpose].cancel()
+        when_s = self._namespace.clock.monotonic_s() + wait_s
+        self._timers[purpose] = self._namespace.timers.call_at(when_s, call)
+
+    def _require_token(self) -> None:
+        if self.access.is_empty:
+            seconds = self._gateway.token_timeout_s
+            description = f"no valid token was put within {seconds:g} s of the connection's opening"
+            self._peer.close(Error(condition=UNAUTHORIZED_ACCESS, description=description))
+
+    def _granted(self) -> None:
+        """A token was taken: when the first one ends, the links that lived on it do."""
+        expiry_s = self.access.next_expiry_s
+        if expiry_s < self._expiry_s:
+            self._expiry_s = expiry_s
+            self._watch_expiry()
+
+    def _watch_expiry(self) -> None:
+        wait_s = self._expiry_s - self._namespace.clock.wall_ms() / 1000
+        self._call_in("expiry", max(0.0, wait_s), self._expire)
+
+    def _expire(self) -> None:
+        wall_s = self._namespace.clock.wall_ms() / 1000
+        if wall_s < self._expiry_s:  # the wall clock was set back
+            self._watch_expiry()
+            return
+        self.access.drop_expired(wall_s)
+        for link, use in list(self._uses.items()):
+            right = use.right if isinstance(use, Incoming | Outgoing) else None
+            if right is not None and not self.access.allows(right, use.path):
+                text = f"the token for '{use.path}' has expired: put a new one, and attach again"
+                link.detach(error=Error(condition=UNAUTHORIZED_ACCESS, description=text))
+        self._expiry_s = float("inf")
+        self._granted()
+
+    # --- links --------------------------------------------------------------------------------------------------------
+
+    def _attach(self, event: Event) -> None:
+        assert isinstance(event, AttachRequested)
+        link = event.link
+        self._used_s = self._namespace.clock.monotonic_s()
+        try:
+            use = self._connect(link, event.attach)
+        except ServiceBusError as error:
+            link.refuse(error_of(error))
+            return
+        link.context = use
+        self._uses[link] = use
+
+    def _connect(self, link: Link, attach: Attach) -> Use:
+        if isinstance(attach.target, Coordinator):
+            raise NotImplementedHere("transactions are not part of this version")
+        terminus = attach.target if isinstance(link, Receiver) else attach.source
+        written = getattr(terminus, "address", None)
+        if not isinstance(written, str) or not written or len(written) > ADDRESS_MAX_CHARACTERS:
+            raise InvalidArgument("a link needs an address: the path of an entity, its $management, or $cbs")
+        if path.relative(written).lower() == path.CBS:
+            return self._connect_cbs(link)
+        address = path.parse(written)
+        if address.is_management:
+            return self._connect_management(link, address)
+        return self._connect_entity(link, address)
+
+    def _connect_cbs(self, link: Link) -> Use:
+        clock = self._namespace.clock
+        if isinstance(link, Sender):
+            return ReplyLink(link, path.CBS, clock)
+        assert isinstance(link, Receiver)
+        node = Cbs(self.access, self._gateway.keys, clock, self._granted)
+        return RequestLink(link, path.CBS, node, find_reply_link, clock)
+
+    def _connect_management(self, link: Link, address: path.Address) -> Use:
+        if not any(self.access.allows(right, address.path) for right in Right):
+            raise Unauthorized(f"Unauthorized access. Some claim on '{address.path}' is required for its $management.")
+        queue, clock = self._namespace.find(address.entity), self._namespace.clock
+        where = f"{queue.path}{address.sub_queue.value}"
+        if isinstance(link, Sender):
+            return ReplyLink(link, where, clock)
+        assert isinstance(link, Receiver)
+        node = Management(where, queue.fragment_of(address.sub_queue), self.access)
+        return RequestLink(link, where, node, find_reply_link, clock)
+
+    def _connect_entity(self, link: Link, address: path.Address) -> Use:
+        if isinstance(link, Receiver):
+            self.access.check(Right.SEND, address.path)
+            queue = self._namespace.find(address.entity)
+            if address.sub_queue is not SubQueue.MAIN:
+                raise NotAllowed(f"nothing can be sent to '{address.path}': a dead-letter queue is filled by its queue")
+            return Incoming(link, self._namespace, queue)
+        assert isinstance(link, Sender)
+        self.access.check(Right.LISTEN, address.path)
+        queue = self._namespace.find(address.entity)
+        queue.accessed_ms = self._namespace.clock.wall_ms()
+        fragment, where = queue.fragment_of(address.sub_queue), f"{queue.path}{address.sub_queue.value}"
+        return Outgoing(link, self._peer, where, fragment, self._namespace.clock, self._gateway.soon)
+
+    def _detached(self, event: Event) -> None:
+        assert isinstance(event, LinkDetached)
+        use = self._uses.pop(event.link, None)
+        self._used_s = self._namespace.clock.monotonic_s()
+        if isinstance(use, Outgoing):
+            use.detached(event.lost)
+
+    # --- what nobody uses ---------------------------------------------------------------------------------------------
+
+    def _look_for_idle(self) -> None:
+        now_s, limit_s = self._namespace.clock.monotonic_s(), self._gateway.link_idle_s
+        for link, use in list(self._uses.items()):
+            if not use.is_busy and now_s - use.used_s > limit_s:
+                text = f"the link to '{use.path}' was idle for {limit_s:g} s"
+                link.detach(error=Error(condition=DETACH_FORCED, description=text))
+        if not self._uses and now_s - self._used_s > min(NO_LINKS_S, limit_s):
+            text = "the connection had no links for too long"
+            self._peer.close(Error(condition=CONNECTION_FORCED, description=text))
+            return
+        self._call_in("idle", min(IDLE_LOOK_S, limit_s / 2), self._look_for_idle)
+
+    def _closed(self, event: Event) -> None:
+        assert isinstance(event, ConnectionClosed)
+        for timer in self._timers.values():
+            timer.cancel()
+        if event.error is not None:
+            extra = {"client": self._address(), "condition": event.error.condition, "reason": event.error.description}
+            log.info("connection ended", extra=extra)
+
+    def _address(self) -> str:
+        host = self._peer.transport.get_extra_info("peername")
+        return f"{host[0]}:{host[1]}" if isinstance(host, tuple) else "unknown"

@@ -1,0 +1,116 @@
+"""ATOM: the envelope that descriptions travel in, and the XML that both families of SDKs can read.
+
+Owns: entries, feeds, namespaces, and reading XML from strangers. Knows nothing of what is inside a description.
+Python's SDK reads by namespace. JavaScript's does not, and goes by the names as they are spelled: so nothing here has a
+prefix, and namespaces are written as the plain attributes they are, which ElementTree would else replace by prefixes.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+from xml.etree.ElementTree import Element, ParseError, SubElement, tostring
+
+from defusedxml import ElementTree as DefusedElementTree
+from defusedxml.common import DefusedXmlException
+
+from twinbus.model.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+ATOM: Final = "http://www.w3.org/2005/Atom"
+SERVICE_BUS: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
+COUNTS: Final = "http://schemas.microsoft.com/netservices/2011/06/servicebus"
+INSTANCE: Final = "http://www.w3.org/2001/XMLSchema-instance"
+ENTRY_MEDIA_TYPE: Final = "application/atom+xml;type=entry;charset=utf-8"
+FEED_MEDIA_TYPE: Final = "application/atom+xml;type=feed;charset=utf-8"
+NEVER: Final = "0001-01-01T00:00:00Z"
+"""The smallest date of .NET."""
+
+# A character that XML cannot have would make the whole answer unreadable; one may come in the path of a request.
+_NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def add(parent: Element, tag: str, text: str | None = None, **attributes: str) -> Element:
+    """Append an element."""
+    child = SubElement(parent, tag, attributes)
+    if text is not None:
+        child.text = _NOT_XML.sub("\ufffd", text)
+    return child
+
+
+def to_bytes(root: Element) -> bytes:
+    """As it is sent. Empty elements are closed at once, which all parsers take for the same."""
+    return bytes(tostring(root, encoding="utf-8"))
+
+
+def timestamp(time_ms: int) -> str:
+    """A time of the wall clock; 0 is never."""
+    if time_ms == 0:
+        return NEVER
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def description(tag: str) -> Element:
+    """The root of a description, with the namespaces it needs."""
+    return Element(tag, {"xmlns": SERVICE_BUS, "xmlns:i": INSTANCE})
+
+
+def entry(content: Element, *, url: str, title: str, author: str, created_ms: int, updated_ms: int) -> Element:
+    """An envelope around one description. JavaScript reads the entity's name from the path of `url`."""
+    root = Element("entry", {"xmlns": ATOM})
+    add(root, "id", url)
+    add(root, "title", title, type="text")
+    add(root, "published", timestamp(created_ms))
+    add(root, "updated", timestamp(updated_ms))
+    add(add(root, "author"), "name", author)
+    add(root, "link", rel="self", href=url)
+    add(root, "content", type="application/xml").append(content)
+    return root
+
+
+def feed(entries: Iterable[Element], *, url: str, title: str, updated_ms: int, next_url: str | None) -> Element:
+    """A page of entries. Python takes a second link, and only a second one, for the way to the next page."""
+    root = Element("feed", {"xmlns": ATOM})
+    add(root, "title", title, type="text")
+    add(root, "id", url)
+    add(root, "updated", timestamp(updated_ms))
+    add(root, "link", rel="self", href=url)
+    if next_url is not None:
+        add(root, "link", rel="next", href=next_url)
+    root.extend(entries)
+    return root
+
+
+def read_content(body: bytes) -> Element:
+    """The description inside an entry that a client sent."""
+    root = _parse(body)
+    if root.tag != f"{{{ATOM}}}entry":
+        raise InvalidArgument(f"the body is {root.tag!r:.120}; it has to be an entry of {ATOM}")
+    content = root.find(f"{{{ATOM}}}content")
+    if content is None or len(content) != 1:
+        raise InvalidArgument("the entry has to have one content element with one description in it")
+    return content[0]
+
+
+def local_name(element: Element) -> str:
+    """The name of an element of Service Bus, or "" if it is of another namespace."""
+    namespace, _, name = element.tag.rpartition("}")
+    return name if namespace == f"{{{SERVICE_BUS}" else ""
+
+
+def is_nil(element: Element) -> bool:
+    """The element stands for no value at all."""
+    return element.get(f"{{{INSTANCE}}}nil", "") in ("true", "1")
+
+
+def _parse(body: bytes) -> Element:
+    try:
+        root: Element = DefusedElementTree.fromstring(body, forbid_dtd=True)
+    except DefusedXmlException:
+        raise InvalidArgument("the body has a document type or entities, which are not read here") from None
+    except (ParseError, ValueError, LookupError) as error:  # the last two are of encodings that are none
+        raise InvalidArgument(f"the body is no XML: {error}") from None
+    return root

@@ -1,0 +1,66 @@
+"""Durations as XML writes them: PT1M is a minute, P14D a fortnight.
+
+Owns: the way between ISO 8601 and milliseconds. What is a sensible duration for a property is the model's to say.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Final
+
+from twinbus.model.errors import InvalidArgument
+from twinbus.model.queue import FOREVER_MS
+
+FOREVER: Final = "P10675199DT2H48M5.4775807S"
+_SECOND_MS: Final = 1_000
+_MINUTE_MS: Final = 60 * _SECOND_MS
+_HOUR_MS: Final = 60 * _MINUTE_MS
+_DAY_MS: Final = 24 * _HOUR_MS
+_FOREVER_DAYS_MS: Final = FOREVER_MS // _DAY_MS * _DAY_MS
+
+# Twelve digits are more than enough, and a number that long is read in no time.
+_DURATION: Final = re.compile(
+    r"P(?=[0-9T])(?:(?P<years>[0-9]{1,12})Y)?(?:(?P<months>[0-9]{1,12})M)?(?:(?P<days>[0-9]{1,12})D)?"
+    r"(?:T(?=[0-9])(?:(?P<hours>[0-9]{1,12})H)?(?:(?P<minutes>[0-9]{1,12})M)?"
+    r"(?:(?P<seconds>[0-9]{1,12}(?:\.[0-9]{1,12})?)S)?)?"
+)
+_UNITS_MS: Final = {
+    "years": 365 * _DAY_MS,  # as .NET reads them, whose service these clients were written for
+    "months": 30 * _DAY_MS,
+    "days": _DAY_MS,
+    "hours": _HOUR_MS,
+    "minutes": _MINUTE_MS,
+    "seconds": _SECOND_MS,
+}
+
+
+def parse(text: str) -> int:
+    """Milliseconds, at least one. What is as long as .NET's largest time span, give or take a day, is forever."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise InvalidArgument("it has to be an ISO 8601 duration, such as PT1M or P14D, and not negative")
+    found = match.groupdict(default="0")
+    total_ms = int(sum(Decimal(found[unit]) * unit_ms for unit, unit_ms in _UNITS_MS.items()))
+    if total_ms == 0:
+        raise InvalidArgument("it has to be a duration above zero")
+    # Python writes the largest time span with fewer digits, and others may round it: none of them means 29,227 years.
+    return FOREVER_MS if total_ms >= _FOREVER_DAYS_MS else total_ms
+
+
+def write(duration_ms: int) -> str:
+    """The shortest way to say it in days, hours, minutes and seconds."""
+    if duration_ms >= FOREVER_MS:
+        return FOREVER
+    days, rest = divmod(duration_ms, _DAY_MS)
+    hours, rest = divmod(rest, _HOUR_MS)
+    minutes, rest = divmod(rest, _MINUTE_MS)
+    seconds, milliseconds = divmod(rest, _SECOND_MS)
+    fraction = f".{milliseconds:03}".rstrip("0") if milliseconds else ""
+    time = "".join(
+        f"{amount}{letter}"
+        for amount, letter in ((hours, "H"), (minutes, "M"), (f"{seconds}{fraction}", "S"))
+        if amount not in (0, "0")
+    )
+    date = f"{days}D" if days else ""
+    return f"P{date}T{time}" if time or not date else f"P{date}"

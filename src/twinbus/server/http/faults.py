@@ -1,0 +1,70 @@
+"""What is answered when a request fails.
+
+Owns: the body that the SDKs read an error from, and the errors that only HTTP has. Every failure gets a tracking id, so
+that a caller can name it to whoever reads the log.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Final
+from xml.etree.ElementTree import Element
+
+from starlette.responses import Response
+
+from twinbus.model.errors import CallerError, OperationTimeout, ServiceBusError
+from twinbus.server.http import atom
+
+MEDIA_TYPE: Final = "application/xml; charset=utf-8"
+
+
+class NoSuchResource(CallerError):
+    """An address that is no entity's and none of the service's own."""
+
+    condition = "amqp:not-found"
+    status = 404
+
+
+class MethodNotAllowed(CallerError):
+    """A verb that the address does not have."""
+
+    condition = "amqp:not-allowed"
+    status = 405
+
+    def __init__(self, method: str, allowed: tuple[str, ...]) -> None:
+        """`allowed` are those that it has."""
+        super().__init__(f"{method!r:.20} is not for this address; it takes {', '.join(allowed)}")
+        self.allowed = allowed
+
+
+class BodyTooLarge(CallerError):
+    """More bytes than any description has."""
+
+    status = 413
+
+
+class BodyTooSlow(OperationTimeout):
+    """The rest of the body did not come in time: nothing was done."""
+
+
+def new_tracking_id() -> str:
+    """What names one failure."""
+    return str(uuid.uuid4())
+
+
+def answer(error: ServiceBusError) -> Response:
+    """The response that says what was wrong."""
+    response = respond(error.status, str(error), new_tracking_id())
+    if isinstance(error, MethodNotAllowed):
+        response.headers["allow"] = ", ".join(error.allowed)
+    if isinstance(error, BodyTooSlow):
+        response.headers["connection"] = "close"  # what would come next is the rest of that body
+    return response
+
+
+def respond(status: int, text: str, tracking_id: str) -> Response:
+    """An error body: no namespace, the status as its code."""
+    root = Element("Error")
+    atom.add(root, "Code", str(status))
+    atom.add(root, "Detail", f"{text.rstrip('.')}. TrackingId:{tracking_id}")
+    return Response(atom.to_bytes(root), status_code=status, media_type=MEDIA_TYPE)

@@ -1,0 +1,143 @@
+"""The keys of a namespace: who may do what.
+
+Owns: `keys.json`, which holds the root key alone, and the comparison of keys without telling by its time how much was
+right. A key's text is never in a repr, a log or an error. What a signature made with a key proves is in `sas`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import logging
+import os
+import secrets
+import stat
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+
+from twinbus.server.data_directory import write_atomically
+from twinbus.server.settings import StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+ROOT_KEY_NAME: Final = "RootManageSharedAccessKey"
+_KEY_BYTES: Final = 32
+_FILE_MAX_BYTES: Final = 65_536
+_FOR_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+logger = logging.getLogger(__name__)
+
+
+class Right(Enum):
+    """What a key allows."""
+
+    SEND = "Send"
+    LISTEN = "Listen"
+    MANAGE = "Manage"
+
+
+ALL_RIGHTS: Final = frozenset(Right)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A name, one or two secrets that are good for it, and what they allow."""
+
+    name: str
+    primary: str = field(repr=False)
+    secondary: str | None = field(default=None, repr=False)
+    rights: frozenset[Right] = ALL_RIGHTS
+
+    def __post_init__(self) -> None:
+        """Who may manage may also send and listen."""
+        if Right.MANAGE in self.rights:
+            object.__setattr__(self, "rights", ALL_RIGHTS)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Each text that is good for this key."""
+        return (self.primary,) if self.secondary is None else (self.primary, self.secondary)
+
+
+_Secret = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9+/=_.-]{1,256}$")]
+"""What stands in a connection string as it is."""
+
+
+class _KeyFile(msgspec.Struct, forbid_unknown_fields=True):
+    """keys.json."""
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]{1,256}$")]
+    primary: _Secret
+    secondary: _Secret | None = None
+
+
+class KeyRing:
+    """All keys of a namespace."""
+
+    def __init__(self, keys: Iterable[Key]) -> None:
+        self._keys = {key.name: key for key in keys}
+        self._decoy = Key("", _new_secret())
+
+    @classmethod
+    def load(cls, file: Path) -> KeyRing:
+        """The root key in `file`, which is made if it is missing; StartError if it cannot be trusted."""
+        if not file.exists():
+            write_atomically(file, msgspec.json.encode(_KeyFile(ROOT_KEY_NAME, _new_secret())) + b"\n")
+            logger.info("made a new root key", extra={"file": str(file)})
+        stored = _read(file)
+        return cls([Key(stored.name, stored.primary, stored.secondary)])
+
+    @property
+    def root(self) -> Key:
+        """The key that may do everything, for connection strings."""
+        return next(iter(self._keys.values()))
+
+    def find(self, name: str) -> Key | None:
+        """The key of that name."""
+        return self._keys.get(name)
+
+    def check_password(self, name: str, secret: str) -> frozenset[Right] | None:
+        """The rights of who says so, or None. Takes the same time whether the name or the secret is wrong."""
+        known = self._keys.get(name)
+        key = known or self._decoy
+        given = _digest(secret)
+        matches = hmac.compare_digest(given, _digest(key.primary))
+        matches |= hmac.compare_digest(given, _digest(key.secondary or self._decoy.primary))
+        return key.rights if matches and known else None
+
+
+def _new_secret() -> str:
+    return base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode()
+
+
+def _digest(secret: str) -> bytes:
+    """Of the same length for every secret: the time of a comparison tells the length of what is compared."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+def _read(path: Path) -> _KeyFile:
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = file.read(_FILE_MAX_BYTES)
+    except OSError as error:
+        raise StartError(f"{path} holds the root key and cannot be read: {error.strerror}") from error
+    if mode & _FOR_OTHERS:
+        raise StartError(
+            f"{path} holds the root key, and others than its owner may read it (mode {stat.S_IMODE(mode):04o}): "
+            f"remove it for a new key to be made, or keep the key with chmod 600"
+        )
+    try:
+        return msgspec.json.decode(content, type=_KeyFile)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        # The error says where and what was expected; it does not repeat what it found.
+        raise StartError(
+            f"{path} is not a key file ({error}): remove it for a new key to be made, or write "
+            '{"name": "...", "primary": "..."}'
+        ) from None

@@ -1,0 +1,98 @@
+"""What the server says while it runs: one line per record on stderr, for people or as JSON.
+
+    logger.info("link attached", extra={"link": "orders", "credit": 10})
+    2026-11-16T01:02:03.456Z info twinbus.server.gateway link attached link=orders credit=10
+
+Owns: how a record becomes a line. Whatever a record holds (a client's text, a traceback), it stays one line, and the
+values of keys and signatures are replaced by ***. Who logs what, and when, is everybody's own affair.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import re
+import sys
+from typing import TYPE_CHECKING, Final, TextIO
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SECRET: Final = re.compile(
+    r"""((?<![A-Za-z])sig(?:=|%3D)|SharedAccessKey(?:=|%3D)) \s* [^\s&;,"'\\<>()]+""", re.IGNORECASE | re.VERBOSE
+)
+_PLAIN_VALUE: Final = re.compile(r"[^\s\"=\\]+")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_OF_EVERY_RECORD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def configure(level: str, log_format: str, stream: TextIO | None = None) -> None:
+    """Send everything that is logged in this process to stderr, and nowhere else."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    root = logging.getLogger()
+    for other in root.handlers[:]:
+        root.removeHandler(other)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    logging.captureWarnings(capture=True)
+
+
+def mask(text: str) -> str:
+    """The text without the values of keys and signatures."""
+    return _SECRET.sub(r"\1***", text)
+
+
+class TextFormatter(logging.Formatter):
+    """For people."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Time, level, logger, message, then what the record carries as key=value."""
+        head = f"{_time(record)} {record.levelname.lower()} {record.name} {record.getMessage()}"
+        values = [f"{name}={_quoted(value)}" for name, value in _carried(self, record).items()]
+        return _one_line(mask(" ".join([head, *values])))
+
+
+class JsonFormatter(logging.Formatter):
+    """For programs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The same as one JSON object."""
+        fields = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        carried = {name: value for name, value in _carried(self, record).items() if name not in fields}
+        return mask(msgspec.json.encode(fields | carried, enc_hook=str).decode())
+
+
+def _time(record: logging.LogRecord) -> str:
+    time = dt.datetime.fromtimestamp(record.created, dt.UTC)
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _carried(formatter: logging.Formatter, record: logging.LogRecord) -> Mapping[str, object]:
+    """What was given as `extra`, and the exception."""
+    carried = {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
+    if record.exc_info and record.exc_info[0]:
+        carried["exception"] = formatter.formatException(record.exc_info)
+    if record.stack_info:
+        carried["stack"] = record.stack_info
+    return carried
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    if _PLAIN_VALUE.fullmatch(text):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _one_line(text: str) -> str:
+    """A client's text could otherwise look like a record of its own."""
+    return _CONTROL.sub(lambda match: _ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}", text)

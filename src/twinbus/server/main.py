@@ -1,0 +1,185 @@
+"""A server from its start to its end: everything is made here, in order, and taken down in the opposite order.
+
+Owns: the process: its loop, its signals, its ready file. What each part does is in the part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import logging
+import os
+import random
+import signal
+import sys
+from typing import TYPE_CHECKING, Final
+
+import uvloop
+
+from twinbus.amqp import aio
+from twinbus.broker.namespace import Namespace
+from twinbus.model.errors import ServiceBusError, Unauthorized
+from twinbus.server import certificates, logs, sas
+from twinbus.server.data_directory import DataDirectory
+from twinbus.server.entities import Entities
+from twinbus.server.gateway import Gateway
+from twinbus.server.http.app import ManagementApp
+from twinbus.server.http.listener import listen as listen_http
+from twinbus.server.keys import KeyRing, Right
+from twinbus.server.ready_file import ReadyFile, connection_string
+from twinbus.server.settings import InvalidSetting, ServeSettings, StartError
+from twinbus.server.stores import Stores
+from twinbus.server.system_clock import SystemClock, TimerDrive
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from twinbus.server.http.listener import HttpListener
+
+log: Final = logging.getLogger(__name__)
+
+GRACE_S: Final = 5.0
+"""How long connections have to end well when the server stops."""
+SWITCH_INTERVAL_S: Final = 0.0005
+"""How long the loop may keep the GIL when a store's thread wants it: a commit waits for that twice."""
+
+
+def run(settings: ServeSettings) -> int:
+    """Serve until a signal says stop; the exit code."""
+    logs.configure(settings.log_level, settings.log_format)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    with DataDirectory(settings.data) as data:
+        uvloop.run(_serve(settings, data))
+    return 0
+
+
+async def _serve(settings: ServeSettings, data: DataDirectory) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with contextlib.AsyncExitStack() as stack:
+        server = Server(settings, data)
+        ready = await server.start(stack)
+        if settings.ready_file is not None:
+            ready.write(settings.ready_file)
+            stack.callback(ready.remove, settings.ready_file)
+        log.info("serving", extra=_where(ready))
+        await stop.wait()
+        log.info("stopping")
+    log.info("stopped")
+
+
+class Server:
+    """One namespace, served."""
+
+    def __init__(self, settings: ServeSettings, data: DataDirectory) -> None:
+        """Nothing is started yet."""
+        self._settings = settings
+        self._data = data
+        self._keys = KeyRing.load(data.keys)
+        self._clock = SystemClock()
+        self._certificate = self._choose_certificate()
+
+    async def start(self, stack: contextlib.AsyncExitStack) -> ReadyFile:
+        """Start everything; `stack` stops it. What a client needs to know."""
+        settings, loop = self._settings, asyncio.get_running_loop()
+        namespace = Namespace(
+            clock=self._clock,
+            random=random.SystemRandom(),
+            defer=loop.call_soon,
+            on_failed=lambda journal: stores.reopen(journal),  # noqa: PLW0108  # made below: each needs the other
+            store_timeout_s=settings.store_timeout_s,
+        )
+        directories = self._data.stores(settings.stores, settings.store_dirs)
+        stores = Stores(namespace, directories, min_free_bytes=settings.min_free_bytes, sync=settings.sync)
+        stack.push_async_callback(stores.close)
+        await stores.open()
+        stack.callback(TimerDrive(namespace.timers).stop)
+        entities = Entities(namespace, settings.name, stores=settings.stores)
+        try:
+            await entities.open(self._data.catalogue)
+        except ServiceBusError as error:
+            raise StartError(str(error)) from error
+        stack.push_async_callback(entities.close)
+        return await self._listen(stack, namespace, entities)
+
+    async def _listen(self, stack: contextlib.AsyncExitStack, namespace: Namespace, entities: Entities) -> ReadyFile:
+        settings = self._settings
+        tls = certificates.server_context(self._certificate)
+        gateway = Gateway(
+            namespace,
+            self._keys,
+            name=settings.name,
+            soon=asyncio.get_running_loop().call_soon,
+            link_idle_s=settings.link_idle_s,
+            token_timeout_s=settings.token_timeout_s,
+        )
+        app = ManagementApp(entities, self._authorise)
+        ports = {}
+        for option, port, is_http, context in (
+            ("amqp", settings.amqp_port, False, None),
+            ("amqps", settings.amqps_port, False, tls),
+            ("http", settings.http_port, True, None),
+            ("https", settings.https_port, True, tls),
+        ):
+            listener: aio.Listener | HttpListener
+            try:
+                if is_http:
+                    listener = await listen_http(app, host=settings.host, port=port, tls=context)
+                else:
+                    listener = await aio.listen(
+                        gateway.make_client,
+                        gateway.make_connection,
+                        host=settings.host,
+                        port=port,
+                        tls=context,
+                        max_connections=settings.max_connections,
+                    )
+            except OSError as error:
+                raise InvalidSetting(f"--{option}-port", port, f"cannot be listened on: {error}") from error
+            stack.push_async_callback(_closer(listener.close))
+            ports[option] = listener.port
+        return self._ready(ports)
+
+    def _ready(self, ports: dict[str, int]) -> ReadyFile:
+        settings, root = self._settings, self._keys.root
+        ca_file = self._certificate.ca_file
+        return ReadyFile(
+            namespace=settings.name,
+            amqp_port=ports["amqp"],
+            amqps_port=ports["amqps"],
+            http_port=ports["http"],
+            https_port=ports["https"],
+            connection_string=connection_string(settings.host, ports["amqp"], root, is_emulator=True),
+            admin_connection_string=connection_string(settings.host, ports["https"], root, is_emulator=False),
+            ca_file=str(ca_file) if ca_file is not None else None,
+            pid=os.getpid(),
+        )
+
+    def _choose_certificate(self) -> certificates.Certificate:
+        settings = self._settings
+        if settings.tls_cert is not None and settings.tls_key is not None:
+            return certificates.Certificate(settings.tls_cert, settings.tls_key)
+        return certificates.development_certificate(self._data.tls, settings.host, dt.datetime.now(dt.UTC))
+
+    def _authorise(self, token: str | None, right: str, path: str) -> None:
+        """Whoever asks over HTTP shows a token with each request."""
+        if token is None:
+            raise Unauthorized("the request has no Authorization header: it needs a SharedAccessSignature")
+        grant = sas.verify(token, path, self._keys, self._clock.wall_ms() / 1000)
+        if not grant.allows(Right(right), path):
+            raise Unauthorized(f"the key {grant.key_name!r} has no right to {right} on '{path}'")
+
+
+def _closer(close: Callable[..., Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    async def run() -> None:
+        await close(grace_s=GRACE_S)
+
+    return run
+
+
+def _where(ready: ReadyFile) -> dict[str, object]:
+    ports = {name: getattr(ready, f"{name}_port") for name in ("amqp", "amqps", "http", "https")}
+    return {"namespace": ready.namespace, **ports}

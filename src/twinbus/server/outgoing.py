@@ -1,0 +1,196 @@
+"""A link on which a client receives messages from an entity.
+
+Owns: from credit to deliveries, and from a disposition to its confirmation, which is sent when the settlement is on
+disk. It is the consumer that a fragment knows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Accepted, Modified, Rejected, Released
+from twinbus.amqp.states import SenderSettleMode
+from twinbus.broker.fragment import lock_lost
+from twinbus.model.errors import NotImplementedHere, ServiceBusError
+from twinbus.server.answers import error_of
+from twinbus.server.keys import Right
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from twinbus.amqp.aio import Peer
+    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.delivery import OutgoingDelivery
+    from twinbus.amqp.sender import Sender
+    from twinbus.broker.clock import Clock
+    from twinbus.broker.consumer import Delivery
+    from twinbus.broker.fragment import Fragment
+    from twinbus.broker.journal import Answered
+
+    Soon: TypeAlias = Callable[[Callable[[], None]], object]
+
+QUEUED_BYTES: Final = 1_048_576
+"""What may wait for the socket; beyond it messages stay in the fragment, where another receiver may have them."""
+AT_ONCE: Final = 64
+"""Messages given before that is looked at again: of the largest, they are 16 MB."""
+_BARE_REJECTED: Final = Rejected()
+_BARE_MODIFIED: Final = Modified()
+
+
+class Outgoing:
+    """Messages from one fragment to one link."""
+
+    right = Right.LISTEN
+
+    def __init__(self, link: Sender, peer: Peer, path: str, fragment: Fragment, clock: Clock, soon: Soon) -> None:
+        """Accept the link. Nothing is sent before the client grants credit. `soon` makes a call in the next turn."""
+        self.link = link
+        self.path = path
+        self.deletes = link.remote_attach is not None and (
+            link.remote_attach.snd_settle_mode == SenderSettleMode.SETTLED
+        )
+        self.is_gone = False
+        self.used_s = clock.monotonic_s()
+        self._peer = peer
+        self._fragment = fragment
+        self._clock = clock
+        self._soon = soon
+        self._reserved = 0
+        self._is_full = False
+        link.accept()
+        fragment.add_consumer(self)
+
+    @property
+    def is_busy(self) -> bool:
+        """The client waits for messages, or has some that it has not settled."""
+        return self.link.credit > 0 or self.link.unsettled_count > 0
+
+    # --- to the client ------------------------------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """How many messages the link takes now."""
+        peer = self._peer
+        if not peer.is_writable or peer.connection.queued_bytes > QUEUED_BYTES:
+            if peer.is_writable and not self._is_full:
+                self._is_full = True
+                self._soon(self.feed)
+            return 0
+        return min(self.link.sendable - self._reserved, AT_ONCE)
+
+    def reserve(self, count: int) -> None:
+        """So many are being deleted, to be delivered then."""
+        self._reserved += count
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        """Send messages."""
+        send, settled = self.link.send, self.deletes
+        if settled:
+            self._reserved -= len(deliveries)
+        for payload, tag in deliveries:
+            send(payload, tag, settled=settled)
+
+    def feed(self) -> None:
+        """There is credit, or room in the socket."""
+        self._is_full = False
+        if self.link.credit > 0 and not self.is_gone:
+            self._fragment.feed(self)
+
+    def receive_credit(self) -> None:
+        """The client granted credit, or wants it back."""
+        self.used_s = self._clock.monotonic_s()
+        if self.link.drain_requested:
+            self._fragment.drain(self, self._drained)
+        else:
+            self.feed()
+
+    def _drained(self) -> None:
+        if self.link.drain_requested:
+            self.link.drained()
+
+    def entity_gone(self, error: ServiceBusError) -> None:
+        """The entity was deleted."""
+        self.is_gone = True
+        self.link.detach(error=error_of(error))
+
+    def detached(self, lost: list[OutgoingDelivery]) -> None:
+        """The link is over. What never left for the client is free at once; for the rest its locks hold on."""
+        self.is_gone = True
+        self._fragment.remove_consumer(self)
+        unsent = [number for delivery in lost if delivery.delivery_id is None if (number := self._number(delivery))]
+        if unsent:
+            try:
+                self._fragment.release(unsent, _ignore)
+            except ServiceBusError:
+                return  # its store is gone, and the locks with it
+
+    # --- from the client ----------------------------------------------------------------------------------------------
+
+    def receive_settlement(self, deliveries: list[OutgoingDelivery], state: object, *, settled: bool) -> None:
+        """The client said what became of messages. One that has not settled itself waits for our confirmation."""
+        self.used_s = self._clock.monotonic_s()
+        if self.deletes:
+            return
+        numbers = [self._number(delivery) for delivery in deliveries]
+        held = deliveries
+        confirmation: Composite
+
+        def confirm(error: ServiceBusError | None) -> None:
+            self._confirm(held, confirmation if error is None else Rejected(error=error_of(error)), settled=settled)
+
+        try:
+            settle, confirmation = self._choose(state)
+            lost = set(settle(numbers, confirm))
+        except ServiceBusError as error:
+            self._confirm(deliveries, Rejected(error=error_of(error)), settled=settled)
+            return
+        if lost:
+            held = [delivery for delivery in deliveries if self._number(delivery) not in lost]
+            gone = [delivery for delivery in deliveries if self._number(delivery) in lost]
+            self._confirm(gone, Rejected(error=error_of(lock_lost())), settled=settled)
+
+    def _choose(self, state: object) -> tuple[Callable[[list[int], Answered], list[int]], Composite]:
+        """What an outcome asks of the fragment, and how it is confirmed."""
+        fragment = self._fragment
+        if isinstance(state, Accepted):
+            return fragment.complete, ACCEPTED
+        if isinstance(state, Rejected):
+            return self._dead_letter(state), _BARE_REJECTED
+        if isinstance(state, Released) or state is None:
+            return fragment.release, RELEASED
+        if isinstance(state, Modified):
+            if state.undeliverable_here:
+                raise NotImplementedHere("messages cannot be deferred in this version")
+            changes = properties_of(state.message_annotations)
+            return lambda numbers, answer: fragment.abandon(numbers, answer, changes), _BARE_MODIFIED
+        raise NotImplementedHere(f"a message cannot be settled with {type(state).__name__}")
+
+    def _dead_letter(self, state: Rejected) -> Callable[[list[int], Answered], list[int]]:
+        info = properties_of(state.error.info if state.error is not None else None)
+        reason, description = info.pop("DeadLetterReason", None), info.pop("DeadLetterErrorDescription", None)
+        if description is None and state.error is not None:
+            description = state.error.description
+        return lambda numbers, answer: self._fragment.dead_letter(
+            numbers, answer, reason=text_or_none(reason), description=text_or_none(description), properties=info
+        )
+
+    def _confirm(self, deliveries: list[OutgoingDelivery], state: Composite, *, settled: bool) -> None:
+        if not settled:
+            self.link.settle(deliveries, state)
+
+    def _number(self, delivery: OutgoingDelivery) -> int:
+        return self._fragment.lock_number(delivery.tag)
+
+
+def properties_of(pairs: Mapping[Any, object] | None) -> dict[str, object]:
+    """Keys may be symbols or strings; both are text. What has no value is left out."""
+    return {str(key): value for key, value in (pairs or {}).items() if isinstance(key, str) and value is not None}
+
+
+def text_or_none(value: object) -> str | None:
+    """A reason or description, as text."""
+    return str(value) if value is not None else None
+
+
+def _ignore(_error: ServiceBusError | None) -> None:
+    """Nobody waits for this."""

@@ -1,0 +1,160 @@
+"""Nodes that answer requests: `$cbs`, and the `$management` of each entity.
+
+A client has two links to a node, one to send requests on and one to receive the answers; both may have any name. Owns:
+which link an answer goes to, and the form of requests and answers. What is asked is the node's affair.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.message import Message, Properties, build, value
+from twinbus.amqp.outcomes import ACCEPTED, Rejected
+from twinbus.amqp.sender import Sender
+from twinbus.model.errors import InvalidArgument, MalformedMessage, ServiceBusError
+from twinbus.server.answers import error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import TypeAlias
+
+    from twinbus.amqp.delivery import IncomingDelivery
+    from twinbus.amqp.link import Link
+    from twinbus.amqp.receiver import Receiver
+    from twinbus.broker.clock import Clock
+
+    Reply: TypeAlias = Callable[["Response"], None]
+
+CREDIT = 100
+"""Requests a client may have unanswered."""
+
+
+class Request:
+    """One request, read."""
+
+    def __init__(self, message: Message) -> None:
+        """MalformedMessage where it cannot be read."""
+        try:
+            properties = message.properties
+            self.message_id = properties.message_id if properties is not None else None
+            self.reply_to = properties.reply_to if properties is not None else None
+            self.properties = message.application_properties
+            self.body = message.value
+        except DecodeError as error:
+            raise MalformedMessage(f"the request is malformed: {error.description}") from None
+
+    def text(self, name: str) -> str:
+        """A property that must be there, as text."""
+        found = self.properties.get(name) if isinstance(self.properties, dict) else None
+        if not isinstance(found, str):
+            raise InvalidArgument(f"the request has no property {name!r} that is a string")
+        return str(found)
+
+
+class Response:
+    """What is answered: properties, and perhaps a body."""
+
+    def __init__(self, properties: Mapping[str, object], body: object = None) -> None:
+        """`body` is an AMQP value."""
+        self.properties = properties
+        self.body = body
+
+
+class Node(Protocol):
+    """What answers."""
+
+    def handle(self, request: Request, reply: Reply) -> None:
+        """Answer a request, now or later."""
+
+    def refuse(self, error: ServiceBusError) -> Response:
+        """The answer to a request that failed."""
+
+
+class RequestLink:
+    """A link on which requests come, with the node they are for."""
+
+    def __init__(self, link: Receiver, path: str, node: Node, find_reply_link: FindReplyLink, clock: Clock) -> None:
+        """Accept the link."""
+        self.link = link
+        self.path = path
+        self.used_s = clock.monotonic_s()
+        self.node = node
+        self._find_reply_link = find_reply_link
+        self._clock = clock
+        link.accept()
+        link.keep_credit(CREDIT)
+
+    @property
+    def is_busy(self) -> bool:
+        """It costs nothing while nobody asks, and clients do not expect to lose it."""
+        return True
+
+    def receive(self, deliveries: list[IncomingDelivery]) -> None:
+        """Requests that came in one read."""
+        self.used_s = self._clock.monotonic_s()
+        for delivery in deliveries:
+            try:
+                request = Request(Message(delivery.payload))
+            except (DecodeError, MalformedMessage) as error:
+                malformed = MalformedMessage(f"the request is malformed: {error}")
+                self.link.settle([delivery], Rejected(error=error_of(malformed)))
+                continue
+            self.link.settle([delivery], ACCEPTED)
+            self._answer(request)
+
+    def _answer(self, request: Request) -> None:
+        def reply(response: Response) -> None:
+            link = self._find_reply_link(self.link, request.reply_to)
+            if link is not None and link.is_attached:
+                properties = Properties(correlation_id=request.message_id)
+                body = value(response.body)
+                link.send(
+                    build(properties=properties, application_properties=response.properties, body=body), settled=True
+                )
+
+        try:
+            self.node.handle(request, reply)
+        except ServiceBusError as error:
+            reply(self.node.refuse(error))
+
+
+class ReplyLink:
+    """A link on which answers go."""
+
+    def __init__(self, link: Sender, path: str, clock: Clock) -> None:
+        """Accept the link."""
+        self.link = link
+        self.path = path
+        self.used_s = clock.monotonic_s()
+        link.accept()
+        link.ignores_credit = True
+
+    @property
+    def is_busy(self) -> bool:
+        """As the link of the requests."""
+        return True
+
+
+if TYPE_CHECKING:
+    FindReplyLink: TypeAlias = Callable[[Receiver, str | None], Sender | None]
+
+
+def find_reply_link(request_link: Receiver, reply_to: str | None) -> Sender | None:
+    """The link of the same session whose target or name is `reply_to`; else the one to the same node."""
+    asked = request_link.context
+    assert isinstance(asked, RequestLink)
+    links = [link for link in request_link.session.links.values() if isinstance(link.context, ReplyLink)]
+    same_node = None
+    for link in links:
+        assert isinstance(link, Sender)
+        if reply_to is not None and reply_to in (link.name, _target(link)) and link.context.path == asked.path:  # type: ignore[attr-defined]
+            return link
+        if link.context.path == asked.path:  # type: ignore[attr-defined]
+            same_node = link
+    return same_node
+
+
+def _target(link: Link) -> object:
+    target = link.remote_attach.target if link.remote_attach is not None else None
+    return getattr(target, "address", None)

@@ -1,0 +1,151 @@
+"""Shared access signatures: texts that prove, until a given time, that who made them holds a key.
+
+    SharedAccessSignature sr=<for what>&sig=<signature>&se=<until when>&skn=<name of the key>
+
+Owns: how a token is written, read and checked, and what it grants. Knows nothing of links or requests: who has a grant
+asks it whether it `allows` a right on a path, and looks after its expiry. Errors show neither key nor signature.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote_plus, unquote, unquote_plus
+
+from twinbus.model import path
+from twinbus.model.errors import Unauthorized
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from twinbus.server.keys import Key, KeyRing, Right
+
+TOKEN_MAX_CHARACTERS: Final = 8_192
+_SCHEME: Final = re.compile(r"SharedAccessSignature +", re.IGNORECASE)
+_EXPIRY: Final = re.compile(r"[0-9]{1,12}")
+_PARAMETERS: Final = ("sr", "sig", "se", "skn")
+_MAX_ENCODINGS: Final = 3
+"""The Azure SDK for Python percent-encodes the name of the key twice; nobody is known to do it more often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What stands in a token, not checked yet."""
+
+    resource: str
+    """Percent-encoded as it came: this very text was signed, and every client encodes differently."""
+    signature: str = field(repr=False)
+    expiry: str
+    """Seconds since 1970, as signed."""
+    key_name: str
+    """As it came."""
+
+    @classmethod
+    def parse(cls, text: str) -> Token:
+        """Read a token; Unauthorized says what is wrong with its form."""
+        if len(text) > TOKEN_MAX_CHARACTERS:
+            raise Unauthorized(f"the token has {len(text)} characters; it can have {TOKEN_MAX_CHARACTERS}")
+        scheme = _SCHEME.match(text)
+        if scheme is None or not text.isascii():
+            raise Unauthorized("the token is no shared access signature: it starts with 'SharedAccessSignature sr='")
+        found: dict[str, str] = {}
+        for parameter in text[scheme.end() :].strip().split("&"):
+            name, _, value = parameter.partition("=")
+            if name in found:
+                raise Unauthorized(f"the token has {name!r:.20} twice")
+            found[name] = value
+        for name in _PARAMETERS:
+            if not found.get(name):
+                raise Unauthorized(f"the token has no {name!r}")
+        if not _EXPIRY.fullmatch(found["se"]):
+            raise Unauthorized("the token's 'se' is not a number of seconds since 1970")
+        return cls(found["sr"], unquote(found["sig"]), found["se"], found["skn"])
+
+    @property
+    def expires_s(self) -> int:
+        """Seconds since 1970."""
+        return int(self.expiry)
+
+    @property
+    def scope(self) -> str:
+        """Path of what the token is for."""
+        return scope_of(unquote_plus(self.resource))
+
+    def is_signed_by(self, key: Key) -> bool:
+        """Whoever made this token holds the key."""
+        given = self.signature.encode()
+        return any(
+            hmac.compare_digest(given, _sign(self.resource, self.expiry, secret).encode()) for secret in key.secrets
+        )
+
+    def key_names(self) -> Iterator[str]:
+        """What the name of the key can be: as it came, and decoded until nothing changes."""
+        name, decoded = "", self.key_name
+        for _ in range(_MAX_ENCODINGS + 1):
+            if decoded == name:
+                return
+            name, decoded = decoded, unquote_plus(decoded)
+            yield name
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What somebody has shown to be allowed."""
+
+    key_name: str
+    rights: frozenset[Right]
+    scope: str
+    """A path in lower case, without scheme, host and slashes at its ends; "" is the whole namespace."""
+    expires_s: float
+    """Seconds since 1970; infinite for a key that was shown itself."""
+
+    def allows(self, right: Right, entity_path: str) -> bool:
+        """This right, on this entity and all below it: its sub-queues, its subscriptions, its `$management`."""
+        return right in self.rights and covers(self.scope, path.key_of(path.relative(entity_path)))
+
+
+def verify(token_text: str, audience: str, keys: KeyRing, wall_s: float) -> Grant:
+    """What a token grants to who asks for `audience`: the address of an entity, or of a request."""
+    token = Token.parse(token_text)
+    key = next((key for name in token.key_names() if (key := keys.find(name))), None)
+    if key is None:
+        raise Unauthorized(f"there is no key named {unquote_plus(token.key_name)!r:.80}")
+    if not token.is_signed_by(key):
+        raise Unauthorized(f"the signature does not match: the token was not made with the key {key.name!r}")
+    if token.expires_s <= wall_s:
+        raise Unauthorized(f"the token has expired at {_instant(token.expires_s)}; now is {_instant(wall_s)}")
+    wanted = scope_of(audience)
+    if not covers(token.scope, wanted):
+        raise Unauthorized(f"the token is for {token.scope!r:.300}, not for {wanted!r:.300}")
+    return Grant(key.name, key.rights, token.scope, token.expires_s)
+
+
+def make_token(uri: str, key_name: str, key: str, expires_s: int) -> str:
+    """A token for `uri` and all below it."""
+    resource = quote_plus(uri)
+    signature = quote_plus(_sign(resource, str(expires_s), key))
+    return f"SharedAccessSignature sr={resource}&sig={signature}&se={expires_s}&skn={quote_plus(key_name)}"
+
+
+def scope_of(uri: str) -> str:
+    """The path in a URI that a token is for, to compare with others. Clients sign a request's URL with its query."""
+    return path.key_of(path.relative(re.split(r"[?#]", uri, maxsplit=1)[0]))
+
+
+def covers(scope: str, wanted: str) -> bool:
+    """`wanted` is `scope` or below it, by whole segments: a token for `orders` is none for `orders2`."""
+    return not scope or wanted == scope or wanted.startswith(f"{scope}/")
+
+
+def _sign(resource: str, expiry: str, secret: str) -> str:
+    """The key is the bytes of its text: it looks like base64, and is not decoded."""
+    return base64.b64encode(hmac.digest(secret.encode(), f"{resource}\n{expiry}".encode(), hashlib.sha256)).decode()
+
+
+def _instant(seconds: float) -> str:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

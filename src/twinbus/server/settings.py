@@ -1,0 +1,152 @@
+"""What a server is told at its start, and why it may refuse to.
+
+Owns: the options of `twinbus serve`, their defaults and what is valid. Knows nothing of the command line but the names
+of its options: an error names the one that is wrong. Whether a disk or a port is there shows when it is used.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+LOG_FORMATS: Final = ("text", "json")
+STORES_MAX: Final = 64
+
+_NAME: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9-]{0,48}[A-Za-z0-9])?")
+_HOST: Final = re.compile(r"[A-Za-z0-9._:%-]{1,253}")
+_SIZE: Final = re.compile(r"([0-9]{1,15})\s*([A-Za-z]*)")
+_UNITS: Final = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+
+
+class StartError(Exception):
+    """The server cannot start. The message says why, and what to do."""
+
+
+class InvalidSetting(StartError):
+    """An option has a value that cannot be."""
+
+    def __init__(self, option: str, value: object, reason: str) -> None:
+        """Said in one line: the option as it is typed, what was given, and what can be."""
+        super().__init__(f"{option} {value}: {reason}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings:
+    """One namespace and how it is served."""
+
+    name: str
+    """Of the namespace."""
+    data: Path
+    """The data directory."""
+    host: str = "127.0.0.1"
+    """Address or name to listen on."""
+    amqp_port: int = 5672
+    """This and the other ports: 0 means any free one."""
+    amqps_port: int = 5671
+    http_port: int = 5300
+    https_port: int = 5443
+    workers: int = 1
+    stores: int = 4
+    """How many stores new entities are spread over; those of earlier starts are served too."""
+    store_dirs: tuple[Path, ...] = ()
+    """Where new stores are made, in turn; in the data directory if there are none."""
+    ready_file: Path | None = None
+    min_free_bytes: int = 2**30
+    """With less than this free on the disk of a store, sends to it are refused."""
+    store_timeout_s: float = 10.0
+    """A store that has not answered for so long counts as unavailable."""
+    max_connections: int = 10_000
+    link_idle_s: float = 600.0
+    """A link on which nothing was asked or sent for so long is detached."""
+    token_timeout_s: float = 20.0
+    """A connection that has shown no valid key or token by then is closed."""
+    log_level: str = "info"
+    log_format: str = "text"
+    tls_cert: Path | None = None
+    """The server's certificate, with those between it and its authority; a development certificate if there is none."""
+    tls_key: Path | None = None
+    sync: bool = True
+    """False only for tests and measurements: accepted messages can be lost."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be served."""
+        self._check_names()
+        self._check_ports()
+        for field, (option, lowest, highest) in _RANGES.items():
+            _check_range(option, getattr(self, field), lowest, highest)
+        if self.workers != 1:
+            raise InvalidSetting("--workers", self.workers, "more than one process is not in this version; it can be 1")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            given, missing = ("--tls-cert", "--tls-key") if self.tls_cert else ("--tls-key", "--tls-cert")
+            raise InvalidSetting(given, self.tls_cert or self.tls_key, f"needs {missing} too")
+
+    def _check_names(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise InvalidSetting(
+                "NAME",
+                repr(self.name),
+                "a namespace is named with 1 to 50 letters, digits and hyphens, starts with a letter and does not end "
+                "with a hyphen",
+            )
+        if not _HOST.fullmatch(self.host):
+            raise InvalidSetting("--host", repr(self.host), "is neither an address nor the name of a machine")
+        _check_choice("--log-level", self.log_level, LOG_LEVELS)
+        _check_choice("--log-format", self.log_format, LOG_FORMATS)
+
+    def _check_ports(self) -> None:
+        taken: dict[int, str] = {}
+        for option, port in (
+            ("--amqp-port", self.amqp_port),
+            ("--amqps-port", self.amqps_port),
+            ("--http-port", self.http_port),
+            ("--https-port", self.https_port),
+        ):
+            _check_range(option, port, 0, 65_535)
+            if port and port in taken:
+                raise InvalidSetting(option, port, f"{taken[port]} has it already")
+            taken[port] = option
+
+
+_RANGES: Final[dict[str, tuple[str, float, float]]] = {
+    "stores": ("--stores", 1, STORES_MAX),
+    "min_free_bytes": ("--min-free", 0, 2**60),
+    "store_timeout_s": ("--store-timeout", 0.001, 3_600),
+    "max_connections": ("--max-connections", 1, 1_000_000),
+    "link_idle_s": ("--link-idle", 0.001, 86_400),
+    "token_timeout_s": ("--token-timeout", 0.001, 3_600),
+}
+
+
+def parse_size(option: str, text: str) -> int:
+    """Bytes of `1GiB`, `500MB`, `0`."""
+    match = _SIZE.fullmatch(text.strip())
+    unit = _UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        raise InvalidSetting(option, repr(text), "is no size; write it as 1GiB, 500MB or 0")
+    return int(match[1]) * unit
+
+
+def _check_range(option: str, value: float, lowest: float, highest: float) -> None:
+    if not lowest <= value <= highest:
+        raise InvalidSetting(option, value, f"it can be {lowest} to {highest}")
+
+
+def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InvalidSetting(option, repr(value), f"it can be {', '.join(choices)}")

@@ -1,0 +1,111 @@
+"""The stores of a server: opened at its start, opened again when one fails, closed at its end.
+
+Owns: the life of each store, and the watch over the space on its disk. What is done while one is away is the broker's
+affair: its journal says that it is unavailable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from twinbus.server.disk import DiskWatch
+from twinbus.server.settings import StartError
+from twinbus.store.protocol import StoreError
+from twinbus.store.rocks import RocksStore
+from twinbus.store.tuning import Tuning
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+    from pathlib import Path
+
+    from twinbus.broker.journal import Journal
+    from twinbus.broker.namespace import Namespace
+
+log: Final = logging.getLogger(__name__)
+
+RETRY_S: Final = (0.5, 30.0)
+"""How long to wait before a failed store is opened again: at first, and at most."""
+DISK_LOOK_S: Final = 1.0
+
+
+class Stores:
+    """All stores of a server, by their numbers."""
+
+    def __init__(self, namespace: Namespace, directories: Sequence[Path], *, min_free_bytes: int, sync: bool) -> None:
+        """Nothing is opened yet."""
+        self._namespace = namespace
+        self._directories = directories
+        self._sync = sync
+        self._watch = DiskWatch(directories, min_free_bytes)
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closing = False
+
+    async def open(self) -> None:
+        """Open all of them, side by side; StartError says which could not be."""
+        opened = await asyncio.gather(*[self._open(number) for number in range(len(self._directories))])
+        for store in opened:
+            if isinstance(store, StoreError):
+                raise StartError(f"a store cannot be opened: {store}")
+            self._namespace.add_store(store)
+        self._start(self._look_at_disks())
+
+    def reopen(self, journal: Journal) -> None:
+        """A store failed: close it, and open it anew as soon as that works."""
+        if not self._is_closing:
+            self._start(self._reopen(journal))
+
+    async def close(self) -> None:
+        """Write what waits, and close."""
+        self._is_closing = True
+        for task in self._tasks:
+            task.cancel()
+        for journal in self._namespace.journals:
+            journal.flush()
+        await asyncio.gather(*[self._close(journal.store) for journal in self._namespace.journals])
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _open(self, number: int) -> RocksStore | StoreError:
+        answer: asyncio.Future[RocksStore | StoreError] = self._loop.create_future()
+        RocksStore.open(
+            self._directories[number],
+            name=str(number),
+            post=self._loop.call_soon_threadsafe,
+            done=answer.set_result,
+            tuning=Tuning(sync=self._sync),
+        )
+        return await answer
+
+    async def _reopen(self, journal: Journal) -> None:
+        number = self._namespace.journals.index(journal)
+        await self._close(journal.store)
+        pause_s, longest_s = RETRY_S
+        while True:
+            await asyncio.sleep(pause_s)
+            store = await self._open(number)
+            if not isinstance(store, StoreError):
+                break
+            journal.trouble = str(store)
+            pause_s = min(2 * pause_s, longest_s)
+        log.info("store %d is open again", number)
+        journal.resume(store)
+
+    async def _close(self, store: object) -> None:
+        answer: asyncio.Future[StoreError | None] = self._loop.create_future()
+        store.close(answer.set_result)  # type: ignore[attr-defined]
+        error = await answer
+        if error is not None:
+            log.warning("store could not be closed well: %s", error)
+
+    async def _look_at_disks(self) -> None:
+        while True:
+            full = self._watch.check()
+            for number, journal in enumerate(self._namespace.journals):
+                journal.refusal = "its disk is nearly full (--min-free)" if number in full else None
+            await asyncio.sleep(DISK_LOOK_S)

@@ -1,0 +1,243 @@
+"""The catalogue: which entities there are, what each was told to be, and in which store each of its fragments lies.
+
+Owns: `catalogue.db`, an SQLite database. A change is on disk when its call returns, and not made at all when it raises.
+Nothing is kept in memory here: who keeps a copy changes it after the call returned. A call blocks while the disk works;
+one call at a time, from any thread. Knows nothing of messages: what a deleted entity leaves behind it only names.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from twinbus.model.errors import EntityAlreadyExists, EntityNotFound, ServiceBusError, StoreUnavailable
+from twinbus.model.path import key_of
+from twinbus.model.queue import QueueDescription
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+QUEUE: Final = "queue"
+_DESCRIPTIONS: Final = {QUEUE: QueueDescription}
+"""What describes an entity, by its kind. A field that is not stored has its default; one that is unknown is ignored."""
+_BUSY_TIMEOUT_S: Final = 1.0
+"""How long to wait for somebody who looks into the file with a tool of SQLite."""
+
+# A rollback journal, not a write-ahead log: changes are few, the file is whole by itself for whoever copies it, and
+# after a failed sync the next start rolls back. EXTRA, because FULL does not sync the removal of the journal: one that
+# is back after a power cut would undo a change that was answered.
+_SCHEMA: Final = """
+    PRAGMA journal_mode = DELETE;
+    PRAGMA synchronous = EXTRA;
+    BEGIN IMMEDIATE;
+    CREATE TABLE IF NOT EXISTS entities (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, -- never given twice: a new entity does not find the records of an old one
+        kind TEXT NOT NULL,
+        path TEXT NOT NULL,
+        path_key TEXT NOT NULL UNIQUE,
+        description TEXT NOT NULL,
+        created_ms INTEGER NOT NULL,
+        updated_ms INTEGER NOT NULL,
+        fragments TEXT NOT NULL
+    );
+    CREATE TABLE IF NOT EXISTS doomed (
+        id INTEGER PRIMARY KEY,
+        fragments TEXT NOT NULL
+    );
+    COMMIT;
+"""
+_COLUMNS: Final = "id, kind, path, description, created_ms, updated_ms, fragments"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityRow:
+    """An entity, as the catalogue has it. Times are milliseconds of the wall clock."""
+
+    id: int
+    kind: str
+    path: str
+    """As it was spelled when it was created."""
+    description: QueueDescription
+    created_ms: int
+    updated_ms: int
+    fragments: tuple[int, ...]
+    """The number of the store that each fragment lies in, by the number of the fragment."""
+
+    @property
+    def path_key(self) -> str:
+        """What every spelling of its path has in common."""
+        return key_of(self.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoomedRow:
+    """An entity that was deleted, and whose records still have to be removed from the stores."""
+
+    id: int
+    fragments: tuple[int, ...]
+
+
+class Catalogue:
+    """All entities of a namespace."""
+
+    def __init__(self, file: Path) -> None:
+        """Open the database, or make it; StoreUnavailable says why not."""
+        self._file = file
+        try:
+            # Made here for its owner alone; SQLite gives its journal the same mode.
+            os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self._database = sqlite3.connect(
+                file, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            )
+        except (OSError, sqlite3.Error) as error:
+            raise StoreUnavailable(f"the catalogue {file} cannot be opened: {error}") from error
+        try:
+            self._database.executescript(_SCHEMA)
+            _sync_directory(file.parent)
+        except (OSError, sqlite3.Error) as error:
+            self._database.close()
+            raise StoreUnavailable(f"the catalogue {file} cannot be opened: {error}") from error
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._database.close()
+
+    def all(self) -> list[EntityRow]:
+        """Every entity, in the order of their making."""
+        with self._reading() as database:
+            rows = database.execute(f"SELECT {_COLUMNS} FROM entities ORDER BY id").fetchall()  # noqa: S608  # ours
+        return [self._entity(row) for row in rows]
+
+    def create(
+        self, kind: str, path: str, description: QueueDescription, fragments: Sequence[int], now_ms: int
+    ) -> EntityRow:
+        """Add an entity; EntityAlreadyExists if its name is taken in any spelling."""
+        values = (kind, path, key_of(path), _text(description), now_ms, now_ms, _text(tuple(fragments)))
+        with self._writing() as database:
+            if self._find(key_of(path)):
+                raise EntityAlreadyExists(f"The messaging entity '{path}' already exists.")
+            cursor = database.execute(
+                "INSERT INTO entities (kind, path, path_key, description, created_ms, updated_ms, fragments) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                values,
+            )
+        assert cursor.lastrowid is not None
+        return EntityRow(
+            id=cursor.lastrowid,
+            kind=kind,
+            path=path,
+            description=description,
+            created_ms=now_ms,
+            updated_ms=now_ms,
+            fragments=tuple(fragments),
+        )
+
+    def update(self, path_key: str, description: QueueDescription, now_ms: int) -> EntityRow:
+        """Describe an entity anew; EntityNotFound if there is none. Its fragments stay where they are."""
+        with self._writing() as database:
+            database.execute(
+                "UPDATE entities SET description = ?, updated_ms = ? WHERE path_key = ?",
+                (_text(description), now_ms, path_key),
+            )
+            return self._found(path_key)
+
+    def delete(self, path_key: str) -> EntityRow:
+        """Forget an entity, and remember that its records must go; EntityNotFound if there is none."""
+        with self._writing() as database:
+            row = self._found(path_key)
+            database.execute("INSERT INTO doomed (id, fragments) VALUES (?, ?)", (row.id, _text(row.fragments)))
+            database.execute("DELETE FROM entities WHERE id = ?", (row.id,))
+        return row
+
+    def doomed(self) -> list[DoomedRow]:
+        """What was deleted and not yet removed from all its stores, the oldest first."""
+        with self._reading() as database:
+            rows = database.execute("SELECT id, fragments FROM doomed ORDER BY id").fetchall()
+        return [DoomedRow(id=id_, fragments=self._fragments(fragments)) for id_, fragments in rows]
+
+    def buried(self, entity_id: int) -> None:
+        """Nothing of a deleted entity is left in any store; said twice, it is still so."""
+        with self._writing() as database:
+            database.execute("DELETE FROM doomed WHERE id = ?", (entity_id,))
+
+    def _find(self, path_key: str) -> EntityRow | None:
+        row = self._database.execute(f"SELECT {_COLUMNS} FROM entities WHERE path_key = ?", (path_key,)).fetchone()  # noqa: S608  # ours
+        return self._entity(row) if row else None
+
+    def _found(self, path_key: str) -> EntityRow:
+        row = self._find(path_key)
+        if row is None:
+            raise EntityNotFound(path_key)
+        return row
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        try:
+            yield self._database
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"the catalogue {self._file} cannot be read: {error}") from error
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction: all of it is on disk at the end, or none of it."""
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            yield self._database
+            self._database.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._roll_back()
+            raise StoreUnavailable(
+                f"the catalogue {self._file} cannot be written: {error}; nothing was changed"
+            ) from error
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def _roll_back(self) -> None:
+        # A COMMIT that failed may have ended the transaction, or not. If even this fails, so does the next BEGIN.
+        if self._database.in_transaction:
+            with suppress(sqlite3.Error):
+                self._database.execute("ROLLBACK")
+
+    def _entity(self, row: tuple[int, str, str, str, int, int, str]) -> EntityRow:
+        id_, kind, path, description, created_ms, updated_ms, fragments = row
+        try:
+            described = msgspec.json.decode(description, type=_DESCRIPTIONS[kind])
+        except (KeyError, msgspec.MsgspecError, ServiceBusError) as error:
+            raise StoreUnavailable(
+                f"the catalogue {self._file} describes {path!r} as no {kind} can be: {error}"
+            ) from error
+        return EntityRow(
+            id=id_,
+            kind=kind,
+            path=path,
+            description=described,
+            created_ms=created_ms,
+            updated_ms=updated_ms,
+            fragments=self._fragments(fragments),
+        )
+
+    def _fragments(self, text: str) -> tuple[int, ...]:
+        try:
+            return msgspec.json.decode(text, type=tuple[int, ...])
+        except msgspec.MsgspecError as error:
+            raise StoreUnavailable(f"the catalogue {self._file} has no list of stores in {text!r:.80}") from error
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _sync_directory(path: Path) -> None:
+    """The file itself is there after a power cut; SQLite sees to what is in it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
