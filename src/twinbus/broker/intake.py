@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Properties, Section
-from twinbus.broker.record import Envelope, make_envelope, make_record
+from twinbus.amqp.outline import outline_of
+from twinbus.broker.record import Envelope, make_envelope, make_plain_record, make_record
 from twinbus.model.errors import ArgumentOutOfRange, MalformedMessage, MessageTooLarge
 
 if TYPE_CHECKING:
@@ -63,14 +64,30 @@ class Intake:
         return [self._record(message, enqueued_ms) for message in messages]
 
     def _record(self, payload: bytes, enqueued_ms: int) -> bytes:
+        outline = outline_of(payload)
+        if outline is None:
+            return self._unusual_record(payload, enqueued_ms)
+        header_end, annotations_at, annotations_end, properties_at, properties_end, body_at = outline
+        if (
+            body_at - properties_at + annotations_end - annotations_at > self._limits.max_property_bytes
+            or properties_end - properties_at > self._limits.max_id_characters  # a smaller section holds no longer id
+        ):
+            self._check(Message(payload))
+        envelope = _read_header(payload[:header_end]) if header_end else _HEADER_DEFAULT
+        if annotations_end:
+            return self._annotated_record(Message(payload), envelope, payload[properties_at:], enqueued_ms)
+        return make_plain_record(envelope, payload[properties_at:], enqueued_ms)
+
+    def _unusual_record(self, payload: bytes, enqueued_ms: int) -> bytes:
         message = Message(payload)
         self._check(message)
         envelope = _read_header(message.raw(Section.HEADER)) if Section.HEADER in message else _HEADER_DEFAULT
-        bare = message.bare()
-        if not message.has_field(Section.PROPERTIES, _MESSAGE_ID):
-            bare = self._with_message_id(message)
-        if Section.MESSAGE_ANNOTATIONS not in message:
-            return make_record(envelope, bare, enqueued_ms)
+        has_id = message.has_field(Section.PROPERTIES, _MESSAGE_ID)
+        bare = message.bare() if has_id else self._with_message_id(message)
+        return self._annotated_record(message, envelope, bare, enqueued_ms)
+
+    @staticmethod
+    def _annotated_record(message: Message, envelope: Envelope, bare: bytes, enqueued_ms: int) -> bytes:
         kept = [raw for key, raw in message.pairs(Section.MESSAGE_ANNOTATIONS) if key not in SET_BY_BROKER]
         return make_record(envelope, bare, enqueued_ms, annotations=b"".join(kept), annotation_count=2 * len(kept))
 
@@ -85,7 +102,7 @@ class Intake:
             )
         if size > limits.max_property_bytes:
             self._check_each_property(message)
-        if properties > limits.max_id_characters:  # a smaller section cannot hold a longer id
+        if properties > limits.max_id_characters:
             self._check_ids(message)
 
     def _check_each_property(self, message: Message) -> None:

@@ -59,6 +59,11 @@ def make_record(
     return head + annotations + bare
 
 
+def make_plain_record(envelope: Envelope, bare: bytes, enqueued_ms: int) -> bytes:
+    """The same for a new message without annotations, which most are."""
+    return _pack_head(_VERSION, envelope[0], envelope[1], 0, envelope[2], enqueued_ms, 0, 0) + bare
+
+
 # --- reading and changing ---------------------------------------------------------------------------------------------
 
 

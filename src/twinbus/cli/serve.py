@@ -48,7 +48,7 @@ def serve(  # noqa: PLR0913  # one for each option
     store_dir: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="DIR", help="Where to make stores, in turn if given several times: a disk each.", show_default="in --data"
+            metavar="DIR", help="Where to make stores; given several times, in turn.", show_default="in --data"
         ),
     ] = None,
     ready_file: Annotated[

@@ -101,7 +101,9 @@ def development_certificate(directory: Path, host: str, now: dt.datetime) -> Cer
         # The key first: a certificate without its key would look good at the next start.
         write_atomically(files.key_file, _private_text(made.key))
         write_atomically(files.certificate_file, _public_text(made.certificate), 0o644)
-        logger.info("made a development certificate", extra={"file": str(files.certificate_file), "names": names})
+        logger.info(
+            "made a development certificate", extra={"file": str(files.certificate_file), "names": " ".join(names)}
+        )
     return files
 
 

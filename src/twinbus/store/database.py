@@ -68,7 +68,7 @@ class Database:
                 native.delete(key, family)
             else:
                 native.delete_range(key, value[0], family)
-        put(SYNCED_KEY, self._synced, self._marks)
+        pass
         try:
             self._log.write(native, self._write_options)
         except Exception as error:

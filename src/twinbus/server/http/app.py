@@ -86,7 +86,7 @@ class ManagementApp:
             raise
         except Exception:
             tracking_id = faults.new_tracking_id()
-            log.exception("%s %r failed. TrackingId:%s", request.method, request.url.path, tracking_id)
+            log.exception("%s %r failed. TrackingId:%s", request.method, request.scope["path"], tracking_id)
             return faults.respond(500, "the server failed; its log says why, under this id", tracking_id)
 
     def _find(self, request: Request) -> tuple[Handler, Call]:

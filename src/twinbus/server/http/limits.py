@@ -14,10 +14,10 @@ class HttpLimits:
     """Each has one request at a time, so this is also how many requests are worked on at once."""
     max_head_bytes: int = 65_536
     """Request line and headers. Tokens travel there."""
-    max_body_bytes: int = 262_144
-    """The description of an entity is a few kilobytes."""
-    max_page: int = 1_000
-    """Entities in one page of a list, whatever `$top` asks for."""
+    max_body_bytes: int = 65_536
+    """The description of an entity is a few kilobytes. Messages wait in the same loop while it is read."""
+    max_page: int = 100
+    """Entities in one page of a list, whatever `$top` asks for. Messages wait while it is written, too."""
     tls_handshake_timeout_s: float = 20.0
     head_timeout_s: float = 20.0
     """From the first byte of a request, or the opening of the connection, to the end of its headers."""

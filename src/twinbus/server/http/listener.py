@@ -35,7 +35,7 @@ LAST_WORDS_S: Final = 1.0
 """How long a client may take, when the listener closes, to read the last answer and to end TLS."""
 
 
-class _Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """One client's connection."""
 
     def __init__(self, listener: HttpListener) -> None:
@@ -50,6 +50,7 @@ class _Connection(H11Protocol):
     # --- asyncio calls these ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """The socket (and TLS) is there: the first request has its time from now."""
         super().connection_made(transport)
         if self._listener.admits(self):
             self._watch_request()
@@ -57,18 +58,22 @@ class _Connection(H11Protocol):
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        """Feed the protocol, and see what is still to come."""
         super().data_received(data)
         self._watch_request()
 
     def pause_writing(self) -> None:
+        """More waits to be sent than the client reads."""
         super().pause_writing()
         self._write_timer = self.loop.call_later(self._limits.write_timeout_s, self.transport.abort)
 
     def resume_writing(self) -> None:
+        """The client reads again."""
         super().resume_writing()
         _cancel(self._write_timer)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """No timer outlives its socket."""
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
         _cancel(self._request_timer)
@@ -79,18 +84,21 @@ class _Connection(H11Protocol):
     # --- uvicorn calls these ------------------------------------------------------------------------------------------
 
     def on_response_complete(self) -> None:
+        """Closing, if that is what follows, has an end too."""
         super().on_response_complete()
         if self.transport.is_closing():
             self._abort_unless_read()
 
     def shutdown(self) -> None:
-        is_idle = self.cycle is None or self.cycle.response_complete
+        """Let go of an idle client at once, and of another after its answer."""
+        is_idle = self.conn.our_state in (h11.IDLE, h11.DONE)
         if is_idle and self.transport.get_write_buffer_size() == 0:
             self.transport.abort()  # to close TLS is to wait for the client's consent, which a pooled one never gives
         else:
             super().shutdown()
 
     def timeout_keep_alive_handler(self) -> None:
+        """The client had no more requests."""
         super().timeout_keep_alive_handler()
         self._abort_unless_read()
 
@@ -120,7 +128,7 @@ class HttpListener:
         self.state = ServerState()
         self.config = Config(
             _until_cut_off(app),
-            http=_Connection,
+            http=HttpConnection,
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -141,11 +149,11 @@ class HttpListener:
         return int(self._server.sockets[0].getsockname()[1])
 
     @property
-    def connections(self) -> list[_Connection]:
+    def connections(self) -> list[HttpConnection]:
         """Those that are there now."""
-        return [one for one in self.state.connections if isinstance(one, _Connection)]
+        return [one for one in self.state.connections if isinstance(one, HttpConnection)]
 
-    def admits(self, connection: _Connection) -> bool:
+    def admits(self, connection: HttpConnection) -> bool:
         """Whether one more is served. Asked when its socket (and TLS) is there, and it is counted."""
         if self.is_closed:  # while it was in its TLS handshake
             return False
@@ -187,7 +195,7 @@ async def listen(
     """Serve `app`; with `tls` as https. Raises OSError if the port is taken."""
     listener = HttpListener(app, limits)
     listener._server = await asyncio.get_running_loop().create_server(  # noqa: SLF001  # two halves of one thing
-        lambda: _Connection(listener),
+        lambda: HttpConnection(listener),
         host,
         port,
         ssl=tls,
