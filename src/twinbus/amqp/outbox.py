@@ -81,6 +81,13 @@ class Outbox:
         self.next_id = (self.next_id + 1) & SERIAL_MASK
         self._session.connection.write(head, payload)
 
+    def write_frames(self, chunks: list[bytes]) -> None:
+        """Send several, each given as its head and its payload."""
+        count = len(chunks) // 2
+        self.window -= count
+        self.next_id = (self.next_id + count) & SERIAL_MASK
+        self._session.connection.write(*chunks)
+
     def post(
         self, link: Sender, delivery: OutgoingDelivery, payload: bytes, message_format: int, state: Composite | None
     ) -> None:

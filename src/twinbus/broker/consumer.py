@@ -6,19 +6,14 @@ no more than that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+Delivery: TypeAlias = "tuple[bytes, bytes]"
+"""One message for one consumer: its bytes as they go on the wire, and its tag: the lock token as .NET writes a GUID, or
+any bytes for a message that was deleted already."""
 
 if TYPE_CHECKING:
     from twinbus.model.errors import ServiceBusError
-
-
-class Delivery(NamedTuple):
-    """One message for one consumer."""
-
-    payload: bytes
-    """As it goes on the wire."""
-    tag: bytes
-    """The lock token as .NET writes a GUID; for a message that was deleted already, any bytes."""
 
 
 class Consumer(Protocol):

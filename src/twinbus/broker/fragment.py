@@ -14,7 +14,6 @@ from collections import OrderedDict
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.consumer import Delivery
 from twinbus.broker.keys import pack_sequence, sequence_of
 from twinbus.broker.locks import Lock, Locks, pack_number
 from twinbus.broker.record import change_record, render_locked, render_open, take_apart
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from twinbus.broker.clock import Clock, Timers
-    from twinbus.broker.consumer import Consumer
+    from twinbus.broker.consumer import Consumer, Delivery
     from twinbus.broker.journal import Answered, Journal
     from twinbus.store.protocol import Batch, Row
 
@@ -91,6 +90,7 @@ class Fragment:
         self._locks = Locks(make_life())
         self._out: set[int] = set()
         self._out_heap: list[int] = []
+        self._highest_out = 0
         self._expiry_is_set = False
         self._consumers: set[Consumer] = set()
         self._hungry: OrderedDict[Consumer, None] = OrderedDict()
@@ -196,12 +196,11 @@ class Fragment:
         deadline_s = self._clock.monotonic_s() + duration_ms / 1000
         until_ms = self._clock.wall_ms() + duration_ms
         locks = self._locks
-        add, token_prefix, tag_prefix = locks.add, locks.token_prefix, locks.tag_prefix
-        deliveries = []
-        for sequence, record in items:
-            number = pack_number(add(sequence, len(record), deadline_s))
-            payload = render_locked(record, sequence, token_prefix + number, until_ms)
-            deliveries.append(Delivery(payload, tag_prefix + number))
+        token_prefix, tag_prefix = locks.token_prefix, locks.tag_prefix
+        deliveries: list[Delivery] = []
+        for number, (sequence, record) in enumerate(items, locks.add(items, deadline_s)):
+            suffix = pack_number(number)
+            deliveries.append((render_locked(record, sequence, token_prefix + suffix, until_ms), tag_prefix + suffix))
         self._note_out(items)
         self._watch_expiry()
         consumer.deliver(deliveries)
@@ -219,9 +218,7 @@ class Fragment:
             if consumer.is_gone:  # nobody has seen them
                 self._store_again(items)
                 return
-            consumer.deliver(
-                [Delivery(render_open(record, sequence), pack_sequence(sequence)) for sequence, record in items]
-            )
+            consumer.deliver([(render_open(record, sequence), pack_sequence(sequence)) for sequence, record in items])
 
         self._journal.add(self, 0, applied, _nobody)
 
@@ -244,10 +241,15 @@ class Fragment:
         self._journal.add(self, 0, applied, _nobody)
 
     def _note_out(self, items: list[tuple[int, bytes]]) -> None:
-        out, heap = self._out, self._out_heap
-        for sequence, _ in items:
-            out.add(sequence)
-            heapq.heappush(heap, sequence)
+        sequences = [sequence for sequence, _ in items]
+        self._out.update(sequences)
+        if sequences[0] > self._highest_out:  # higher than all before: at its end the heap stays one
+            self._out_heap += sequences
+            self._highest_out = sequences[-1]
+        else:
+            for sequence in sequences:
+                heapq.heappush(self._out_heap, sequence)
+            self._highest_out = max(self._highest_out, sequences[-1])
 
     def _read_on(self) -> None:
         window = self._window
@@ -275,20 +277,23 @@ class Fragment:
 
     # --- settling -----------------------------------------------------------------------------------------------------
 
-    def lock_number(self, tag_or_token: bytes) -> int:
-        """The number by which the other calls know a lock; 0 where it is not of this fragment's life."""
-        return self._locks.number_in(tag_or_token)
+    def lock_numbers(self, tags: Iterable[bytes]) -> list[int]:
+        """The numbers by which the other calls know locks, in tags or tokens; 0 where one is not of this life."""
+        return self._locks.numbers_in(tags)
 
     def complete(self, numbers: Iterable[int], answer: Answered) -> list[int]:
         """Delete messages that are locked. Returns those whose lock is lost; `answer` hears of the others."""
         locks, lost = self._take_locks(numbers)
         if not locks:
             return lost
-        size = 0
-        for lock in locks:
-            self._delete(lock.sequence, lock.size)
-            size += lock.size
-        self._journal.add(self, 0, lambda: self._deleted([lock.sequence for lock in locks], size), answer)
+        delete, prefix = self._journal.batch.delete, self._prefix
+        sequences = [lock.sequence for lock in locks]
+        for sequence in sequences:
+            delete(prefix + pack_sequence(sequence))
+        size = sum([lock.size for lock in locks])
+        self._written_count -= len(locks)
+        self._written_bytes -= size
+        self._journal.add(self, 0, lambda: self._deleted(sequences, size), answer)
         return lost
 
     def release(self, numbers: Iterable[int], answer: Answered) -> list[int]:
@@ -538,6 +543,7 @@ class Fragment:
         self._locks = Locks(self._make_life())
         self._out.clear()
         self._out_heap.clear()
+        self._highest_out = 0
         self._expiry_is_set = False
 
     def _check_loaded(self) -> None:

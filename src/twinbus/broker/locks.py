@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from itertools import islice
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _NUMBER: Final = Struct(">Q")
 pack_number: Final = _NUMBER.pack
@@ -60,20 +63,24 @@ class Locks:
     def __len__(self) -> int:
         return len(self.by_number)
 
-    def add(self, sequence: int, size: int, deadline_s: float) -> int:
-        """Lock a message; the number of its lock."""
-        number = self._next_number
-        self._next_number = number + 1
+    def add(self, messages: Iterable[tuple[int, bytes]], deadline_s: float) -> int:
+        """Lock messages, given as sequence number and record; the number of the first lock, the others follow."""
+        first = number = self._next_number
         self._note(deadline_s)
-        self.by_number[number] = Lock(number, sequence, size, deadline_s)
-        return number
+        by_number = self.by_number
+        for sequence, record in messages:
+            by_number[number] = Lock(number, sequence, len(record), deadline_s)
+            number += 1
+        self._next_number = number
+        return first
 
-    def number_in(self, tag_or_token: bytes) -> int:
-        """The lock's number in a token (or tag) of this life; 0, which is none, where it is of another."""
-        if len(tag_or_token) != TOKEN_BYTES or tag_or_token[:_LIFE_BYTES] not in (self.token_prefix, self.tag_prefix):
-            return 0
-        number: int = _NUMBER.unpack_from(tag_or_token, _LIFE_BYTES)[0]
-        return number
+    def numbers_in(self, tags: Iterable[bytes]) -> list[int]:
+        """The locks' numbers in tags (or tokens) of this life; 0, which is none, for each of another."""
+        lives = (self.tag_prefix, self.token_prefix)
+        unpack = _NUMBER.unpack_from
+        return [
+            unpack(tag, _LIFE_BYTES)[0] if len(tag) == TOKEN_BYTES and tag[:_LIFE_BYTES] in lives else 0 for tag in tags
+        ]
 
     def take(self, number: int, now_s: float) -> Lock | None:
         """End a lock; None where there is none, or none any more."""

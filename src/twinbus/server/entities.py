@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from twinbus.broker.queue import Queue
     from twinbus.model.errors import ServiceBusError
     from twinbus.model.queue import QueueDescription
+    from twinbus.store.catalogue import EntityRow
 
 log: Final = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class Entities:
         """Read the catalogue, and load what each entity's fragments hold."""
         self._catalogue = await self._call(Catalogue, file)
         rows = await self._call(self._catalogue.all)
+        _check_stores(rows, len(self._namespace.journals))
         self.created_ms = min((row.created_ms for row in rows), default=self._namespace.clock.wall_ms())
         queues = [
             self._namespace.add_queue(
@@ -106,6 +108,8 @@ class Entities:
             row = await self._call(self._catalogue.create, QUEUE, path, description, [store], now_ms)
             queue = self._namespace.add_queue(row.id, path, description, store, created_ms=now_ms, updated_ms=now_ms)
         log.info("queue created", extra={"path": path, "store": store})
+        if description.enable_partitioning:
+            log.warning("a partitioned queue has one fragment in this version", extra={"path": path})
         return _info(queue)
 
     async def get_queue(self, path: str) -> QueueInfo:
@@ -179,6 +183,14 @@ class Entities:
 
     async def _call(self, call: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
+
+
+def _check_stores(rows: Sequence[EntityRow], count: int) -> None:
+    for row in rows:
+        if max(row.fragments) >= count:
+            raise StoreUnavailable(
+                f"'{row.path}' lies in store {max(row.fragments)}, and there are {count}: was stores.json lost?"
+            )
 
 
 def _check_now_possible(description: QueueDescription) -> None:

@@ -59,6 +59,8 @@ IDLE_LOOK_S: Final = 30.0
 """How often a connection is looked at for links that nobody uses."""
 NO_LINKS_S: Final = 300.0
 """A connection whose links are all gone is closed after this."""
+EXPIRY_LOOK_S: Final = 60.0
+"""How often the wall clock is asked whether a token has expired, at the least: it may be set forward."""
 ADDRESS_MAX_CHARACTERS: Final = 1_024
 
 
@@ -198,11 +200,11 @@ class Client:
 
     def _watch_expiry(self) -> None:
         wait_s = self._expiry_s - self._namespace.clock.wall_ms() / 1000
-        self._call_in("expiry", max(0.0, wait_s), self._expire)
+        self._call_in("expiry", min(max(0.0, wait_s), EXPIRY_LOOK_S), self._expire)
 
     def _expire(self) -> None:
         wall_s = self._namespace.clock.wall_ms() / 1000
-        if wall_s < self._expiry_s:  # the wall clock was set back
+        if wall_s < self._expiry_s:
             self._watch_expiry()
             return
         self.access.drop_expired(wall_s)

@@ -11,6 +11,7 @@ import datetime as dt
 import logging
 import os
 import random
+import resource
 import signal
 import sys
 from typing import TYPE_CHECKING, Final
@@ -28,7 +29,7 @@ from twinbus.server.http.app import ManagementApp
 from twinbus.server.http.listener import listen as listen_http
 from twinbus.server.keys import KeyRing, Right
 from twinbus.server.ready_file import ReadyFile, connection_string
-from twinbus.server.settings import InvalidSetting, ServeSettings, StartError
+from twinbus.server.settings import ServeSettings, StartError
 from twinbus.server.stores import Stores
 from twinbus.server.system_clock import SystemClock, TimerDrive
 
@@ -41,6 +42,8 @@ log: Final = logging.getLogger(__name__)
 
 GRACE_S: Final = 5.0
 """How long connections have to end well when the server stops."""
+OTHER_FILES: Final = 4_096
+"""Open files of stores and all else that is no connection."""
 SWITCH_INTERVAL_S: Final = 0.0005
 """How long the loop may keep the GIL when a store's thread wants it: a commit waits for that twice."""
 
@@ -49,6 +52,7 @@ def run(settings: ServeSettings) -> int:
     """Serve until a signal says stop; the exit code."""
     logs.configure(settings.log_level, settings.log_format)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    _allow_files(settings.max_connections)
     with DataDirectory(settings.data) as data:
         uvloop.run(_serve(settings, data))
     return 0
@@ -138,7 +142,7 @@ class Server:
                         max_connections=settings.max_connections,
                     )
             except OSError as error:
-                raise InvalidSetting(f"--{option}-port", port, f"cannot be listened on: {error}") from error
+                raise StartError(f"--{option}-port {port}: cannot be listened on: {error}") from error
             stack.push_async_callback(_closer(listener.close))
             ports[option] = listener.port
         return self._ready(ports)
@@ -171,6 +175,17 @@ class Server:
         grant = sas.verify(token, path, self._keys, self._clock.wall_ms() / 1000)
         if not grant.allows(Right(right), path):
             raise Unauthorized(f"the key {grant.key_name!r} has no right to {right} on '{path}'")
+
+
+def _allow_files(connections: int) -> None:
+    """A connection is an open file, and the usual limit of a process is 1,024 of them."""
+    wanted = connections + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        log.warning("only %d files may be open: fewer than --max-connections %d needs", hard, connections)
+        wanted = hard
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _closer(close: Callable[..., Awaitable[None]]) -> Callable[[], Awaitable[None]]:

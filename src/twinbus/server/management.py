@@ -134,7 +134,7 @@ class Management:
             raise InvalidArgument(f"lock-tokens has {len(items)} tokens; it can have 1 to {MAX_TOKENS}")
         if len(set(items)) != len(items):
             raise InvalidArgument("lock-tokens has a token twice")
-        return [self._fragment.lock_number(token.bytes) for token in items]
+        return self._fragment.lock_numbers([token.bytes for token in items])
 
 
 OPERATIONS: Final = {

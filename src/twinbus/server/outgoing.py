@@ -84,11 +84,9 @@ class Outgoing:
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Send messages."""
-        send, settled = self.link.send, self.deletes
-        if settled:
+        if self.deletes:
             self._reserved -= len(deliveries)
-        for payload, tag in deliveries:
-            send(payload, tag, settled=settled)
+        self.link.send_many(deliveries, settled=self.deletes)
 
     def feed(self) -> None:
         """There is credit, or room in the socket."""
@@ -117,10 +115,10 @@ class Outgoing:
         """The link is over. What never left for the client is free at once; for the rest its locks hold on."""
         self.is_gone = True
         self._fragment.remove_consumer(self)
-        unsent = [number for delivery in lost if delivery.delivery_id is None if (number := self._number(delivery))]
+        unsent = [delivery for delivery in lost if delivery.delivery_id is None]
         if unsent:
             try:
-                self._fragment.release(unsent, _ignore)
+                self._fragment.release(self._numbers(unsent), _ignore)
             except ServiceBusError:
                 return  # its store is gone, and the locks with it
 
@@ -131,7 +129,7 @@ class Outgoing:
         self.used_s = self._clock.monotonic_s()
         if self.deletes:
             return
-        numbers = [self._number(delivery) for delivery in deliveries]
+        numbers = self._numbers(deliveries)
         held = deliveries
         confirmation: Composite
 
@@ -145,8 +143,9 @@ class Outgoing:
             self._confirm(deliveries, Rejected(error=error_of(error)), settled=settled)
             return
         if lost:
-            held = [delivery for delivery in deliveries if self._number(delivery) not in lost]
-            gone = [delivery for delivery in deliveries if self._number(delivery) in lost]
+            pairs = list(zip(deliveries, numbers, strict=True))
+            held = [delivery for delivery, number in pairs if number not in lost]
+            gone = [delivery for delivery, number in pairs if number in lost]
             self._confirm(gone, Rejected(error=error_of(lock_lost())), settled=settled)
 
     def _choose(self, state: object) -> tuple[Callable[[list[int], Answered], list[int]], Composite]:
@@ -178,8 +177,8 @@ class Outgoing:
         if not settled:
             self.link.settle(deliveries, state)
 
-    def _number(self, delivery: OutgoingDelivery) -> int:
-        return self._fragment.lock_number(delivery.tag)
+    def _numbers(self, deliveries: list[OutgoingDelivery]) -> list[int]:
+        return self._fragment.lock_numbers([delivery.tag for delivery in deliveries])
 
 
 def properties_of(pairs: Mapping[Any, object] | None) -> dict[str, object]:

@@ -68,7 +68,7 @@ class Database:
                 native.delete(key, family)
             else:
                 native.delete_range(key, value[0], family)
-        pass
+        put(SYNCED_KEY, self._synced, self._marks)
         try:
             self._log.write(native, self._write_options)
         except Exception as error:
@@ -80,7 +80,8 @@ class Database:
         """Wait until all that was written is on disk. Releases the GIL meanwhile."""
         written = self._mark()
         self._log.flush_wal(sync=self._syncs)
-        self._synced = written
+        if self._syncs:
+            self._synced = written
 
     def get(self, keys: Sequence[bytes], table: Table) -> list[bytes | None]:
         """The values of some keys."""
@@ -141,6 +142,7 @@ def _open(directory: Path, tuning: Tuning) -> Rdict:
 
     So every batch says how far the log was synced when it was written. If the log is damaged, the last such mark that
     can still be read, damaged parts skipped (by blocks of 32 KiB), tells whether the damage lies in what was synced.
+    Only damage in the very last block, or in the last group, cannot be told from a torn end.
     """
     try:
         return _open_as(directory, tuning, DBRecoveryMode.absolute_consistency())

@@ -26,7 +26,7 @@ class Tuning:
     wal_bytes: int = 64 * MIB
     """Files of the log that are kept before the smaller tables are flushed for their sake.
 
-    Bounds the time of an opening after a kill, which holds the GIL: 5 to 10 ms for each MiB. Twice as much saves no CPU.
+    Bounds the time of an opening after a kill, which holds the GIL: 5 to 10 ms a MiB. Twice as much saves no CPU.
     """
     level0_slowdown_files: int = 32
     """A slowdown is a stall here (`write_options`), so it begins late: 1 GiB that waits for its compaction."""
