@@ -12,10 +12,8 @@ help: ## list the commands
 setup: ## make .venv with all that is pinned (the commands that need it do this first)
 	@tools/setup
 
-run: setup ## serve the pair of namespaces
-	@echo "make run will serve a pair of namespaces, contoso (AMQP 5672, AMQPS 5671, HTTP 5300, HTTPS 5443) and"
-	@echo "contoso-backup (5673, 5674, 5301, 5444), and the portal (8080), and print their connection strings."
-	@echo "The server is not part of this version yet: nothing was started."
+run: setup ## serve a namespace, contoso, and print its connection strings
+	$(BIN)/twinbus serve contoso --data .run/contoso --ready-file .run/contoso.json --show-connection-string
 
 test: lint ## check style, types and import rules, then run all tests
 	$(BIN)/pytest -n auto

@@ -8,6 +8,7 @@ import runpy
 from pathlib import Path
 
 from twinbus.amqp.settings import Limits
+from twinbus.model import errors
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,3 +30,14 @@ def test_the_page_on_the_engine_tells_every_limit_and_its_default() -> None:
 def test_the_diagrams_are_those_of_the_tables() -> None:
     drawn = runpy.run_path(str(ROOT / "tools" / "draw_states.py"))
     assert (ROOT / "docs" / "amqp-states.md").read_text() == drawn["page"]()
+
+
+def test_the_page_on_errors_tells_every_error() -> None:
+    page = (ROOT / "docs" / "errors.md").read_text()
+    told = set(re.findall(r"^\| (\w+) \| `(\S+)` \| (\d+) \| ([a-z' ]+) \|", page, re.MULTILINE))
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    assert told == {
+        (kind.__name__, kind.condition, str(kind.status), kind.failure_class.value)
+        for kind in kinds
+        if kind not in {errors.ServiceBusError, errors.CallerError}
+    }

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
 from twinbus.server.settings import InvalidSetting, ServeSettings, StartError, parse_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinbus.server.ready_file import ReadyFile
 
 _DEFAULTS: Final = ServeSettings(name="defaults", data=Path())
 _FAILED: Final = 1
@@ -54,6 +59,10 @@ def serve(  # noqa: PLR0913  # one for each option
     ready_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Written when it serves, with ports and connection strings.")
     ] = None,
+    show_connection_string: Annotated[
+        bool,
+        typer.Option("--show-connection-string", help="Print the connection strings, key and all, when it serves."),
+    ] = False,
     min_free: Annotated[
         str,
         typer.Option(metavar="SIZE", help="With less free on the disk of a store, sends to it are refused: 500MB, 0."),
@@ -105,24 +114,31 @@ def serve(  # noqa: PLR0913  # one for each option
             tls_key=tls_key,
             sync=not unsafe_no_sync,
         )
-        raise typer.Exit(_run(settings))
+        raise typer.Exit(_run(settings, _show if show_connection_string else None))
     except InvalidSetting as error:
         _stop(error, _MISUSED)
     except StartError as error:
         _stop(error, _FAILED)
 
 
-def _run(settings: ServeSettings) -> int:
+def _run(settings: ServeSettings, announce: Callable[[ReadyFile], None] | None) -> int:
     try:
         # Not before it is needed: help and errors should not wait for all that a server needs.
         from twinbus.server.main import run  # noqa: PLC0415
 
-        return run(settings)
+        return run(settings, announce)
     except StartError:
         raise
     except Exception as error:
         logger.debug("the server failed", exc_info=True)
         raise StartError(f"the server failed: {type(error).__name__}: {error}") from error
+
+
+def _show(ready: ReadyFile) -> None:
+    typer.echo(f"Namespace {ready.namespace} is served. For the messaging clients of the Azure SDKs:")
+    typer.echo(f"    {ready.connection_string}")
+    typer.echo(f"For their administration clients, which have to trust {ready.ca_file or 'your authority'}:")
+    typer.echo(f"    {ready.admin_connection_string}")
 
 
 def _stop(error: StartError, code: int) -> NoReturn:

@@ -48,13 +48,6 @@ class ServerBusy(ServiceBusError):
     failure_class = FailureClass.THROTTLED
 
 
-class OperationTimeout(ServiceBusError):
-    """The answer did not come in time; what was asked for may have happened all the same."""
-
-    condition = "com.microsoft:timeout"
-    status = 408
-
-
 class CallerError(ServiceBusError):
     """The same call will fail again."""
 
@@ -146,10 +139,3 @@ class MessageLockLost(CallerError):
 
     condition = "com.microsoft:message-lock-lost"
     status = 410
-
-
-class MessageNotFound(CallerError):
-    """There is no message of that number."""
-
-    condition = "com.microsoft:message-not-found"
-    status = 404

@@ -48,17 +48,17 @@ SWITCH_INTERVAL_S: Final = 0.0005
 """How long the loop may keep the GIL when a store's thread wants it: a commit waits for that twice."""
 
 
-def run(settings: ServeSettings) -> int:
-    """Serve until a signal says stop; the exit code."""
+def run(settings: ServeSettings, announce: Callable[[ReadyFile], None] | None = None) -> int:
+    """Serve until a signal says stop; the exit code. `announce` is told once it serves."""
     logs.configure(settings.log_level, settings.log_format)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _allow_files(settings.max_connections)
     with DataDirectory(settings.data) as data:
-        uvloop.run(_serve(settings, data))
+        uvloop.run(_serve(settings, data, announce))
     return 0
 
 
-async def _serve(settings: ServeSettings, data: DataDirectory) -> None:
+async def _serve(settings: ServeSettings, data: DataDirectory, announce: Callable[[ReadyFile], None] | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -70,6 +70,8 @@ async def _serve(settings: ServeSettings, data: DataDirectory) -> None:
             ready.write(settings.ready_file)
             stack.callback(ready.remove, settings.ready_file)
         log.info("serving", extra=_where(ready))
+        if announce is not None:
+            announce(ready)
         await stop.wait()
         log.info("stopping")
     log.info("stopped")
