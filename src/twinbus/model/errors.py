@@ -48,6 +48,13 @@ class ServerBusy(ServiceBusError):
     failure_class = FailureClass.THROTTLED
 
 
+class OperationTimeout(ServiceBusError):
+    """The answer did not come in time; what was asked for may have happened all the same."""
+
+    condition = "com.microsoft:timeout"
+    status = 408
+
+
 class CallerError(ServiceBusError):
     """The same call will fail again."""
 

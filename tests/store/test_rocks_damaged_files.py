@@ -1,0 +1,85 @@
+"""After a power cut a store opens with all that was synced; where that cannot be, it does not open."""
+
+from __future__ import annotations
+
+import logging
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.store import damage
+from twinbus.store.database import CannotOpen, Database
+from twinbus.store.protocol import StoreFailed
+from twinbus.store.tuning import DEFAULT, Tuning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.store.rig import RocksRig
+
+SEEDS = range(4)
+TEARS = [damage.cut, damage.cut_and_fill_with_zeroes, damage.lose_a_page]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("tear", TEARS)
+def test_a_log_torn_behind_its_last_sync_opens_with_all_that_was_synced(
+    tear: Callable[[damage.Left, Random], None], seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    random = Random(seed)
+    left = damage.leave(tmp_path, random)
+    tear(left, random)
+    with caplog.at_level(logging.WARNING):
+        database = Database(left.directory, DEFAULT)
+    try:
+        assert left.synced_batches <= damage.batches_in(database) < left.batches
+    finally:
+        database.release(5.0)
+    assert "never synced" in caplog.text
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_log_damaged_before_its_last_sync_does_not_open_at_all(seed: int, tmp_path: Path) -> None:
+    random = Random(seed)
+    left = damage.leave(tmp_path, random)
+    damage.flip_a_synced_byte(left, random)
+    for _ in range(2):  # nor the second time
+        with pytest.raises(CannotOpen, match="damaged"):
+            Database(left.directory, DEFAULT)
+
+
+def test_a_store_that_never_syncs_claims_nothing_and_opens_up_to_the_damage(tmp_path: Path) -> None:
+    random = Random(0)
+    left = damage.leave(tmp_path, random, tuning=Tuning(sync=False))
+    damage.flip_a_synced_byte(left, random)
+    database = Database(left.directory, DEFAULT)
+    try:
+        assert damage.batches_in(database) < left.synced_batches
+    finally:
+        database.release(5.0)
+
+
+def test_a_whole_log_opens_with_what_was_not_synced_too(tmp_path: Path) -> None:
+    left = damage.leave(tmp_path, Random(0))
+    database = Database(left.directory, DEFAULT)
+    try:
+        assert damage.batches_in(database) == left.batches
+    finally:
+        database.release(5.0)
+
+
+def test_a_damaged_table_file_fails_the_store_instead_of_ending_a_scan_early(rocks: RocksRig) -> None:
+    rocks.put(*((b"%03d" % number, bytes([number]) * 1_000) for number in range(200)))
+    rocks.expect(rocks.store.close)
+    (file,) = (file for file in rocks.directory.glob("*.sst") if b"199" in file.read_bytes())
+    content = bytearray(file.read_bytes())
+    content[content.index(bytes([100]) * 1_000)] ^= 0xFF
+    file.write_bytes(content)
+    rocks.open()
+    error = rocks.ask(lambda done: rocks.store.scan(b"", b"\xff", done, limit=1_000))
+    assert isinstance(error, StoreFailed)
+    assert "Corruption" in str(error)
+    assert rocks.ask(lambda done: rocks.store.get([b"000"], done)) is error
+    rocks.reopen()  # nothing holds the files any more

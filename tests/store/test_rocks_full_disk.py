@@ -1,0 +1,77 @@
+"""A disk that takes no more fails the store with a reason, and neither the process nor what was accepted is lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PROGRAM = """
+import pathlib, resource, signal, sys
+from tests.store.rig import RocksRig
+from twinbus.store.protocol import StoreFailed
+
+directory, limit = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+rig = RocksRig(directory)
+if limit:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, unlimited[1]))
+accepted, error = 0, None
+while error is None:
+    batch = rig.store.batch()
+    batch.put(b"%08d" % accepted, bytes(50_000))
+    error = rig.ask(lambda done: rig.store.commit(batch, done))
+    accepted += error is None
+assert isinstance(error, StoreFailed)
+assert rig.ask(lambda done: rig.store.get([b"a"], done)) is error
+rig.expect(rig.store.close)
+print(accepted, error)
+if limit:
+    resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    rig.open()
+    found = [int(key) for key, _ in rig.scan(max_bytes=1 << 30)]
+    assert found[:accepted] == list(range(accepted)), (accepted, found)
+    assert len(found) - accepted in (0, 1)
+    rig.put((b"works again", b""))
+    rig.expect(rig.store.close)
+"""
+
+
+def run(directory: Path, *, limit: int = 0) -> str:
+    """In a process of its own: limits are a process's, and it must live on."""
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(directory), str(limit)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", tmp_path], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"mounting a small file system is not permitted here: {mounted.stderr.strip()}")
+    yield tmp_path
+    subprocess.run(["umount", tmp_path], check=True)
+
+
+def test_a_full_disk_fails_the_store_and_not_the_process(small_disk: Path) -> None:
+    assert "No space left" in run(small_disk / "store")
+
+
+def test_a_file_that_may_not_grow_fails_the_store_and_what_was_accepted_is_there_later(tmp_path: Path) -> None:
+    assert "File too large" in run(tmp_path / "store", limit=1_000_000)

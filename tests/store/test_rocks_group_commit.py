@@ -1,0 +1,103 @@
+"""Commits that wait at the same time share one sync; the store's owner can see that one takes long."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from twinbus.store import rocks as module
+from twinbus.store.database import Database
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.store.rig import RocksRig
+
+
+class Gate:
+    """Holds the first sync up until it is opened."""
+
+    def __init__(self, sync: Callable[[Database], None]) -> None:
+        self.is_reached = threading.Event()
+        self.is_open = threading.Event()
+        self._sync = sync
+
+    def __call__(self, database: Database) -> None:
+        self.is_reached.set()
+        assert self.is_open.wait(60)
+        self._sync(database)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    gate = Gate(Database.sync)
+
+    def sync(database: Database) -> None:
+        gate(database)
+
+    monkeypatch.setattr(Database, "sync", sync)
+    return gate
+
+
+def test_many_commits_share_one_sync(rocks: RocksRig, gate: Gate) -> None:
+    told: list[object] = []
+    rocks.store.commit(rocks.store.batch(), told.append)
+    assert gate.is_reached.wait(60)
+    for number in range(500):
+        batch = rocks.store.batch()
+        batch.put(b"%d" % number, b"")
+        rocks.store.commit(batch, told.append)
+    assert rocks.mailbox.empty()
+    assert rocks.store.waiting == 501
+    gate.is_open.set()
+    rocks.turn()
+    rocks.turn()  # one call for the answers of a group
+    assert told == [None] * 501
+    assert (rocks.store.commits, rocks.store.syncs, rocks.store.waiting) == (501, 2, 0)
+
+
+def test_nothing_is_answered_while_the_sync_hangs_and_the_owner_sees_since_when(rocks: RocksRig, gate: Gate) -> None:
+    rocks.store.commit(rocks.store.batch(), lambda _: None)
+    assert gate.is_reached.wait(60)
+    assert rocks.store.busy_since is not None
+    assert rocks.mailbox.empty()
+    gate.is_open.set()
+    rocks.turn()
+    assert rocks.store.busy_since is None
+
+
+@pytest.mark.parametrize(("limit", "value"), [("GROUP_CALLS", 10), ("GROUP_BYTES", 10_000)])
+def test_a_group_has_a_limit(
+    rocks: RocksRig, gate: Gate, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    monkeypatch.setattr(module, limit, value)
+    told: list[object] = []
+    rocks.store.commit(rocks.store.batch(), told.append)
+    assert gate.is_reached.wait(60)
+    for number in range(100):
+        batch = rocks.store.batch()
+        batch.put(b"%03d" % number, bytes(997))
+        rocks.store.commit(batch, told.append)
+    gate.is_open.set()
+    while len(told) < 101:
+        rocks.turn()
+    assert rocks.store.syncs == 11
+
+
+def test_an_answer_that_raises_keeps_no_other_from_being_given(rocks: RocksRig, gate: Gate) -> None:
+    told: list[object] = []
+
+    def refuse(_answer: object) -> None:
+        raise ValueError("a bug of its owner")
+
+    rocks.store.commit(rocks.store.batch(), told.append)
+    assert gate.is_reached.wait(60)
+    rocks.store.get([b"a"], refuse)
+    rocks.store.get([b"a"], told.append)
+    gate.is_open.set()
+    rocks.turn()
+    with pytest.raises(ExceptionGroup, match="answers"):
+        rocks.turn()
+    assert told == [None, [None]]

@@ -1,0 +1,75 @@
+"""A write for which RocksDB has no room yet is waited out: it is no failure, and nothing of it is lost."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from tests.store.rig import RocksRig
+from twinbus.store import rocks as module
+from twinbus.store.rocks import Stall
+from twinbus.store.tuning import Tuning
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+TINY = Tuning(write_buffer_bytes=65_536, write_buffers=2, level0_slowdown_files=4, level0_stop_files=5)
+
+
+def test_a_stalled_write_is_waited_out_and_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = 0
+    wait = Stall.wait
+
+    def count(stall: Stall) -> None:
+        nonlocal waits
+        waits += 1
+        wait(stall)
+
+    monkeypatch.setattr(Stall, "wait", count)
+    rig = RocksRig(tmp_path / "store", TINY)
+    told: list[object] = []
+    for number in range(400):
+        batch = rig.store.batch()
+        batch.put(b"%04d" % number, bytes(16_384))
+        batch.delete(b"%04d" % (number - 100))
+        rig.store.commit(batch, told.append)
+    while len(told) < 400:
+        rig.turn()
+    assert waits > 0
+    assert told == [None] * 400
+    assert rig.store.commits == 400
+    assert [int(key) for key, _ in rig.scan(max_bytes=1 << 30)] == list(range(300, 400))
+    rig.expect(rig.store.close)
+
+
+class Time:
+    """A clock that sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.pauses: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, pause_s: float) -> None:
+        self.pauses.append(pause_s)
+        self.now += pause_s
+
+
+def test_a_long_stall_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    time = Time()
+    monkeypatch.setattr(module, "time", time)
+    stall = Stall("store 0")
+    with caplog.at_level(logging.WARNING):
+        while time.now < 0.9:
+            stall.wait()
+        assert not caplog.records
+        while time.now < 5.0:
+            stall.wait()
+    assert len(caplog.records) == 1
+    assert "store 0" in caplog.text
+    assert time.pauses[:3] == [0.001, 0.002, 0.004]
+    assert max(time.pauses) == 0.050

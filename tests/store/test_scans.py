@@ -1,0 +1,58 @@
+"""A scan gives records in the order of their keys, within its bounds, and stops at its limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.store.rig import Rig
+
+
+def test_rows_come_in_the_order_of_their_bytes(rig: Rig) -> None:
+    keys = [b"\xff", b"a", b"", b"\x00", b"a\x00", b"B", b"\x00\x00"]
+    rig.put(*((key, key) for key in keys))
+    assert [key for key, _ in rig.scan()] == sorted(keys)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (b"1", b"3", [b"1", b"2"]),
+        (b"0", b"15", [b"1"]),
+        (b"15", b"35", [b"2", b"3"]),
+        (b"1", b"1", []),
+        (b"3", b"1", []),
+        (b"4", b"9", []),
+        (b"", b"", []),
+    ],
+)
+def test_the_start_belongs_to_a_scan_and_the_end_does_not(
+    rig: Rig, start: bytes, end: bytes, expected: list[bytes]
+) -> None:
+    rig.put((b"1", b""), (b"2", b""), (b"3", b""))
+    assert [key for key, _ in rig.scan(start, end)] == expected
+
+
+@pytest.mark.parametrize(("limit", "rows"), [(0, 0), (1, 1), (3, 3), (4, 3)])
+def test_a_scan_gives_no_more_than_its_limit(rig: Rig, limit: int, rows: int) -> None:
+    rig.put((b"1", b""), (b"2", b""), (b"3", b""))
+    assert len(rig.scan(limit=limit)) == rows
+
+
+@pytest.mark.parametrize(("max_bytes", "rows"), [(0, 1), (99, 1), (100, 2), (250, 3), (10_000, 5)])
+def test_a_scan_stops_once_its_values_exceed_max_bytes(rig: Rig, max_bytes: int, rows: int) -> None:
+    rig.put(*((b"%d" % number, bytes(100)) for number in range(5)))
+    assert len(rig.scan(max_bytes=max_bytes)) == rows
+
+
+def test_an_empty_store_has_nothing_to_scan(rig: Rig) -> None:
+    assert rig.scan() == []
+
+
+def test_a_scan_sees_what_was_asked_to_be_written_before_it(rig: Rig) -> None:
+    batch = rig.store.batch()
+    batch.put(b"a", b"1")
+    rig.store.commit(batch, lambda _: None)
+    assert rig.scan() == [(b"a", b"1")]
