@@ -120,10 +120,10 @@ class Ledger:
         unsettled: dict[int, IncomingDelivery] | dict[int, OutgoingDelivery]
         unsettled = self.incoming if receiving else self.outgoing
         first = last = -1
+        if receiving:
+            self._count_answers(deliveries)  # type: ignore[arg-type]  # receiving: these are incoming ones
         for delivery in deliveries:
             delivery_id = delivery.delivery_id
-            if receiving:
-                self._count_answer(delivery)  # type: ignore[arg-type]  # receiving: these are incoming ones
             if delivery_id is None or unsettled.get(delivery_id) is not delivery:
                 continue
             if settled:
@@ -153,14 +153,25 @@ class Ledger:
             raise FrameTooLarge(f"{state.symbol} makes a disposition of {size} bytes; the peer takes {largest}")
         return encoded
 
-    def _count_answer(self, delivery: IncomingDelivery) -> None:
-        if not delivery.answered:
+    def _count_answers(self, deliveries: Sequence[IncomingDelivery]) -> None:
+        """The program has said what became of these, or the peer has given up waiting for it."""
+        link, count, weight = None, 0, 0
+        for delivery in deliveries:
+            if delivery.answered:
+                continue
             delivery.answered = True
-            link = delivery.link
-            if link.unanswered_count:  # else the link is over, and all of it was forgotten
-                link.unanswered_count -= 1
-                link.unanswered_bytes -= delivery.weight
-                self._connection.unanswered_bytes -= delivery.weight
+            if delivery.link is not link:
+                self._lighten(link, count, weight)
+                link, count, weight = delivery.link, 0, 0
+            count += 1
+            weight += delivery.weight
+        self._lighten(link, count, weight)
+
+    def _lighten(self, link: Link | None, count: int, weight: int) -> None:
+        if link is not None and link.unanswered_count:  # else the link is over, and all of it was forgotten
+            link.unanswered_count -= count
+            link.unanswered_bytes -= weight
+            self._connection.unanswered_bytes -= weight
 
     # --- the peer's word ----------------------------------------------------------------------------------------------
 
@@ -191,10 +202,10 @@ class Ledger:
 
     def _update_receipts(self, deliveries: list[IncomingDelivery], tail: DispositionTail, events: list[Event]) -> None:
         batch: ReceiptsUpdated | None = None
+        if tail.settled:
+            self._count_answers(deliveries)
         for delivery in deliveries:
             delivery.state = tail.state
-            if tail.settled:
-                self._count_answer(delivery)
             if batch is not None and batch.link is delivery.link:
                 batch.deliveries.append(delivery)
             else:

@@ -60,6 +60,7 @@ class Receiver(Link):
         """The delivery count up to which the peer may send: a smaller grant does not call back what is on its way."""
         self._partial: _Partial | None = None
         self._enforce_credit = session.limits.enforce_credit
+        self._ledger = session.ledger
 
     def attach(self, attach: Attach) -> None:
         """Send our attach; the size it advertises is the one that is kept."""
@@ -143,16 +144,15 @@ class Receiver(Link):
             return self._receive_piece(delivery_id, tag, tail, payload)
         if delivery_id is None or tag is None or len(tag) > MAX_TAG_BYTES:
             raise _incomplete_start(self)
-        self._use_credit()
+        if self.credit > 0:  # as `_use_credit`, without the call: this is once for every message
+            self.delivery_count = (self.delivery_count + 1) & SERIAL_MASK
+            self.credit -= 1
+        else:
+            self._use_credit()
         if len(payload) > self.max_message_size:
             return self._reject(delivery_id, len(payload), settled=tail.settled)
-        return self._deliver(delivery_id, tag, tail.message_format, payload, tail.settled, tail.state)
-
-    def _deliver(
-        self, delivery_id: int, tag: bytes, message_format: int, payload: bytes, settled: bool, state: object
-    ) -> IncomingDelivery:
-        delivery = IncomingDelivery(self, delivery_id, tag, message_format, payload, settled, state)
-        self.session.ledger.add_incoming(delivery)
+        delivery = IncomingDelivery(self, delivery_id, tag, tail.message_format, payload, tail.settled, tail.state)
+        self._ledger.add_incoming(delivery)
         return delivery
 
     def _use_credit(self) -> None:
@@ -186,9 +186,11 @@ class Receiver(Link):
         if partial.size > self.max_message_size:
             return self._reject(partial.delivery_id, partial.size, settled=partial.settled)
         whole = bytes(partial.data)
-        return self._deliver(
-            partial.delivery_id, partial.tag, partial.message_format, whole, partial.settled, partial.state
+        delivery = IncomingDelivery(
+            self, partial.delivery_id, partial.tag, partial.message_format, whole, partial.settled, partial.state
         )
+        self._ledger.add_incoming(delivery)
+        return delivery
 
     def _add_piece(self, partial: _Partial, tail: TransferTail, payload: bytes) -> None:
         partial.size += len(payload)

@@ -47,12 +47,13 @@ class Intake:
         self._limits = limits
         self._make_id = make_id
 
-    def records(self, payload: bytes, message_format: int, enqueued_ms: int) -> list[bytes]:
-        """One record, or those of a batch; the first message that is wrong is the reason why none is taken."""
+    def add_to(self, records: list[bytes], payload: bytes, message_format: int, enqueued_ms: int) -> None:
+        """Add one record, or those of a batch; the first message that is wrong is the reason why none is."""
         try:
             if message_format == BATCH_FORMAT:
-                return self._unpack(payload, enqueued_ms)
-            return [self._record(payload, enqueued_ms)]
+                records += self._unpack(payload, enqueued_ms)
+            else:
+                records.append(self._record(payload, enqueued_ms))
         except DecodeError as error:
             raise MalformedMessage(f"the message is malformed: {error.description}") from None
 

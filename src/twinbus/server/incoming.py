@@ -48,12 +48,12 @@ class Incoming:
         clock = self._namespace.clock
         self.used_s, now_ms = clock.monotonic_s(), clock.wall_ms()
         self._queue.accessed_ms = now_ms
-        make_records = self._namespace.intake.records
+        add_to = self._namespace.intake.add_to
         records: list[bytes] = []
         taken: list[IncomingDelivery] = []
         for delivery in deliveries:
             try:
-                records += make_records(delivery.payload, delivery.message_format, now_ms)
+                add_to(records, delivery.payload, delivery.message_format, now_ms)
             except ServiceBusError as error:
                 self._answer([delivery], error)
             else:
@@ -74,7 +74,9 @@ class Incoming:
         """Together they do not fit: the first ones may."""
         now_ms = self._namespace.clock.wall_ms()
         for delivery in deliveries:
-            self._send(self._namespace.intake.records(delivery.payload, delivery.message_format, now_ms), [delivery])
+            records: list[bytes] = []
+            self._namespace.intake.add_to(records, delivery.payload, delivery.message_format, now_ms)
+            self._send(records, [delivery])
 
     def _answer(self, deliveries: list[IncomingDelivery], error: ServiceBusError | None) -> None:
         self.link.settle(deliveries, ACCEPTED if error is None else Rejected(error=error_of(error)))
