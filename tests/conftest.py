@@ -1,12 +1,21 @@
-"""Tests may be coroutines: each runs on a loop of its own."""
+"""Tests may be coroutines: each runs on a loop of its own.
+
+What a test imports are the sources. Servers that tests start run what is installed, compiled as its users have it;
+where that is older than the sources, they run the sources as well, and the head of the report says so.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import os
+import sysconfig
+from pathlib import Path
 
 import pytest
 import uvloop
+
+SOURCES = Path(__file__).parents[1] / "src"
 
 TIME_LIMIT_S = 110
 """Less than pytest's own, which ends the whole process."""
@@ -20,3 +29,21 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     test = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in wanted})
     uvloop.run(asyncio.wait_for(test, TIME_LIMIT_S))
     return True
+
+
+def installed_is_current() -> bool:
+    installed = Path(sysconfig.get_path("purelib"))
+    sources = [file.relative_to(SOURCES) for file in SOURCES.glob("twinbus/**/*.py")]
+    return all(
+        (installed / file).is_file() and (installed / file).read_bytes() == (SOURCES / file).read_bytes()
+        for file in sources
+    )
+
+
+def pytest_configure() -> None:
+    if not installed_is_current():
+        os.environ["PYTHONPATH"] = str(SOURCES)
+
+
+def pytest_report_header() -> str:
+    return "servers run the sources: `make compile` is older" if "PYTHONPATH" in os.environ else "servers are compiled"

@@ -167,14 +167,13 @@ class Connection:
 
     # --- bytes in -----------------------------------------------------------------------------------------------------
 
-    def receive_data(self, data: bytes, *, now: float) -> list[Event]:
+    def receive_data(self, received: bytes | bytearray | memoryview, *, now: float) -> list[Event]:
         """What the peer's bytes mean. Raises nothing, whatever they are."""
         events: list[Event] = []
         if self.is_finished:
             return events
         self._last_received = now
-        if type(data) is not bytes:
-            data = bytes(data)
+        data = received if isinstance(received, bytes) else bytes(received)
         if self._held:
             self._held.append(data)
             self._held_size += len(data)

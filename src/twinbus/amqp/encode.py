@@ -111,7 +111,7 @@ def _shortest(*choices: tuple[int, int, int, str]) -> Callable[[bytearray, int],
             if low <= value <= high:
                 out += plan.pack(code, value)
                 return
-        raise EncodeError(f"{value} is not between {plans[-1][0]} and {plans[-1][1]}")
+        raise EncodeError(f"{int(value)} is not between {plans[-1][0]} and {plans[-1][1]}")
 
     return write_integer
 

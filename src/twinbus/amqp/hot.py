@@ -10,7 +10,7 @@ Owns: these bytes. Knows nothing of sessions or links.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from twinbus.amqp.decode import open_list, skip
 from twinbus.amqp.errors import DecodeError
@@ -41,7 +41,7 @@ class TransferTail(NamedTuple):
     message_format: int
     settled: bool
     more: bool
-    state: object
+    state: Any
     aborted: bool
     is_whole: bool
     """Neither more frames follow nor was it aborted: one frame, one message."""
@@ -51,7 +51,7 @@ class DispositionTail(NamedTuple):
     """The fields of a disposition behind its range."""
 
     settled: bool
-    state: object
+    state: Any
 
 
 # By their bytes: how many fields the whole list has, which the bytes before them must confirm, and what they say.
@@ -108,11 +108,12 @@ def read_transfer(
     if data[at] != 0xA0:
         return _read_declared_transfer(data, start, end, limits)
     tag_end = at + 2 + data[at + 1]
-    tag = data[at + 2 : tag_end]
-    kept = _transfer_tails.get(data[tag_end:body_end])
-    if kept is None or kept[0] != count or not tag_end <= body_end <= end:
+    if not tag_end <= body_end <= end:
         return _read_declared_transfer(data, start, end, limits)
-    return handle, delivery_id, tag, kept[1], body_end
+    kept = _transfer_tails.get(data[tag_end:body_end])
+    if kept is None or kept[0] != count:
+        return _read_declared_transfer(data, start, end, limits)
+    return handle, delivery_id, data[at + 2 : tag_end], kept[1], body_end
 
 
 def _read_declared_transfer(
@@ -200,9 +201,10 @@ def read_disposition(data: bytes, at: int, end: int, limits: Limits) -> tuple[bo
             at += 2
         else:
             return _read_declared_disposition(data, start, end, limits)
-        kept = _disposition_tails.get(data[at:body_end])
-        if kept is not None and kept[0] == data[start + 5] and at <= body_end == end:
-            return role == 0x41, first, last, kept[1]
+        if at <= body_end == end:
+            kept = _disposition_tails.get(data[at:body_end])
+            if kept is not None and kept[0] == data[start + 5]:
+                return role == 0x41, first, last, kept[1]
     return _read_declared_disposition(data, start, end, limits)
 
 

@@ -6,7 +6,7 @@ windows and settlement are the session's.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from twinbus.amqp.errors import FRAME_SIZE_TOO_SMALL, FrameTooLarge, LocalError
 from twinbus.amqp.performatives import Attach, Detach, Error, Flow
@@ -27,7 +27,7 @@ MAX_TAG_BYTES: Final = 32
 class Link:
     """What both ends of a link have in common."""
 
-    role: bool
+    role: ClassVar[bool]
 
     def __init__(self, session: Session, name: str, handle: int) -> None:
         """Made by the session."""

@@ -5,7 +5,7 @@ Owns: the credit we grant, and the assembly of messages from frames.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from twinbus.amqp.delivery import IncomingDelivery
 from twinbus.amqp.errors import (
@@ -47,7 +47,7 @@ class _Partial:
 class Receiver(Link):
     """Our end of a link on which we receive."""
 
-    role = Role.RECEIVER
+    role: ClassVar[bool] = Role.RECEIVER
 
     def __init__(self, session: Session, name: str, handle: int) -> None:
         """Made by the session."""

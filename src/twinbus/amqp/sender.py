@@ -5,7 +5,7 @@ Owns: our use of the peer's credit. What the session's window has no room for wa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from twinbus.amqp.delivery import OutgoingDelivery
 from twinbus.amqp.errors import FrameTooLarge, LocalError
@@ -28,7 +28,7 @@ _TRANSFER_SIZE: Final = 100
 class Sender(Link):
     """Our end of a link on which we send."""
 
-    role = Role.SENDER
+    role: ClassVar[bool] = Role.SENDER
 
     def __init__(self, session: Session, name: str, handle: int) -> None:
         """Made by the session."""

@@ -6,7 +6,7 @@ is wrong with one message rejects that one and harms no other.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from twinbus.amqp.outcomes import ACCEPTED, Rejected
 from twinbus.model.errors import ServiceBusError
@@ -26,7 +26,7 @@ CREDIT: Final = 2_000
 class Incoming:
     """Messages from one link to one queue."""
 
-    right = Right.SEND
+    right: ClassVar[Right] = Right.SEND
 
     def __init__(self, link: Receiver, namespace: Namespace, queue: Queue) -> None:
         """Accept the link, and let the client send at once: some cannot before they have credit."""

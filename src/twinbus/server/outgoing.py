@@ -6,7 +6,7 @@ disk. It is the consumer that a fragment knows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Accepted, Modified, Rejected, Released
 from twinbus.amqp.states import SenderSettleMode
@@ -40,7 +40,7 @@ _BARE_MODIFIED: Final = Modified()
 class Outgoing:
     """Messages from one fragment to one link."""
 
-    right = Right.LISTEN
+    right: ClassVar[Right] = Right.LISTEN
 
     def __init__(self, link: Sender, peer: Peer, path: str, fragment: Fragment, clock: Clock, soon: Soon) -> None:
         """Accept the link. Nothing is sent before the client grants credit. `soon` makes a call in the next turn."""

@@ -1,0 +1,132 @@
+"""The HTTP side of a namespace on real sockets, and ways to call it."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import socket
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+from xml.etree import ElementTree as ET
+
+import uvloop
+
+from twinbus.model.errors import Unauthorized
+from twinbus.server.http.app import ManagementApp
+from twinbus.server.http.listener import HttpListener, listen
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Coroutine
+
+    from starlette.types import ASGIApp
+
+    from tests.http.memory import MemoryAdministration
+    from twinbus.server.http.limits import HttpLimits
+
+T = TypeVar("T")
+TOKEN = {"Authorization": "SharedAccessSignature sr=here&sig=good&se=1&skn=manager"}
+ATOM = "{http://www.w3.org/2005/Atom}"
+BUS = "{http://schemas.microsoft.com/netservices/2010/10/servicebus/connect}"
+ENTRY = (
+    '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
+    '<QueueDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"'
+    ' xmlns:i="http://www.w3.org/2001/XMLSchema-instance">{}</QueueDescription></content></entry>'
+)
+
+
+class Loop:
+    """A loop on a thread of its own: the SDK's sync client blocks the test's."""
+
+    def __init__(self) -> None:
+        self.loop = uvloop.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+
+    def run(self, coroutine: Coroutine[object, object, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(30)
+
+    def stop(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: http.client.HTTPMessage
+    text: str
+
+    @property
+    def detail(self) -> str:
+        """What an error says; also, that it has the shape of one."""
+        error = ET.fromstring(self.text)  # noqa: S314  # our own answer
+        assert [child.tag for child in error] == ["Code", "Detail"]
+        assert error.findtext("Code") == str(self.status)
+        return error.findtext("Detail") or ""
+
+    def element(self, name: str) -> str | None:
+        """The text of one element of the description."""
+        entry = ET.fromstring(self.text)  # noqa: S314  # our own answer
+        return entry.findtext(f"{ATOM}content/{BUS}QueueDescription/{BUS}{name}")
+
+
+@dataclass
+class Service:
+    loop: Loop
+    administration: MemoryAdministration
+    ca_file: str
+    limits: HttpLimits
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    """Rights and paths that tokens were shown for."""
+    plain: HttpListener = field(init=False)
+    secure: HttpListener = field(init=False)
+
+    def start(self, tls: ssl.SSLContext, app: ASGIApp | None = None) -> Service:
+        app = app or ManagementApp(self.administration, self.authorise, self.limits)
+        self.plain = self.loop.run(listen(app, limits=self.limits))
+        self.secure = self.loop.run(listen(app, tls=tls, limits=self.limits))
+        return self
+
+    def stop(self) -> None:
+        for listener in (self.plain, self.secure):
+            self.loop.run(listener.close(grace_s=1.0))
+
+    def authorise(self, header: str | None, right: str, path: str) -> None:
+        if header is None or not header.endswith("skn=manager"):
+            raise Unauthorized(f"no token with the right {right} for '{path}'")
+        self.asked.append((right, path))
+
+    @property
+    def connection_string(self) -> str:
+        return f"Endpoint=sb://localhost:{self.secure.port};SharedAccessKeyName=manager;SharedAccessKey=abcd"
+
+    def call(self, method: str, target: str, body: str | bytes = b"", **headers: str) -> Reply:
+        """One request with a token; `If_Match="*"` is a header."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.plain.port, timeout=20)
+        try:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, target, body or None, TOKEN | named)
+            response = connection.getresponse()
+            return Reply(response.status, response.headers, response.read().decode())
+        finally:
+            connection.close()
+
+    def put(self, target: str, elements: str = "", **headers: str) -> Reply:
+        return self.call("PUT", target, ENTRY.format(elements), **headers)
+
+    def raw(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.plain.port), timeout=20)
+
+
+def read_to_end(connection: socket.socket) -> bytes:
+    """All that the server sends until it ends the connection."""
+    received = b""
+    try:
+        while chunk := connection.recv(65_536):
+            received += chunk
+    except ConnectionResetError:
+        pass
+    return received

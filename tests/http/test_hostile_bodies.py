@@ -1,0 +1,103 @@
+"""Bodies that mean harm, or are none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.http.service import ENTRY, TOKEN, read_to_end
+
+if TYPE_CHECKING:
+    from tests.http.service import Service
+
+BOMB = (
+    '<!DOCTYPE bomb [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;"><!ENTITY c "&b;&b;&b;&b;">]>'
+    + ENTRY.format("<UserMetadata>&c;</UserMetadata>")
+)  # fmt: skip
+THIEF = '<!DOCTYPE thief [<!ENTITY x SYSTEM "file:///etc/passwd">]>' + ENTRY.format("<UserMetadata>&x;</UserMetadata>")
+
+
+@pytest.mark.parametrize(
+    "body", [BOMB, THIEF, "<!DOCTYPE entry>" + ENTRY, '<!DOCTYPE entry SYSTEM "http://127.0.0.1:1/x.dtd">' + ENTRY]
+)
+def test_document_types_and_entities_are_not_read(service: Service, body: str) -> None:
+    reply = service.call("PUT", "/orders", body)
+    assert reply.status == 400
+    assert reply.detail.startswith("the body has a document type or entities")
+    assert service.administration.queues == {}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{}",
+        b"<entry",
+        b"\x00\xff",
+        b'<?xml version="1.0" encoding="klingon"?><entry/>',
+        b'<?xml version="1.0" encoding="utf-7"?><entry/>',
+        b"<entry>&undefined;</entry>",
+        ENTRY.format("<UserMetadata>\x01</UserMetadata>").encode(),
+    ],
+)
+def test_what_is_no_xml_is_told_so(service: Service, body: bytes) -> None:
+    reply = service.call("PUT", "/orders", body)
+    assert reply.status == 400
+    assert reply.detail.startswith("the body is no XML")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "<entry/>",
+        '<feed xmlns="http://www.w3.org/2005/Atom"/>',
+        '<entry xmlns="http://www.w3.org/2005/Atom"/>',
+        '<entry xmlns="http://www.w3.org/2005/Atom"><content/></entry>',
+        '<entry xmlns="http://www.w3.org/2005/Atom"><content>text</content></entry>',
+    ],
+)
+def test_an_envelope_without_a_letter_is_refused(service: Service, body: str) -> None:
+    reply = service.call("PUT", "/orders", body)
+    assert reply.status == 400
+    assert "entry" in reply.detail
+
+
+def test_thousands_of_nested_elements_are_only_passed_over(service: Service) -> None:
+    assert service.put("/orders", "<a>" * 9_000 + "</a>" * 9_000).status == 201
+
+
+def test_a_description_may_be_as_large_as_the_limit_and_no_larger(service: Service) -> None:
+    room = 65_536 - len(ENTRY.format("<!---->"))
+    assert service.put("/fits", f"<!--{'x' * room}-->").status == 201
+    reply = service.put("/large", f"<!--{'x' * (room + 1)}-->")
+    assert reply.status == 413
+    assert reply.detail.startswith("the body has 65537 bytes or more; it can have 65536")
+
+
+def test_a_large_body_is_answered_though_it_was_not_read(service: Service) -> None:
+    assert service.call("PUT", "/large", b"x" * 10_000_000).status == 413
+
+
+def test_a_body_that_does_not_tell_its_size_is_counted(service: Service) -> None:
+    with service.raw() as connection:
+        head = f"PUT /large HTTP/1.1\r\nHost: x\r\nAuthorization: {TOKEN['Authorization']}\r\n"
+        connection.sendall(head.encode() + b"Transfer-Encoding: chunked\r\n\r\n")
+        for _ in range(5):
+            connection.sendall(b"10000\r\n" + b"x" * 65_536 + b"\r\n")
+        assert b"HTTP/1.1 413 " in connection.recv(65_536)
+
+
+def test_a_large_body_is_not_asked_for_when_the_client_waits_to_be(service: Service) -> None:
+    with service.raw() as connection:
+        head = (
+            f"PUT /large HTTP/1.1\r\nHost: x\r\nAuthorization: {TOKEN['Authorization']}\r\nContent-Length: 9999999\r\n"
+        )
+        connection.sendall(head.encode() + b"Expect: 100-continue\r\nConnection: close\r\n\r\n")
+        assert read_to_end(connection).startswith(b"HTTP/1.1 413 ")
+
+
+def test_without_a_token_not_even_the_body_is_read(service: Service) -> None:
+    with service.raw() as connection:
+        connection.sendall(b"PUT /orders HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 401 ")

@@ -1,0 +1,124 @@
+"""Whoever drags a request out loses the connection, and nobody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import socket
+import ssl
+from typing import TYPE_CHECKING
+
+from tests.http.service import TOKEN, read_to_end
+from twinbus.model.queue import QueueDescription
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.http.service import Service
+    from twinbus.server.http.listener import HttpConnection
+
+HEAD = f"PUT /orders HTTP/1.1\r\nHost: x\r\nAuthorization: {TOKEN['Authorization']}\r\n".encode()
+
+
+async def any_lost(connections: list[HttpConnection]) -> None:
+    await asyncio.wait([connection.lost for connection in connections], return_when=asyncio.FIRST_COMPLETED)
+
+
+def test_one_that_says_nothing(start_service: Callable[..., Service]) -> None:
+    with start_service(head_timeout_s=0.05).raw() as connection:
+        assert read_to_end(connection) == b""
+
+
+def test_one_that_does_not_come_to_the_end_of_its_headers(start_service: Callable[..., Service]) -> None:
+    with start_service(head_timeout_s=0.05).raw() as connection:
+        connection.sendall(HEAD)
+        assert read_to_end(connection) == b""
+
+
+def test_one_that_starts_a_second_request_and_does_not_end_it(start_service: Callable[..., Service]) -> None:
+    with start_service(head_timeout_s=0.3).raw() as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200 OK" in connection.recv(65_536)
+        connection.sendall(b"GET /health HTTP")
+        assert read_to_end(connection) == b""
+
+
+def test_one_that_does_not_come_to_the_end_of_its_body(start_service: Callable[..., Service]) -> None:
+    service = start_service(body_timeout_s=0.05)
+    with service.raw() as connection:
+        connection.sendall(HEAD + b"Content-Length: 100\r\n\r\n<entry")
+        answer = read_to_end(connection)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"the body did not come within 0.05 s" in answer
+
+
+def test_one_that_goes_on_with_a_body_that_was_answered(start_service: Callable[..., Service]) -> None:
+    with start_service(head_timeout_s=0.3).raw() as connection:
+        connection.sendall(b"PUT /orders HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 401 ")
+        connection.sendall(b"<entry")
+        assert read_to_end(connection) == b""
+
+
+def test_one_that_does_not_read(start_service: Callable[..., Service]) -> None:
+    service = start_service(write_timeout_s=0.05)
+    for number in range(100):
+        description = QueueDescription(user_metadata="x" * 1024)
+        service.loop.run(service.administration.create_queue(f"q{number}", description))
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(20)
+        connection.connect(("127.0.0.1", service.plain.port))
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200 OK" in connection.recv(65_536)
+        (there,) = service.plain.connections
+        list_all = (
+            f"GET /$Resources/queues?$top=100 HTTP/1.1\r\nHost: x\r\nAuthorization: {TOKEN['Authorization']}\r\n\r\n"
+        )
+        connection.sendall(list_all.encode() * 40)
+
+        service.loop.run(any_lost([there]))
+        assert service.plain.connections == []
+
+
+def test_one_that_has_no_more_requests(start_service: Callable[..., Service]) -> None:
+    with start_service(keep_alive_s=0).raw() as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200 OK" in read_to_end(connection)
+
+
+def test_one_that_does_not_come_to_the_end_of_its_tls_handshake(start_service: Callable[..., Service]) -> None:
+    service = start_service(tls_handshake_timeout_s=0.05)
+    with socket.create_connection(("127.0.0.1", service.secure.port), timeout=20) as connection:
+        assert read_to_end(connection) == b""
+
+
+def test_headers_without_end_are_refused(start_service: Callable[..., Service]) -> None:
+    with start_service(max_head_bytes=4096).raw() as connection:
+        connection.sendall(HEAD + b"X-Long: " + b"x" * 10_000)
+        assert read_to_end(connection).startswith(b"HTTP/1.1 400 ")
+
+
+def test_above_the_limit_of_connections_the_next_is_refused_until_one_ends(
+    start_service: Callable[..., Service],
+) -> None:
+    service = start_service(max_connections=2, head_timeout_s=60)  # which is not what ends it
+    held = [http.client.HTTPConnection("127.0.0.1", service.plain.port, timeout=20) for _ in range(2)]
+    for one in held:
+        one.request("GET", "/health")
+        assert one.getresponse().read()
+    with service.raw() as connection:
+        assert read_to_end(connection) == b""
+    held_there = service.plain.connections
+    held[0].close()
+    service.loop.run(any_lost(held_there))
+    assert service.call("GET", "/health").status == 200
+    held[1].close()
+
+
+def test_tls_is_no_older_than_the_context_allows_and_answers(service: Service) -> None:
+    context = ssl.create_default_context(cafile=service.ca_file)
+    connection = http.client.HTTPSConnection("localhost", service.secure.port, timeout=20, context=context)
+    connection.request("GET", "/health")
+    assert connection.getresponse().status == 200
+    connection.close()
