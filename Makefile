@@ -4,7 +4,7 @@ BIN := .venv/bin
 MINUTES ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile run test lint format bench soak demo lock clean
+.PHONY: help setup compile run test lint format bench depth connections soak demo lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -32,8 +32,15 @@ format: setup ## put the code in the one format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: compile ## measure the engine beside another one
-	$(BIN)/python bench/engine.py
+bench: compile ## measure the engine beside another one, and the queue beside RabbitMQ 4 (as root; minutes at first)
+	$(BIN)/python -m bench.engine
+	$(BIN)/python -m bench.speed
+
+depth: compile ## measure five million waiting messages (takes about 22 GB of disk at times)
+	$(BIN)/python -m bench.depth
+
+connections: compile ## measure five thousand idle connections
+	$(BIN)/python -m bench.connections
 
 soak: compile ## try mutated input for MINUTES minutes (10 unless told)
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)

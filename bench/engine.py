@@ -1,6 +1,6 @@
 """Measures the AMQP engine beside qpid-proton's Python binding: two empty queue servers, one client, one run.
 
-    engine.py [--rounds 5] [--count 200000] [--size 1024]
+    python -m bench.engine [--rounds 5] [--count 200000] [--size 1024]
 
 Both servers keep messages in memory only, so what is measured is the protocol: peer/empty_proton.py on the binding,
 empty_twinbus.py on our engine and our adapter with all limits on. peer/load.c drives each in turn. Only the ratios of
@@ -12,12 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime as dt
-import importlib.metadata
-import json
-import os
-import platform
-import re
 import socket
 import statistics
 import subprocess
@@ -27,11 +21,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.record import RESULTS, facts, surroundings, write
+from bench.serving import HERE, LoadFailed, build, run, run_load
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HERE = Path(__file__).parent
-RESULTS = HERE.parent / "docs" / "benchmarks"
 SERVERS = {"twinbus": HERE / "empty_twinbus.py", "proton": HERE / "peer" / "empty_proton.py"}
 NEEDED = {"send": 12.0, "recv": 8.0}
 PROTON_SHARE = 8
@@ -67,15 +62,10 @@ def serving(script: Path) -> Iterator[int]:
 
 def measure(load: Path, mode: str, port: int, count: int, size: int, **environment: str) -> float:
     """Messages a second of one run of the load client; it must have missed none."""
-    words = [str(load), mode, "127.0.0.1", str(port), "queue", str(count), str(size)]
-    done = subprocess.run(
-        words, capture_output=True, text=True, timeout=60, env={**os.environ, **environment}, check=False
-    )
-    if done.returncode or re.search(r"(missing|duplicates|foreign) [1-9]", done.stdout):
-        sys.exit(f"{' '.join(words)}: {done.stdout}{done.stderr}")
-    found = re.search(r"= (\d+) msg/s", done.stdout)
-    assert found is not None
-    return float(found[1])
+    try:
+        return run_load([str(load), mode, "127.0.0.1", str(port), "queue", str(count), str(size)], **environment).rate
+    except LoadFailed as error:
+        sys.exit(f"{mode} {count}: {error}")
 
 
 def run_rounds(load: Path, rounds: int, count: int, size: int) -> dict[str, list[float]]:
@@ -109,23 +99,6 @@ def ratios(figures: dict[str, list[float]]) -> dict[str, float]:
     }
 
 
-def surroundings() -> dict[str, str]:
-    """What the figures depend on: when, on what machine, with which versions."""
-    processor = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    commit = subprocess.run(
-        ["git", "-C", str(HERE), "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
-    )
-    versions = {name: importlib.metadata.version(name) for name in ("twinbus", "uvloop", "python-qpid-proton")}
-    return {
-        "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "machine": f"{os.cpu_count()} x {processor[1] if processor else platform.machine()}",
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        "commit": commit.stdout.strip() or "unknown",
-        **versions,
-    }
-
-
 def table(figures: dict[str, list[float]], found: dict[str, float], where: dict[str, str], size: int) -> str:
     """All of it as a page."""
     rows = "\n".join(
@@ -133,7 +106,6 @@ def table(figures: dict[str, list[float]], found: dict[str, float], where: dict[
         for name, rates in sorted(figures.items())
     )
     checks = "\n".join(f"| {mode} | {ratio:.1f}x | {NEEDED[mode]:.0f}x |" for mode, ratio in found.items())
-    facts = "\n".join(f"- {name}: {value}" for name, value in where.items())
     return (
         "# The AMQP engine, measured\n\n"
         "Made by `make bench`. An empty queue server (`bench/empty_twinbus.py`: engine, adapter, all limits on, no\n"
@@ -142,28 +114,23 @@ def table(figures: dict[str, list[float]], found: dict[str, float], where: dict[
         f"| | ratio | needed |\n|---|---|---|\n{checks}\n\n"
         f"| server and mode | messages/s, median | each round |\n|---|---|---|\n{rows}\n\n"
         "`recv-second`: each settlement confirmed by the server, as the Azure SDKs ask for.\n\n"
-        f"{facts}\n"
+        f"{facts(where)}\n"
     )
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     """Measure, write, judge."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--rounds", type=int, default=5)
     cli.add_argument("--count", type=int, default=200_000)
     cli.add_argument("--size", type=int, default=1024)
-    asked = cli.parse_args()
+    cli.add_argument("--results", type=Path, default=RESULTS)
+    asked = cli.parse_args(words)
     with tempfile.TemporaryDirectory() as folder:
-        load = Path(folder) / "load"
-        subprocess.run([HERE / "peer" / "build", load], check=True)
-        figures = run_rounds(load, asked.rounds, asked.count, asked.size)
-    found, where = ratios(figures), surroundings()
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    page = table(figures, found, where, asked.size)
-    (RESULTS / "engine.md").write_text(page)
+        figures = run_rounds(build(Path(folder)), asked.rounds, asked.count, asked.size)
+    found, where = ratios(figures), surroundings("uvloop", "python-qpid-proton")
     measured = {"ratios": found, "needed": NEEDED, "rates": figures, "size": asked.size, "surroundings": where}
-    (RESULTS / "engine.json").write_text(json.dumps(measured, indent=2) + "\n")
-    print(page)
+    write(asked.results, "engine", table(figures, found, where, asked.size), measured)
     missed = [mode for mode, ratio in found.items() if ratio < NEEDED[mode]]
     for mode in missed:
         print(f"{mode}: {found[mode]:.1f}x is below the {NEEDED[mode]:.0f}x needed")
@@ -171,4 +138,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -1,0 +1,200 @@
+"""Measures what idle connections cost: memory of the server, and speed of the one that is busy.
+
+    python -m bench.connections [--connections 5000] [--queues 500] [--rounds 3] [--count 150000]
+
+Each connection has a receiver with credit: all of them on one queue, and spread over many. A busy sender is measured
+without them, with the first kind and with the second, in turns; a figure is the median of its rounds, a ratio the
+median of the rounds' ratios. The connections are held by a process of their own (idle.py). The server is started with
+the limit on open files that a login shell gives, and has to raise it. Writes docs/benchmarks/connections.md and
+connections.json; exits 1 where a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bench.record import RESULTS, Bar, bars_table, facts, figures_table, judge, surroundings, write
+from bench.serving import MIB, ROOT, Load, Server, build, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_GROWTH_MIB: Final = 1024
+LEAST_RATIO: Final = 0.8
+WITHOUT: Final = "without"
+SETTLE_S: Final = 1.0
+"""Between the last attach and the first look."""
+WATCH_S: Final = 65.0
+"""So long the server's processor time is watched while nobody does anything, in the first round: heartbeats are due
+every 60 s."""
+CLOSED_S: Final = 30.0
+
+
+@dataclass
+class State:
+    """What was found with one kind of idle connections, round by round."""
+
+    queues: list[str]
+    """That they receive from; none where there are no idle connections."""
+    send: list[float] = field(default_factory=list)
+    receive: list[float] = field(default_factory=list)
+    growth_mib: list[float] = field(default_factory=list)
+    idle_cpu: list[float] = field(default_factory=list)
+    """Share of one processor."""
+    opening_s: list[float] = field(default_factory=list)
+    lost: int = 0
+
+    def ratio(self, reference: State) -> float:
+        """How fast the busy sender is, beside one that is alone."""
+        return statistics.median(ours / alone for ours, alone in zip(self.send, reference.send, strict=True))
+
+
+@contextlib.contextmanager
+def holding(server: Server, connections: int, state: State) -> Iterator[None]:
+    """Idle connections, from when all are attached until the block ends."""
+    asked: dict[str, Any] = {"port": server.amqp_port, "key_name": server.key_name, "key": server.key}
+    asked |= {"connections": connections, "queues": state.queues}
+    words = [sys.executable, "-m", "bench.idle"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        try:
+            holder.stdin.write(json.dumps(asked) + "\n")
+            holder.stdin.flush()
+            state.opening_s.append(_said(holder.stdout.readline(), server)["took_s"])
+            if server.process.open_files < connections:
+                sys.exit(f"the server has only {server.process.open_files} files open: not all are connected")
+            yield
+            holder.stdin.close()
+            ended = _said(holder.stdout.readline(), server)
+            state.lost += ended["lost"]
+            if ended["lost"]:
+                print(f"{ended['lost']} connections were lost: {ended['first_reason']}")
+            holder.wait(CLOSED_S)
+        finally:
+            holder.kill()  # of no effect on one that has ended
+
+
+def _said(line: str, server: Server) -> dict[str, Any]:
+    if not line:
+        sys.exit(f"the idle connections could not be held; the server says:\n{server.log_tail()}")
+    said: dict[str, Any] = json.loads(line)
+    return said
+
+
+def watch(server: Server, load: Load, count: int, base_bytes: int, state: State, watch_s: float) -> None:
+    """One round of one state."""
+    time.sleep(SETTLE_S)
+    process = server.process
+    if watch_s:
+        before_s = process.cpu_s
+        time.sleep(watch_s)
+        state.idle_cpu.append((process.cpu_s - before_s) / watch_s)
+    state.growth_mib.append((process.resident_bytes - base_bytes) / MIB)
+    state.send.append(load.send("busy", count).rate)
+    state.receive.append(load.receive("busy", count).rate)
+
+
+def measure(folder: Path, asked: argparse.Namespace) -> tuple[dict[str, State], dict[str, str], int]:
+    """All rounds; the states, what explains them, and how many files the server allowed itself."""
+    many = [f"idle-{number}" for number in range(asked.queues)]
+    states = {
+        WITHOUT: State([]),
+        "on one queue": State(["idle"]),
+        f"on {asked.queues} queues": State(many),
+    }
+    with Server.started(folder / "server") as server:
+        for name in ("busy", "idle", *many):
+            server.make_queue(name)
+        load = Load(build(folder), server, asked.size)
+        for _ in range(2):  # to warm up: memory that only the busy sender needs is there afterwards
+            load.send("busy", asked.count)
+            load.receive("busy", asked.count)
+        base_bytes = server.process.resident_bytes
+        for number in range(asked.rounds):
+            for name, state in states.items():
+                with holding(server, asked.connections, state) if state.queues else contextlib.nullcontext():
+                    watch(server, load, asked.count, base_bytes, state, asked.watch if number == 0 else 0)
+                rate, growth = state.send[-1], state.growth_mib[-1]
+                print(f"round {number + 1}, {name}: {rate:,.0f} sends/s, {growth:+,.0f} MiB", flush=True)
+        figures = {
+            "resident before any of them": f"{base_bytes / MIB:,.0f} MiB",
+            "resident after the last had gone": f"{server.process.resident_bytes / MIB:,.0f} MiB",
+            "peak": f"{server.process.peak_resident_bytes / MIB:,.0f} MiB",
+            "warnings in the server's log": str(len(server.log_trouble())),
+        }
+        return states, figures, server.process.max_open_files
+
+
+def find_bars(states: dict[str, State], connections: int, max_open_files: int) -> list[Bar]:
+    """What is needed of them."""
+    alone = states[WITHOUT]
+    bars = [Bar("open files that the server allows itself", max_open_files, connections)]
+    for name, state in states.items():
+        if state is not alone:
+            growth = max(state.growth_mib)
+            bars += [
+                Bar(f"memory of {connections:,} idle ones {name}", growth, MAX_GROWTH_MIB, " MiB", is_ceiling=True),
+                Bar(f"busy sender beside them, {name}", state.ratio(alone), LEAST_RATIO, "x"),
+                Bar(f"connections lost, {name}", state.lost, 0, is_ceiling=True),
+            ]
+    return bars
+
+
+def describe(states: dict[str, State]) -> dict[str, str]:
+    """What explains the bars."""
+    rows = {}
+    for name, state in states.items():
+        rates = ", ".join(f"{rate:,.0f}" for rate in state.send)
+        rows[f"sends/s {name}"] = f"{statistics.median(state.send):,.0f} of {rates}"
+        rows[f"receives/s {name}"] = f"{statistics.median(state.receive):,.0f}"
+        rows[f"processor while all are idle, {name}"] = f"{100 * max(state.idle_cpu, default=0):.1f} %"
+        if state.opening_s:
+            rows[f"time to open them, {name}"] = f"{statistics.median(state.opening_s):.1f} s"
+    return rows
+
+
+def main(words: list[str] | None = None) -> int:
+    """Measure, write, judge."""
+    cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_argument("--connections", type=int, default=5000)
+    cli.add_argument("--queues", type=int, default=500)
+    cli.add_argument("--rounds", type=int, default=3)
+    cli.add_argument("--count", type=int, default=150_000)
+    cli.add_argument("--size", type=int, default=1024)
+    cli.add_argument("--watch", type=float, default=WATCH_S, help="seconds of doing nothing")
+    cli.add_argument("--results", type=Path, default=RESULTS)
+    asked = cli.parse_args(words)
+    with tempfile.TemporaryDirectory(prefix="twinbus-bench-") as folder:
+        states, figures, max_open_files = measure(Path(folder), asked)
+    bars, figures = find_bars(states, asked.connections, max_open_files), describe(states) | figures
+    where = surroundings("uvloop", "rocksdict")
+    page = (
+        "# Idle connections, measured\n\n"
+        f"Made by `python -m bench.connections`: {asked.connections:,} connections with a receiver each, and one busy\n"
+        f"sender of {asked.size}-byte messages, with and without them in turns.\n\n"
+        f"{bars_table(bars)}\n\n{figures_table(figures)}\n\n{facts(where)}\n"
+    )
+    measured = {
+        "connections": asked.connections,
+        "bars": bars,
+        "states": {name: vars(state) | {"queues": len(state.queues)} for name, state in states.items()},
+        "figures": figures,
+        "surroundings": where,
+    }
+    write(asked.results, "connections", page, measured)
+    return judge(bars)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,257 @@
+"""Measures a server that holds millions of messages, and one that held them: memory, restart, and speed.
+
+    python -m bench.depth [--messages 5000000] [--chunk 100000] [--rounds 3] [--folder DIR]
+
+All messages lie in one store, in as few queues as their size limit allows. The reference is a second server with an
+empty queue, on the same disk. Each speed is measured on a queue that is deep itself: while RocksDB still compacts what
+was just written or deleted, and when it has come to rest, then in turns with the reference. Everything is sent and
+received in chunks of one size, so that each receive gets exactly what one send sent, and the load client tells if a
+message is missing or comes twice. A rate includes the wait for the first message. Writes docs/benchmarks/depth.md and
+depth.json; exits 1 where a bar is missed. Needs, at times, 4 KB of disk a message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bench.record import RESULTS, Bar, bars_table, facts, figures_table, judge, surroundings, write
+from bench.serving import MIB, Load, Server, build, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bench.serving import Run
+
+QUEUE_MAX_MB: Final = 5120
+QUEUE_USABLE: Final = 0.9
+"""Of a queue's size: a chunk more than the fill has to fit."""
+HEADERS_BYTES: Final = 130
+"""What a stored message has beside its body, about."""
+DISK_FACTOR: Final = 3.5
+"""Data, what compaction writes beside it, and the log."""
+DISK_SPARE_BYTES: Final = 2 * 2**30
+MAX_RESIDENT_MIB: Final = 1024
+MAX_RESTART_S: Final = 10.0
+LEAST_BUSY: Final = 0.5
+LEAST_IDLE: Final = 0.7
+PROGRESS_EVERY_S: Final = 10.0
+STILL_S: Final = 5.0
+
+
+@dataclass
+class Rates:
+    """Messages a second, round by round, and what RocksDB did meanwhile."""
+
+    send: list[float] = field(default_factory=list)
+    receive: list[float] = field(default_factory=list)
+    wait_s: list[float] = field(default_factory=list)
+    """For the first message of each receive."""
+    background_mb_s: list[float] = field(default_factory=list)
+    """Read and written by flushes and compactions."""
+
+    def add_round(self, load: Load, queue: str, chunk: int) -> None:
+        """Send a chunk to the end of a queue, and receive one from its beginning."""
+        started, before = time.monotonic(), load.server.process.background
+        sent, received = load.send(queue, chunk), load.receive(queue, chunk)
+        moved = load.server.process.background.bytes - before.bytes
+        self.send.append(sent.whole_rate)
+        self.receive.append(received.whole_rate)
+        self.wait_s.append(received.wait_s)
+        self.background_mb_s.append(moved / 1e6 / (time.monotonic() - started))
+
+    def text(self) -> str:
+        """For a table."""
+        send, receive = statistics.median(self.send), statistics.median(self.receive)
+        wait_ms, background = 1e3 * max(self.wait_s), statistics.median(self.background_mb_s)
+        return (
+            f"{send:,.0f} sends/s, {receive:,.0f} receives/s, first message after {wait_ms:,.0f} ms at most, "
+            f"compaction {background:,.0f} MB/s"
+        )
+
+
+class Depth:
+    """One run: the server under test, the reference, and what was found so far."""
+
+    def __init__(self, deep: Load, reference: Load, asked: argparse.Namespace) -> None:
+        """Both serve."""
+        self.bars: list[Bar] = []
+        self.figures: dict[str, str] = {}
+        self.rates: dict[str, Rates] = {}
+        self.curves: dict[str, list[float]] = {}
+        """The rate of each chunk of the fill and of the emptying."""
+        self._load = deep
+        self._server = deep.server
+        self._reference = reference
+        self._chunk: int = asked.chunk
+        self._rounds: int = asked.rounds
+        self._still_s: float = asked.still
+        self._chunks: int = max(1, round(asked.messages / asked.chunk))
+        usable_bytes = QUEUE_MAX_MB * MIB * QUEUE_USABLE - asked.chunk * (asked.size + HEADERS_BYTES)
+        fits = usable_bytes / (asked.size + HEADERS_BYTES)
+        self.queues = [f"deep-{number}" for number in range(math.ceil(self.messages / fits))]
+        self._at = self.queues[0]
+        """Where speed is measured."""
+
+    @property
+    def messages(self) -> int:
+        """In whole chunks."""
+        return self._chunks * self._chunk
+
+    def run(self) -> None:
+        """All of it, in order."""
+        self._measure_reference()
+        for name in self.queues:
+            self._server.make_queue(name, QUEUE_MAX_MB)
+        self._pass_through("fill", self._load.send)
+        self._measure(f"with {self.messages:,} waiting", self.messages)
+        self._pass_through("emptying", self._load.receive)
+        self._measure(f"after {self.messages:,} were received", 0)
+        self.figures["warnings in the server's log"] = str(len(self._server.log_trouble()))
+
+    def _measure_reference(self) -> None:
+        self._reference.server.make_queue("empty", QUEUE_MAX_MB)
+        Rates().add_round(self._reference, "empty", self._chunk)  # to warm up
+        rates = Rates()
+        for _ in range(self._rounds):
+            rates.add_round(self._reference, "empty", self._chunk)
+        self._note_rates("an empty queue", rates)
+        self.figures["resident, an empty queue"] = _mib(self._reference.server.process.resident_bytes)
+
+    def _pass_through(self, what: str, step: Callable[[str, int], Run]) -> None:
+        """Send or receive everything, the queues in turn."""
+        curve, last = self.curves.setdefault(what, []), time.monotonic()
+        for number in range(self._chunks):
+            curve.append(step(self.queues[number % len(self.queues)], self._chunk).whole_rate)
+            if time.monotonic() > last + PROGRESS_EVERY_S or number + 1 == self._chunks:
+                last = time.monotonic()
+                done, resident = (number + 1) * self._chunk, self._server.process.resident_bytes
+                print(f"{what}: {done:,} at {curve[-1]:,.0f}/s, resident {_mib(resident)}", flush=True)
+        self.figures[what] = f"{statistics.median(curve):,.0f} messages/s, the slowest chunk {min(curve):,.0f}"
+
+    def _measure(self, when: str, expected: int) -> None:
+        """Memory, speed while RocksDB works and when it rests, and restarts."""
+        busy = self._measure_busy(when)
+        rest_s = self._server.process.wait_for_idle_background(self._still_s)
+        self.figures[f"compaction came to rest, {when}"] = f"after {rest_s:,.0f} s" if rest_s is not None else "never"
+        idle, reference = self._measure_idle(when)
+        self._judge_rates(when, busy, idle, reference)
+        self._note_memory(when)
+        self._restart(when)
+        lost = expected - sum(self._server.count(name) for name in self.queues)
+        self.bars.append(Bar(f"messages missing or too many, {when}", abs(lost), 0, is_ceiling=True))
+
+    def _measure_busy(self, when: str) -> Rates:
+        rates = Rates()
+        for _ in range(self._rounds):
+            rates.add_round(self._load, self._at, self._chunk)
+        self._note_rates(f"{when}, compacting", rates)
+        return rates
+
+    def _measure_idle(self, when: str) -> tuple[Rates, Rates]:
+        rates, reference = Rates(), Rates()
+        for _ in range(self._rounds):
+            for load, queue, found in ((self._reference, "empty", reference), (self._load, self._at, rates)):
+                found.add_round(load, queue, self._chunk)
+                load.server.process.wait_for_idle_background(min(self._still_s, 1.0), timeout_s=60.0)
+        self._note_rates(f"{when}, at rest", rates)
+        self._note_rates(f"an empty queue, in turns, {when}", reference)
+        return rates, reference
+
+    def _judge_rates(self, when: str, busy: Rates, idle: Rates, reference: Rates) -> None:
+        for mode in ("send", "receive"):
+            # Not in turns with these: the compaction of the one would slow the other, too.
+            ratio = statistics.median(getattr(busy, mode)) / statistics.median(getattr(reference, mode))
+            self.bars.append(Bar(f"{mode} rate of an empty queue's, {when}, compacting", ratio, LEAST_BUSY, "x"))
+            pairs = zip(getattr(idle, mode), getattr(reference, mode), strict=True)
+            ratio = statistics.median(ours / empty for ours, empty in pairs)
+            self.bars.append(Bar(f"{mode} rate of an empty queue's, {when}, at rest", ratio, LEAST_IDLE, "x"))
+
+    def _restart(self, when: str) -> None:
+        """In good order, and then by a kill in the midst of work."""
+        server = self._server
+        stop_s, start_s = server.stop(), server.start()
+        self.figures[f"clean restart, {when}"] = f"{stop_s:.2f} s to stop, {start_s:.2f} s to serve"
+        self.bars.append(Bar(f"restart, {when}", stop_s + start_s, MAX_RESTART_S, " s", is_ceiling=True))
+        self.figures[f"resident after the restart, {when}"] = _mib(server.process.resident_bytes)
+        self._load.send(self._at, self._chunk)
+        server.kill()
+        start_s = server.start()
+        self.bars.append(Bar(f"restart after SIGKILL, {when}", start_s, MAX_RESTART_S, " s", is_ceiling=True))
+        first = self._load.receive(self._at, self._chunk)
+        self.figures[f"first message after that restart, {when}"] = f"{1e3 * first.wait_s:,.0f} ms"
+
+    def _note_memory(self, when: str) -> None:
+        process = self._server.process
+        self.figures[f"resident, {when}"] = _mib(process.resident_bytes)
+        peak = process.peak_resident_bytes / MIB
+        self.bars.append(Bar(f"resident at most, {when}", peak, MAX_RESIDENT_MIB, " MiB", is_ceiling=True))
+
+    def _note_rates(self, name: str, rates: Rates) -> None:
+        self.rates[name] = rates
+        self.figures[name] = rates.text()
+        print(f"{name}: {rates.text()}", flush=True)
+
+
+def _mib(size: int) -> str:
+    return f"{size / MIB:,.0f} MiB"
+
+
+def check_disk(folder: Path, messages: int, size: int) -> None:
+    """A bench must not fill the disk."""
+    needed = int(messages * (size + HEADERS_BYTES) * DISK_FACTOR) + DISK_SPARE_BYTES
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        sys.exit(f"{folder} has {free / 2**30:,.0f} GiB free; this needs {needed / 2**30:,.0f} at times: give --folder")
+
+
+def main(words: list[str] | None = None) -> int:
+    """Measure, write, judge."""
+    cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_argument("--messages", type=int, default=5_000_000)
+    cli.add_argument("--chunk", type=int, default=100_000, help="messages of one run of the load client")
+    cli.add_argument("--rounds", type=int, default=3)
+    cli.add_argument("--size", type=int, default=1024)
+    cli.add_argument("--still", type=float, default=STILL_S, help="seconds without background work that are rest")
+    cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to be measured")
+    cli.add_argument("--results", type=Path, default=RESULTS)
+    asked = cli.parse_args(words)
+    check_disk(asked.folder, asked.messages, asked.size)
+    with tempfile.TemporaryDirectory(prefix="twinbus-bench-", dir=asked.folder) as name:
+        folder = Path(name)
+        load = build(folder)
+        with (
+            Server.started(folder / "reference", "--stores", "1") as reference,
+            Server.started(folder / "deep", "--stores", "1") as deep,
+        ):
+            depth = Depth(Load(load, deep, asked.size), Load(load, reference, asked.size), asked)
+            depth.run()
+    where = surroundings("uvloop", "rocksdict")
+    page = (
+        "# Many messages waiting, measured\n\n"
+        f"Made by `python -m bench.depth`: {depth.messages:,} incompressible messages of {asked.size} bytes in one\n"
+        f"store (queues: {len(depth.queues)}), beside a server with an empty queue.\n\n"
+        f"{bars_table(depth.bars)}\n\n{figures_table(depth.figures)}\n\n{facts(where)}\n"
+    )
+    measured = {
+        "messages": depth.messages,
+        "bars": depth.bars,
+        "figures": depth.figures,
+        "rates": {name: vars(rates) for name, rates in depth.rates.items()},
+        "curves": depth.curves,
+        "surroundings": where,
+    }
+    write(asked.results, "depth", page, measured)
+    return judge(depth.bars)
+
+
+if __name__ == "__main__":
+    run(main)
