@@ -48,6 +48,6 @@ def outline_of(payload: bytes) -> Outline | None:
                 annotations_at, annotations_end = start, at
     except IndexError:
         return None
-    if at != end or not body_at or not properties_at:
+    if at != end or not body_at or not properties_end:
         return None
     return header_end, annotations_at, annotations_end, properties_at, properties_end, body_at

@@ -29,10 +29,10 @@ class Consumer(Protocol):
         """How many messages it takes now."""
 
     def reserve(self, count: int) -> None:
-        """So many will be delivered once they are deleted: `room` is less by them until then."""
+        """So many will be delivered once they are deleted: `room` is less by them until then. Negative: given up."""
 
-    def deliver(self, deliveries: list[Delivery]) -> None:
-        """Take messages."""
+    def deliver(self, deliveries: list[Delivery]) -> int:
+        """Take messages; how many of them, from the first on. Less room than was reserved may be left by then."""
 
     def entity_gone(self, error: ServiceBusError) -> None:
         """The entity was deleted."""

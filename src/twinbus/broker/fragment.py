@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from twinbus.broker.keys import pack_sequence, sequence_of
 from twinbus.broker.locks import Lock, Locks, pack_number
@@ -24,7 +24,7 @@ from twinbus.store.protocol import StoreError, Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from twinbus.broker.clock import Clock, Timers
+    from twinbus.broker.clock import Clock, Timer, Timers
     from twinbus.broker.consumer import Consumer, Delivery
     from twinbus.broker.journal import Answered, Journal
     from twinbus.store.protocol import Batch, Row
@@ -36,8 +36,13 @@ EXPIRE_AT_ONCE: Final = 500
 """Locks that are ended in one turn when many expire."""
 _SHARE: Final = 100
 """Messages one of several consumers gets before it is the next one's turn."""
+_HEAP_SLACK: Final = 1_000
 _PAUSE_S: Final = 0.01
 DRAIN_PATIENCE_S: Final = 0.1
+
+
+Held: TypeAlias = tuple[Lock, bytes]
+"""A message that is out: its lock, which has ended, and its record."""
 
 
 class Policy:
@@ -91,11 +96,16 @@ class Fragment:
         self._out: set[int] = set()
         self._out_heap: list[int] = []
         self._highest_out = 0
-        self._expiry_is_set = False
+        self._expiry: Timer | None = None
+        self._expiry_s = 0.0
         self._consumers: set[Consumer] = set()
         self._hungry: OrderedDict[Consumer, None] = OrderedDict()
         self._draining: dict[Consumer, Callable[[], None]] = {}
-        journal.keepers.add(self)
+        self._handing: dict[Consumer, int] = {}
+        """Who will get how many messages once they are deleted."""
+        self._end: ServiceBusError | None = None
+        """Why nobody gets anything from it any more: its entity was deleted."""
+        journal.keepers[self] = None
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
@@ -162,7 +172,7 @@ class Fragment:
 
     def _dispatch(self) -> None:
         window, hungry = self._window, self._hungry
-        if self._journal.trouble is not None:
+        if self._journal.trouble is not None or not self.is_loaded:
             return  # what is handed out now could not be settled
         while window.ready and hungry:
             free = self.policy.max_locks - len(self._out)
@@ -187,6 +197,8 @@ class Fragment:
     def _finish_drains(self) -> None:
         is_empty = not self._window.ready
         for consumer, drained in list(self._draining.items()):
+            if consumer in self._handing:
+                continue
             if is_empty or consumer.room <= 0 or len(self._out) >= self.policy.max_locks:
                 self._end_drain(consumer, drained)
 
@@ -202,46 +214,56 @@ class Fragment:
             suffix = pack_number(number)
             deliveries.append((render_locked(record, sequence, token_prefix + suffix, until_ms), tag_prefix + suffix))
         self._note_out(items)
-        self._watch_expiry()
-        consumer.deliver(deliveries)
+        self._watch_expiry(deadline_s)
+        taken = consumer.deliver(deliveries)
+        assert taken == len(deliveries)
 
     def _hand_over(self, consumer: Consumer, items: list[tuple[int, bytes]]) -> None:
         """Delete, and deliver when that is on disk: so it is received once, or never."""
         self._note_out(items)
         consumer.reserve(len(items))
+        self._handing[consumer] = self._handing.get(consumer, 0) + len(items)
         for sequence, record in items:
             self._delete(sequence, len(record))
         size = sum([len(record) for _, record in items])
 
         def applied() -> None:
             self._deleted([sequence for sequence, _ in items], size)
-            if consumer.is_gone:  # nobody has seen them
-                self._store_again(items)
-                return
-            consumer.deliver([(render_open(record, sequence), pack_sequence(sequence)) for sequence, record in items])
+            left = self._handing.pop(consumer, 0) - len(items)
+            if left > 0:
+                self._handing[consumer] = left
+            taken = 0
+            if not consumer.is_gone:
+                taken = consumer.deliver(
+                    [(render_open(record, number), pack_sequence(number)) for number, record in items]
+                )
+            if taken < len(items):
+                self._store_again(items[taken:])
 
         self._journal.add(self, 0, applied, _nobody)
 
     def _store_again(self, items: list[tuple[int, bytes]]) -> None:
+        """Messages were deleted for somebody who does not take them: nobody has seen them, so they come back."""
+        if self._end is not None:
+            return
         for sequence, record in items:
             self._journal.batch.put(self._prefix + pack_sequence(sequence), record)
             self._written_count += 1
             self._written_bytes += len(record)
-            self._out.add(sequence)
-            heapq.heappush(self._out_heap, sequence)
-        self._low = min(self._low, items[0][0])
+        self._note_out(items)
 
         def applied() -> None:
             self.count += len(items)
             for sequence, record in items:
                 self.bytes += len(record)
-                self._out.discard(sequence)
-                self._window.put_back(sequence, record)
+                self._bring_back(sequence, record)
 
         self._journal.add(self, 0, applied, _nobody)
 
     def _note_out(self, items: list[tuple[int, bytes]]) -> None:
         sequences = [sequence for sequence, _ in items]
+        if len(self._out_heap) > 2 * len(self._out) + _HEAP_SLACK:  # one held for long keeps all that pass it
+            self._out_heap = sorted(self._out)
         self._out.update(sequences)
         if sequences[0] > self._highest_out:  # higher than all before: at its end the heap stays one
             self._out_heap += sequences
@@ -256,7 +278,7 @@ class Fragment:
         if self._consumers and window.wants_more(self._synced) and self._journal.trouble is None:
             window.is_reading = True
             start, end = window.next_read, self._synced
-            self._journal.store.scan(
+            self._journal.scan(
                 self._prefix + pack_sequence(start),
                 self._prefix + pack_sequence(end),
                 lambda rows: self._was_read(window, rows, start, end),
@@ -300,7 +322,7 @@ class Fragment:
         """Give messages back as if they had not been handed out."""
         locks, lost = self._take_locks(numbers)
         if locks:
-            self._read_out(locks, answer, lambda found: self._return_unchanged(found, answer))
+            self._read_out(locks, answer, self._return_unchanged)
         return lost
 
     def abandon(
@@ -309,7 +331,7 @@ class Fragment:
         """Give messages back with a delivery more on their count, and perhaps with changed properties."""
         locks, lost = self._take_locks(numbers)
         if locks:
-            self._read_out(locks, answer, lambda found: self._return_counted(found, answer, properties))
+            self._read_out(locks, answer, lambda found, answer: self._return_counted(found, answer, properties))
         return lost
 
     def dead_letter(
@@ -327,7 +349,7 @@ class Fragment:
         changes = dict(properties or {}) | reasons(reason, description)
         locks, lost = self._take_locks(numbers)
         if locks:
-            self._read_out(locks, answer, lambda found: self._bury_all(found, answer, changes))
+            self._read_out(locks, answer, lambda found, answer: self._bury_all(found, answer, changes))
         return lost
 
     def renew(self, number: int) -> int:
@@ -336,6 +358,7 @@ class Fragment:
         now_s, duration_ms = self._clock.monotonic_s(), self.policy.lock_duration_ms
         if not self._locks.renew(number, now_s, now_s + duration_ms / 1000):
             raise lock_lost()
+        self._watch_expiry(now_s + duration_ms / 1000)
         return self._clock.wall_ms() + duration_ms
 
     def holds(self, number: int) -> bool:
@@ -355,29 +378,27 @@ class Fragment:
                 found.append(lock)
         return found, lost
 
-    def _read_out(self, locks: list[Lock], answer: Answered, then: Callable[[list[tuple[Lock, bytes]]], None]) -> None:
+    def _read_out(self, locks: list[Lock], answer: Answered, then: Callable[[list[Held], Answered], None]) -> None:
         """Read the records of messages that are out. They are not kept in memory: most are completed unseen."""
         window = self._window
 
         def read(values: list[bytes | None] | StoreError) -> None:
             if window is not self._window or isinstance(values, StoreError):
-                answer(StoreUnavailable("the store failed before the message could be given back; its lock is void"))
+                answer(StoreUnavailable("the store failed before the message was given back; its lock is void"))
                 if isinstance(values, StoreError) and window is self._window:
                     self._journal.fail(str(values))
                 return
-            then([(lock, record) for lock, record in zip(locks, values, strict=True) if record is not None])
+            then([(lock, record) for lock, record in zip(locks, values, strict=True) if record is not None], answer)
 
-        self._journal.store.get([self._prefix + pack_sequence(lock.sequence) for lock in locks], read)
+        self._journal.get([self._prefix + pack_sequence(lock.sequence) for lock in locks], read)
 
-    def _return_unchanged(self, found: list[tuple[Lock, bytes]], answer: Answered) -> None:
+    def _return_unchanged(self, found: list[Held], answer: Answered) -> None:
         for lock, record in found:
             self._bring_back(lock.sequence, record)
         answer(None)
         self._dispatch()
 
-    def _return_counted(
-        self, found: list[tuple[Lock, bytes]], answer: Answered, properties: Mapping[str, object] | None
-    ) -> None:
+    def _return_counted(self, found: list[Held], answer: Answered, properties: Mapping[str, object] | None) -> None:
         most = self.policy.max_delivery_count
         returned, growth = [], 0
         for lock, record in found:
@@ -398,7 +419,7 @@ class Fragment:
 
         self._journal.add(self, max(0, growth), applied, answer)
 
-    def _bury_all(self, found: list[tuple[Lock, bytes]], answer: Answered, changes: Mapping[str, object]) -> None:
+    def _bury_all(self, found: list[Held], answer: Answered, changes: Mapping[str, object]) -> None:
         for lock, record in found:
             self._bury(lock, change_record(record, properties=changes))
         self._journal.add(self, 0, _nothing, answer)
@@ -442,23 +463,24 @@ class Fragment:
 
     # --- locks that expire --------------------------------------------------------------------------------------------
 
-    def _watch_expiry(self) -> None:
-        deadline_s = self._locks.next_deadline_s()
-        if deadline_s is not None and not self._expiry_is_set:
-            self._expiry_is_set = True
-            locks = self._locks
-            when_s = max(deadline_s, self._clock.monotonic_s() + _PAUSE_S)
-            self._timers.call_at(when_s, lambda: self._expire(locks))
+    def _watch_expiry(self, deadline_s: float) -> None:
+        """Look at the locks when this deadline is over, or before."""
+        if self._expiry is not None:
+            if self._expiry_s <= deadline_s:
+                return
+            self._expiry.cancel()
+        self._expiry_s = max(deadline_s, self._clock.monotonic_s() + _PAUSE_S)
+        self._expiry = self._timers.call_at(self._expiry_s, self._expire)
 
-    def _expire(self, locks: Locks) -> None:
-        if locks is not self._locks:
-            return  # of an earlier life
-        self._expiry_is_set = False
+    def _expire(self) -> None:
+        self._expiry = None
         if self._journal.trouble is None:
-            expired = locks.take_expired(self._clock.monotonic_s(), EXPIRE_AT_ONCE)
+            expired = self._locks.take_expired(self._clock.monotonic_s(), EXPIRE_AT_ONCE)
             if expired:
-                self._read_out(expired, _nobody, lambda found: self._return_counted(found, _nobody, None))
-        self._watch_expiry()
+                self._read_out(expired, _nobody, lambda found, answer: self._return_counted(found, answer, None))
+        deadline_s = self._locks.next_deadline_s()
+        if deadline_s is not None:
+            self._watch_expiry(deadline_s)
 
     # --- browsing -----------------------------------------------------------------------------------------------------
 
@@ -468,16 +490,18 @@ class Fragment:
         """Messages from a sequence number on, whether out or not, as they are; nothing changes."""
         self._journal.check_works()
         self._check_loaded()
-        name = self._journal.store.name
+        found: list[bytes] = []
+        promise = self._journal.promise(lambda error: done(error if error is not None else found))
 
         def read(rows: list[Row] | StoreError) -> None:
             if isinstance(rows, StoreError):
-                done(StoreUnavailable(f"store {name} is unavailable: {rows}"))
-            else:
-                done([render_open(record, sequence_of(key)) for key, record in rows])
+                promise.give(StoreUnavailable(f"the store is unavailable: {rows}"))
+                return
+            found.extend([render_open(record, sequence_of(key)) for key, record in rows])
+            promise.give(None)
 
         start = min(max(from_sequence, self._low), self._synced)
-        self._journal.store.scan(
+        self._journal.scan(
             self._prefix + pack_sequence(start),
             self._prefix + pack_sequence(self._synced),
             read,
@@ -489,6 +513,8 @@ class Fragment:
 
     def write_marks(self, batch: Batch) -> None:
         """The numbers that a restart starts from, with every batch that changes them."""
+        if self._end is not None:
+            return  # all that it had is removed
         heap, out = self._out_heap, self._out
         while heap and heap[0] not in out:
             heapq.heappop(heap)
@@ -504,6 +530,10 @@ class Fragment:
     def lose_store(self) -> None:
         """The store failed. Whatever is out or on its way will be read from disk again."""
         self.is_loaded = False
+        for consumer, count in self._handing.items():
+            consumer.reserve(-count)
+            if consumer in self._consumers:
+                self._hungry.setdefault(consumer)
         self._forget()
 
     def find_store(self) -> None:
@@ -524,18 +554,21 @@ class Fragment:
                 self._next, self._low, self._written_count, self._written_bytes = 1, 1, 0, 0
             self._synced, self.count, self.bytes = self._next, self._written_count, self._written_bytes
             self._forget()
-            self.is_loaded = True
+            self.is_loaded = self._end is None
             done(None)
 
-        self._journal.store.get([self._prefix], read, Table.INDEX)
+        self._journal.get([self._prefix], read, Table.INDEX)
 
     def close(self, error: ServiceBusError) -> None:
         """The entity is deleted: nobody gets anything from it any more."""
-        self._journal.keepers.discard(self)
+        self._journal.keepers.pop(self, None)
+        self._end = error
         self.is_loaded = False
         for consumer in list(self._consumers):
             consumer.entity_gone(error)
         self._consumers.clear()
+        self._hungry.clear()
+        self._draining.clear()
         self._forget()
 
     def _forget(self) -> None:
@@ -544,9 +577,14 @@ class Fragment:
         self._out.clear()
         self._out_heap.clear()
         self._highest_out = 0
-        self._expiry_is_set = False
+        self._handing.clear()
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
 
     def _check_loaded(self) -> None:
+        if self._end is not None:
+            raise self._end
         if not self.is_loaded:
             raise StoreUnavailable(f"store {self._journal.store.name} is being opened: try again in a moment")
 

@@ -14,18 +14,21 @@ are told that it is unavailable, and what they sent may still appear when it spe
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from twinbus.model.errors import ServerBusy, ServiceBusError, StoreUnavailable
+from twinbus.store.protocol import StoreError, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.clock import Clock, Timers
-    from twinbus.store.protocol import Batch, Store, StoreError
+    from twinbus.store.protocol import Answer, Batch, Row, Store
 
     Applied: TypeAlias = Callable[[], None]
     Answered: TypeAlias = Callable[[ServiceBusError | None], None]
+
+T = TypeVar("T")
 
 
 class Keeper(Protocol):
@@ -56,6 +59,25 @@ class _Commit:
         self.submitted_s = submitted_s
 
 
+class Promise:
+    """An answer to who wants to read: given once, by the fragment or, if the store is silent, by its journal."""
+
+    __slots__ = ("_answer", "is_open", "since_s")
+
+    def __init__(self, answer: Answered, since_s: float) -> None:
+        """Made by `Journal.promise`."""
+        self.is_open = True
+        """Nobody has given it yet."""
+        self.since_s = since_s
+        self._answer = answer
+
+    def give(self, error: ServiceBusError | None) -> None:
+        """Answer."""
+        if self.is_open:
+            self.is_open = False
+            self._answer(error)
+
+
 class Journal:
     """All changes to one store."""
 
@@ -77,8 +99,8 @@ class Journal:
         """Why the store does not work; None while it does."""
         self.refusal: str | None = None
         """Why nothing more may be sent, though the rest works: the disk is nearly full."""
-        self.keepers: set[Keeper] = set()
-        """Every fragment that lies in the store."""
+        self.keepers: dict[Keeper, None] = {}
+        """Every fragment that lies in the store, in the order of their making."""
         self.pending_bytes = 0
         self._clock = clock
         self._timers = timers
@@ -93,6 +115,8 @@ class Journal:
         self._waiters: list[tuple[Applied, Answered]] = []
         self._touched: dict[Keeper, None] = {}
         self._commits: deque[_Commit] = deque()
+        self._promises: deque[Promise] = deque()
+        """Who waits for something to be read, the longest first."""
 
     # --- fragments call these -----------------------------------------------------------------------------------------
 
@@ -117,6 +141,21 @@ class Journal:
         self._size += size
         self.pending_bytes += size
         self._flush_soon()
+
+    def promise(self, answer: Answered) -> Promise:
+        """Somebody waits for what has to be read: if the store is silent, he is told so."""
+        promise = Promise(answer, self._clock.monotonic_s())
+        self._promises.append(promise)
+        self._watch()
+        return promise
+
+    def get(self, keys: list[bytes], done: Answer[list[bytes | None]], table: Table = Table.LOG) -> None:
+        """Read the values of some keys."""
+        self.store.get(keys, self._hearing(done), table)
+
+    def scan(self, start: bytes, end: bytes, done: Answer[list[Row]], *, limit: int, max_bytes: int) -> None:
+        """Read records in the order of their keys."""
+        self.store.scan(start, end, self._hearing(done), limit=limit, max_bytes=max_bytes)
 
     def add_loose(self, answer: Answered) -> None:
         """Changes were put into `batch` that are no fragment's any more."""
@@ -143,7 +182,7 @@ class Journal:
         store.commit(batch, lambda error: self._committed(store, error))
         self._watch()
 
-    # --- the store's answer -------------------------------------------------------------------------------------------
+    # --- the store's answers ------------------------------------------------------------------------------------------
 
     def _committed(self, store: Store, error: StoreError | None) -> None:
         if store is not self.store or self._has_failed:
@@ -153,13 +192,38 @@ class Journal:
             return
         commit = self._commits.popleft()
         self.pending_bytes -= commit.size
-        was_silent, self.trouble = self.trouble is not None, None
+        was_silent = self._hear()
+        faults: list[Exception] = []
         for applied, answer in commit.waiters:
-            applied()
-            answer(None)
+            try:
+                applied()
+                answer(None)
+            except Exception as fault:  # noqa: BLE001  # told below: one's fault must not leave the others waiting
+                faults.append(fault)
         for keeper in list(self.keepers) if was_silent else commit.keepers:
             keeper.settled_down()
         self._watch()
+        if faults:
+            raise ExceptionGroup("what was committed could not be told", faults)
+
+    def _hearing(self, done: Answer[T]) -> Answer[T]:
+        store = self.store
+
+        def heard(answer: T | StoreError) -> None:
+            was_silent = store is self.store and not isinstance(answer, StoreError) and self._hear()
+            done(answer)
+            if was_silent:
+                for keeper in list(self.keepers):
+                    keeper.settled_down()
+
+        return heard
+
+    def _hear(self) -> bool:
+        """The store has answered: if it was silent, which is told, it is not any more."""
+        if self.trouble is None or self._has_failed:
+            return False
+        self.trouble = None
+        return True
 
     def fail(self, reason: str) -> None:
         """The store is no more: tell everyone who waits, and have it opened anew."""
@@ -174,7 +238,7 @@ class Journal:
         self._waiters, self._touched, self._size, self.pending_bytes = [], {}, 0, 0
         for keeper in list(self.keepers):
             keeper.lose_store()
-        self._refuse(waiters, reason)
+        self._refuse([answer for _, answer in waiters], reason)
         self._on_failed(self)
 
     def resume(self, store: Store) -> None:
@@ -189,23 +253,37 @@ class Journal:
     # --- silence ------------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        if not self._watch_is_set and self._commits:
+        since_s = self._waiting_since_s()
+        if not self._watch_is_set and since_s is not None:
             self._watch_is_set = True
-            self._timers.call_at(self._commits[0].submitted_s + self._timeout_s, self._look)
+            self._timers.call_at(since_s + self._timeout_s, self._look)
+
+    def _waiting_since_s(self) -> float | None:
+        """When that was asked for which has waited longest."""
+        promises = self._promises
+        while promises and not promises[0].is_open:
+            promises.popleft()
+        times_s = [self._commits[0].submitted_s] if self._commits else []
+        if promises:
+            times_s.append(promises[0].since_s)
+        return min(times_s, default=None)
 
     def _look(self) -> None:
         self._watch_is_set = False
-        if self._commits and self._commits[0].submitted_s + self._timeout_s <= self._clock.monotonic_s():
-            self.trouble = f"its disk has not answered for {self._timeout_s:g} s"
-            for commit in self._commits:
-                waiters, commit.waiters = commit.waiters, [(applied, _ignore) for applied, _ in commit.waiters]
-                self._refuse(waiters, self.trouble)
-        else:
+        since_s = self._waiting_since_s()
+        if since_s is None or since_s + self._timeout_s > self._clock.monotonic_s():
             self._watch()
+            return
+        self.trouble = f"its disk has not answered for {self._timeout_s:g} s"
+        for commit in self._commits:
+            waiters, commit.waiters = commit.waiters, [(applied, _ignore) for applied, _ in commit.waiters]
+            self._refuse([answer for _, answer in waiters], self.trouble)
+        promises, self._promises = self._promises, deque()
+        self._refuse([promise.give for promise in promises], self.trouble)
 
-    def _refuse(self, waiters: list[tuple[Applied, Answered]], reason: str) -> None:
+    def _refuse(self, answers: list[Answered], reason: str) -> None:
         error = StoreUnavailable(f"store {self.store.name} is unavailable: {reason}")
-        for _, answer in waiters:
+        for answer in answers:
             answer(error)
 
 

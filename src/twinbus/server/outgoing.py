@@ -82,11 +82,13 @@ class Outgoing:
         """So many are being deleted, to be delivered then."""
         self._reserved += count
 
-    def deliver(self, deliveries: list[Delivery]) -> None:
-        """Send messages."""
+    def deliver(self, deliveries: list[Delivery]) -> int:
+        """Send messages, as many as there is credit for: the client may have taken some back meanwhile."""
         if self.deletes:
             self._reserved -= len(deliveries)
-        self.link.send_many(deliveries, settled=self.deletes)
+        count = min(len(deliveries), self.link.credit if self.link.is_attached else 0)
+        self.link.send_many(deliveries[:count], settled=self.deletes)
+        return count
 
     def feed(self) -> None:
         """There is credit, or room in the socket."""

@@ -1,0 +1,193 @@
+"""A namespace with one queue on a store in memory, moved by hand."""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+from typing import TYPE_CHECKING
+
+from twinbus.amqp.message import Message, Properties, build, data
+from twinbus.broker.namespace import Namespace
+from twinbus.model.queue import QueueDescription
+from twinbus.store.memory import MemoryDisk, MemoryStore
+from twinbus.testing.clock import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinbus.broker.consumer import Delivery
+    from twinbus.broker.fragment import Fragment
+    from twinbus.broker.journal import Journal
+    from twinbus.model.errors import ServiceBusError
+    from twinbus.model.limits import NamespaceLimits
+
+
+class Answers(list["ServiceBusError | None"]):
+    """Everything that was answered; is what one passes as `answer`."""
+
+    def __call__(self, error: ServiceBusError | None) -> None:
+        self.append(error)
+
+
+class TestConsumer:
+    """A receiving link that counts as the server's does."""
+
+    __test__ = False
+
+    def __init__(self, fragment: Fragment, *, deletes: bool = False) -> None:
+        self.deletes = deletes
+        self.is_gone = False
+        self.credit = 0
+        self.reserved = 0
+        self.deliveries: list[Delivery] = []
+        self.errors: list[ServiceBusError] = []
+        self.drains = 0
+        self._fragment = fragment
+        fragment.add_consumer(self)
+
+    @property
+    def room(self) -> int:
+        return self.credit - self.reserved
+
+    def reserve(self, count: int) -> None:
+        self.reserved += count
+
+    def deliver(self, deliveries: list[Delivery]) -> int:
+        assert len(deliveries) <= self.credit
+        self.credit -= len(deliveries)
+        if self.deletes:
+            self.reserved -= len(deliveries)
+        self.deliveries += deliveries
+        return len(deliveries)
+
+    def entity_gone(self, error: ServiceBusError) -> None:
+        self.is_gone = True
+        self.errors.append(error)
+
+    def grant(self, credit: int) -> None:
+        self.credit += credit
+        self._fragment.feed(self)
+
+    def drain(self) -> None:
+        self._fragment.drain(self, self._drained)
+
+    def _drained(self) -> None:
+        self.drains += 1
+        self.credit = 0
+
+    def leave(self) -> None:
+        self.is_gone = True
+        self._fragment.remove_consumer(self)
+
+    @property
+    def messages(self) -> list[Message]:
+        return [Message(payload) for payload, _ in self.deliveries]
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.data[0] for message in self.messages]
+
+    def numbers(self) -> list[int]:
+        return self._fragment.lock_numbers([tag for _, tag in self.deliveries])
+
+
+class Rig:
+    """Nothing happens but by `settle` and by the clock."""
+
+    def __init__(
+        self,
+        description: QueueDescription | None = None,
+        *,
+        limits: NamespaceLimits | None = None,
+        path: str = "orders",
+    ) -> None:
+        self.clock = FakeClock()
+        self.turn: deque[Callable[[], object]] = deque()
+        self.mail: deque[Callable[[], object]] = deque()
+        self.disk = MemoryDisk()
+        self.store = MemoryStore(self.disk, name="0", post=self.mail.append)
+        self.failed: list[Journal] = []
+        self.random = Random(1)
+        self.namespace = Namespace(
+            clock=self.clock,
+            random=self.random,
+            defer=self.turn.append,
+            on_failed=self.failed.append,
+            limits=limits,
+        )
+        self.journal = self.namespace.add_store(self.store)
+        self.path = path
+        self.queue = self.namespace.add_queue(7, path, description or QueueDescription(), 0, created_ms=0, updated_ms=0)
+        self.main, self.dead_letters = self.queue.main, self.queue.dead_letters
+
+    def settle(self) -> None:
+        """Until nothing is left to do but wait."""
+        while self.turn or self.mail or self.store.pending:
+            if self.turn:
+                self.turn.popleft()()
+            elif self.mail:
+                self.mail.popleft()()
+            else:
+                self.store.step()
+
+    def settle_reads(self) -> None:
+        """... or until a commit has been made and is not answered yet."""
+        while not self.store.waiting and (self.turn or self.mail or self.store.pending):
+            if self.turn:
+                self.turn.popleft()()
+            elif self.mail:
+                self.mail.popleft()()
+            else:
+                self.store.step()
+
+    def wait(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.namespace.timers.run_due()
+        self.settle()
+
+    def send(self, *bodies: bytes) -> Answers:
+        """All in one call, and not settled."""
+        records: list[bytes] = []
+        for body in bodies:
+            self.namespace.intake.add_to(records, message(body), 0, self.clock.wall_ms())
+        answers = Answers()
+        self.queue.send(records, answers)
+        return answers
+
+    def stored(self, *bodies: bytes) -> None:
+        answers = self.send(*bodies)
+        self.settle()
+        assert answers == [None]
+
+    def consumer(self, credit: int = 0, *, deletes: bool = False, of: Fragment | None = None) -> TestConsumer:
+        consumer = TestConsumer(of or self.main, deletes=deletes)
+        if credit:
+            consumer.grant(credit)
+            self.settle()
+        return consumer
+
+    def fail(self, *, is_kept: bool = False) -> None:
+        """The next sync fails, and nothing of it is on disk; or all of it is, all the same."""
+        self.store.fail_next("input/output error", _All() if is_kept else _Nothing())
+
+    def reopen(self) -> None:
+        self.store.close(lambda _: None)
+        self.settle()
+        self.store = MemoryStore(self.disk, name="0", post=self.mail.append)
+        self.journal.resume(self.store)
+
+
+class _Nothing(Random):
+    """Chance leaves nothing of what was not synced."""
+
+    def randint(self, a: int, _b: int) -> int:
+        return a
+
+
+class _All(Random):
+    def randint(self, _a: int, b: int) -> int:
+        return b
+
+
+def message(body: bytes) -> bytes:
+    return build(properties=Properties(message_id="m"), body=data(body))

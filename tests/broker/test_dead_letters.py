@@ -1,0 +1,123 @@
+"""Dead letters: when, why, and what a message says of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.broker.rig import Answers, Rig
+from twinbus.model.queue import QueueDescription
+from twinbus.store.protocol import Table
+
+if TYPE_CHECKING:
+    from twinbus.amqp.message import Message
+
+
+def dead_letters(rig: Rig) -> list[Message]:
+    return rig.consumer(100, of=rig.dead_letters).messages
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+@pytest.mark.parametrize("expires", [False, True])
+def test_a_message_is_dead_lettered_with_its_last_delivery(most: int, expires: bool) -> None:  # noqa: FBT001
+    rig = Rig(QueueDescription(lock_duration_ms=5_000, max_delivery_count=most))
+    rig.stored(b"1")
+    for _ in range(most):
+        assert rig.queue.runtime().dead_letter_count == 0
+        consumer = rig.consumer(1)
+        if expires:
+            rig.wait(5.1)
+        else:
+            rig.main.abandon(consumer.numbers(), Answers())
+        rig.settle()
+        consumer.leave()
+    assert rig.main.count == 0
+    (message,) = dead_letters(rig)
+    assert message.application_properties == {
+        "DeadLetterReason": "MaxDeliveryCountExceeded",
+        "DeadLetterErrorDescription": f"Message could not be consumed after {most} delivery attempts.",
+    }
+    assert message.header is not None
+    assert message.header.delivery_count == most
+    assert message.data == [b"1"]
+
+
+def test_a_released_message_was_not_delivered() -> None:
+    rig = Rig(QueueDescription(max_delivery_count=1))
+    rig.stored(b"1")
+    for _ in range(3):
+        consumer = rig.consumer(1)
+        rig.main.release(consumer.numbers(), Answers())
+        rig.settle()
+        consumer.leave()
+    assert (rig.main.count, rig.dead_letters.count) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, {}),
+        ({"reason": "bad"}, {"DeadLetterReason": "bad"}),
+        (
+            {"reason": "bad", "description": "very", "properties": {"a": 1}},
+            {"DeadLetterReason": "bad", "DeadLetterErrorDescription": "very", "a": 1},
+        ),
+    ],
+)
+def test_whoever_dead_letters_says_why(options: dict[str, Any], expected: dict[str, Any]) -> None:
+    rig = Rig()
+    rig.stored(b"1", b"2")
+    sent_ms = rig.clock.wall_ms()
+    rig.clock.advance(5)
+    answers = Answers()
+    rig.main.dead_letter(rig.consumer(2).numbers()[1:], answers, **options)
+    rig.settle()
+    assert answers == [None]
+    assert (rig.main.count, rig.dead_letters.count) == (1, 1)
+    (message,) = dead_letters(rig)
+    assert message.application_properties == expected
+    annotations = message.message_annotations
+    assert isinstance(annotations, dict)
+    assert annotations["x-opt-enqueue-sequence-number"] == 2
+    assert annotations["x-opt-sequence-number"] == 1
+    assert annotations["x-opt-enqueued-time"] == sent_ms
+    assert message.header is not None
+    assert message.header.delivery_count == 0
+
+
+def test_a_dead_letter_is_not_dead_lettered_again() -> None:
+    rig = Rig(QueueDescription(max_delivery_count=1))
+    rig.stored(b"1")
+    rig.main.dead_letter(rig.consumer(1).numbers(), Answers())
+    rig.settle()
+    for count in range(3):
+        consumer = rig.consumer(1, of=rig.dead_letters)
+        (message,) = consumer.messages
+        assert message.header is not None
+        assert message.header.delivery_count == count
+        rig.dead_letters.dead_letter(consumer.numbers(), Answers(), reason="again")
+        rig.settle()
+        consumer.leave()
+    assert rig.dead_letters.count == 1
+
+
+def test_a_lower_limit_holds_from_the_next_return() -> None:
+    rig = Rig(QueueDescription(max_delivery_count=10))
+    rig.stored(b"1")
+    consumer = rig.consumer(1)
+    rig.namespace.update_queue(rig.path, QueueDescription(max_delivery_count=1), updated_ms=0)
+    rig.main.abandon(consumer.numbers(), Answers())
+    rig.settle()
+    assert rig.dead_letters.count == 1
+
+
+def test_abandoned_with_properties_it_has_them_at_the_next_delivery() -> None:
+    rig = Rig()
+    rig.stored(b"1")
+    consumer = rig.consumer(1)
+    rig.main.abandon(consumer.numbers(), Answers(), {"why": "later"})
+    consumer.grant(1)
+    rig.settle()
+    assert consumer.messages[1].application_properties == {"why": "later"}
+    assert rig.main.bytes == sum(map(len, rig.disk.synced[Table.LOG].values.values()))

@@ -1,0 +1,218 @@
+"""What comes in: limits, ids, batches, and that the fast way and the slow one make the same of a message."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinbus.amqp.message import Header, Message, Properties, Section, build, data, sequence, value
+from twinbus.amqp.outline import outline_of
+from twinbus.broker.intake import BATCH_FORMAT, Intake
+from twinbus.broker.record import make_envelope, take_apart
+from twinbus.model.errors import ArgumentOutOfRange, MalformedMessage, MessageTooLarge, ServiceBusError
+from twinbus.model.limits import NamespaceLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from twinbus.broker.record import Parts
+
+
+def make_intake() -> Intake:
+    numbers = count(1)
+    return Intake(NamespaceLimits(), lambda: f"made {next(numbers)}")
+
+
+def take(payload: bytes, message_format: int = 0) -> list[Parts]:
+    records: list[bytes] = []
+    make_intake().add_to(records, payload, message_format, 77)
+    return [take_apart(record) for record in records]
+
+
+def with_property(**properties: str) -> bytes:
+    return build(properties=Properties(message_id="m"), application_properties=properties, body=data(b""))
+
+
+# --- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def test_the_bare_message_is_kept_to_the_byte() -> None:
+    bare = build(properties=Properties(message_id="m"), application_properties={"a": 1}, body=data(b"x"))
+    header = Header(durable=True, priority=7, ttl=5)
+    (parts,) = take(build(header=header, delivery_annotations={"hop": 1}) + bare)
+    assert parts.bare == bare
+    assert parts.enqueued_ms == 77
+    assert parts.envelope == make_envelope(durable=True, priority=7, ttl_ms=5)
+
+
+def test_annotations_of_the_sender_are_kept_and_ours_are_not() -> None:
+    annotations: Mapping[str, object] = {
+        "x-opt-partition-key": "k",
+        "x-opt-sequence-number": 1,
+        "x-opt-enqueued-time": 2,
+        "x-opt-locked-until": 3,
+        "mine": 4,
+    }
+    (parts,) = take(build(message_annotations=annotations, properties=Properties(message_id="m"), body=data(b"x")))
+    assert parts.annotation_count == 4
+    assert b"x-opt-partition-key" in parts.annotations
+    assert b"mine" in parts.annotations
+    assert b"x-opt-sequence-number" not in parts.annotations
+
+
+def test_a_message_without_id_gets_one_and_keeps_the_rest() -> None:
+    payload = build(properties=Properties(subject="s"), application_properties={"a": 1}, body=data(b"x"), footer={})
+    (parts,) = take(payload)
+    before, after = Message(payload), Message(parts.bare)
+    assert after.properties == Properties(message_id="made 1", subject="s")
+    for section in (Section.APPLICATION_PROPERTIES, Section.DATA, Section.FOOTER):
+        assert after.raw(section) == before.raw(section)
+
+
+@pytest.mark.parametrize("payload", [build(body=data(b"x")), build(body=value(None)), build(properties=Properties())])
+def test_so_does_one_without_properties(payload: bytes) -> None:
+    (parts,) = take(payload)
+    properties = Message(parts.bare).properties
+    assert properties is not None
+    assert properties.message_id == "made 1"
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+def test_each_section_of_a_batch_is_a_message() -> None:
+    messages = [build(properties=Properties(message_id=f"m{number}"), body=data(b"x")) for number in range(3)]
+    assert [parts.bare for parts in take(data(*messages), BATCH_FORMAT)] == messages
+
+
+@pytest.mark.parametrize("payload", [b"", build(properties=Properties(message_id="m")), build(body=value(b"x"))])
+def test_a_batch_without_messages_is_refused(payload: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        take(payload, BATCH_FORMAT)
+
+
+def test_one_wrong_message_of_a_batch_refuses_all() -> None:
+    records: list[bytes] = []
+    right = build(properties=Properties(message_id="m"), body=data(b"x"))
+    wrong = build(properties=Properties(message_id="m" * 129), body=data(b"x"))
+    with pytest.raises(ArgumentOutOfRange):
+        make_intake().add_to(records, data(right, wrong), BATCH_FORMAT, 0)
+    assert records == []
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ["message_id", "group_id"])
+def test_an_id_has_at_most_128_characters(field: str) -> None:
+    ids: dict[str, Any] = {"message_id": "m"}
+    take(build(properties=Properties(**(ids | {field: "x" * 128})), body=data(b"")))
+    with pytest.raises(ArgumentOutOfRange, match="129 characters"):
+        take(build(properties=Properties(**(ids | {field: "x" * 129})), body=data(b"")))
+
+
+def test_characters_are_counted_not_bytes() -> None:
+    take(build(properties=Properties(message_id="ä" * 128), body=data(b"")))
+
+
+def test_one_property_has_at_most_32_kilobytes() -> None:
+    take(with_property(a="x" * 32_000))
+    with pytest.raises(MessageTooLarge, match="'a'"):
+        take(with_property(a="x" * 32_768))
+    with pytest.raises(MessageTooLarge, match="'a'"):
+        take(build(message_annotations={"a": "x" * 32_768}, properties=Properties(message_id="m"), body=data(b"")))
+
+
+def test_all_properties_have_at_most_64_kilobytes() -> None:
+    take(with_property(a="x" * 32_000, b="x" * 32_000))
+    with pytest.raises(MessageTooLarge, match="65536"):
+        take(with_property(a="x" * 32_000, b="x" * 32_000, c="x" * 2_000))
+
+
+def test_a_large_body_is_no_property() -> None:
+    take(build(properties=Properties(message_id="m"), body=data(bytes(200_000))))
+
+
+# --- malformed --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\x00",
+        b"\x00\x53",
+        b"\x00\x53\x75\xa0\x05abc",
+        b"\x00\x53\x70\xa0\x00" + build(properties=Properties(message_id="m"), body=data(b"")),
+        b"nonsense",
+        build(properties=Properties(message_id="m"), body=data(b"x")) + b"\x00\x53\x99\x45",
+        build(properties=Properties(message_id="m")) * 2,
+        build(properties=Properties(message_id="m"), body=data(b"x")) + value(1),
+    ],
+)
+def test_bytes_that_are_no_message_are_refused(payload: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        take(payload)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_taken_or_refused(payload: bytes) -> None:
+    for message_format in (0, BATCH_FORMAT):
+        try:
+            take(payload, message_format)
+        except ServiceBusError:
+            continue
+
+
+# --- the fast way and the slow one ------------------------------------------------------------------------------------
+
+texts = st.text(max_size=12)
+maps = st.none() | st.dictionaries(texts.filter(lambda key: key.isascii()), st.integers(0, 2**40) | texts, max_size=4)
+bodies = st.one_of(
+    st.lists(st.binary(max_size=300), max_size=3).map(lambda items: data(*items)),
+    st.lists(st.integers(0, 300), max_size=3).map(lambda items: sequence(list(items))),
+    st.one_of(st.none(), texts, st.binary(max_size=9), st.integers(0, 9)).map(value),
+)
+messages = st.builds(
+    build,
+    header=st.none() | st.builds(Header, durable=st.booleans(), ttl=st.none() | st.integers(0, 2**32 - 1)),
+    delivery_annotations=maps,
+    message_annotations=maps,
+    properties=st.none()
+    | st.builds(Properties, message_id=st.none() | texts | st.binary(max_size=5), subject=st.none() | texts),
+    application_properties=maps,
+    body=bodies,
+    footer=maps,
+)
+
+
+@given(messages)
+def test_an_outline_agrees_with_the_message(payload: bytes) -> None:
+    message, outline = Message(payload), outline_of(payload)
+    if outline is None:
+        return
+    header_end, annotations_at, annotations_end, properties_at, properties_end, body_at = outline
+    assert payload[:header_end] == message.raw(Section.HEADER)
+    assert payload[annotations_at:annotations_end] == message.raw(Section.MESSAGE_ANNOTATIONS)
+    assert payload[properties_at:properties_end] == message.raw(Section.PROPERTIES)
+    assert message.has_field(Section.PROPERTIES, 0)
+    assert payload[properties_at:] == message.bare()
+    assert message.body_section is not None
+    assert payload[body_at:] == message.raw(message.body_section) + message.raw(Section.FOOTER)
+
+
+@given(messages)
+def test_both_ways_make_the_same_record(payload: bytes) -> None:
+    records: list[bytes] = []
+    make_intake().add_to(records, payload, 0, 77)
+    assert records == [make_intake()._unusual_record(payload, 77)]  # noqa: SLF001
+
+
+def test_the_usual_message_has_an_outline() -> None:
+    """Else it takes the slow way, which is right and takes three times as long."""
+    bare = build(properties=Properties(message_id="m"), body=data(b"x"))
+    assert outline_of(build(header=Header(durable=True)) + bare) is not None
+    assert outline_of(bare) is not None

@@ -1,0 +1,61 @@
+"""A queue takes no more than its size."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.broker.rig import Answers, Rig
+from twinbus.model.errors import QuotaExceeded
+
+
+@pytest.fixture
+def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
+    monkeypatch.setattr("twinbus.broker.queue._MEGABYTE", 1)  # so that its 1,024 are bytes
+    return Rig()
+
+
+def test_a_full_queue_refuses_and_says_how_full_it_is(rig: Rig) -> None:
+    rig.stored(bytes(700))
+    with pytest.raises(QuotaExceeded, match=r"'orders'.*of 1,024"):
+        rig.send(bytes(700))
+    rig.stored(bytes(100))
+
+
+def test_what_is_on_its_way_counts(rig: Rig) -> None:
+    rig.send(bytes(700))
+    with pytest.raises(QuotaExceeded):
+        rig.send(bytes(700))
+
+
+def test_a_batch_is_taken_whole_or_not(rig: Rig) -> None:
+    with pytest.raises(QuotaExceeded):
+        rig.send(bytes(700), bytes(700))
+    rig.settle()
+    assert rig.main.count == 0
+
+
+def test_what_was_received_makes_room(rig: Rig) -> None:
+    rig.stored(bytes(700))
+    rig.main.complete(rig.consumer(1).numbers(), Answers())
+    rig.stored(bytes(700))
+
+
+def test_dead_letters_count(rig: Rig) -> None:
+    rig.stored(bytes(700))
+    rig.main.dead_letter(rig.consumer(1).numbers(), Answers())
+    rig.settle()
+    assert rig.queue.runtime().active_count == 0
+    with pytest.raises(QuotaExceeded):
+        rig.send(bytes(700))
+
+
+def test_a_refused_send_leaves_no_trace(rig: Rig) -> None:
+    rig.stored(b"1")
+    with pytest.raises(QuotaExceeded):
+        rig.send(bytes(2_000))
+    rig.fail()
+    rig.send(b"2")
+    rig.settle()
+    rig.reopen()
+    rig.settle()
+    assert rig.consumer(5).bodies == [b"1"]

@@ -1,0 +1,145 @@
+"""A record is a message as it came; what is delivered is that, with what the broker says in front of it."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinbus.amqp.encode import write
+from twinbus.amqp.message import Message, Properties, Section, build, data
+from twinbus.amqp.types import Symbol
+from twinbus.broker.record import (
+    Envelope,
+    change_record,
+    make_envelope,
+    make_plain_record,
+    make_record,
+    render_locked,
+    render_open,
+    take_apart,
+)
+
+BARE = build(
+    properties=Properties(message_id="m", subject="s"),
+    application_properties={"color": "red", "size": 7},
+    body=data(b"body"),
+)
+TOKEN = bytes(range(16))
+
+
+def pairs(annotations: dict[str, Any]) -> bytes:
+    out = bytearray()
+    for key, value in annotations.items():
+        write(out, Symbol(key))
+        write(out, value)
+    return bytes(out)
+
+
+envelopes = st.builds(
+    make_envelope,
+    durable=st.booleans(),
+    priority=st.integers(0, 255),
+    ttl_ms=st.none() | st.integers(0, 2**32 - 1),
+)
+annotated = st.dictionaries(st.sampled_from(["a", "x-opt-partition-key", "b" * 100]), st.integers(0, 9) | st.text())
+
+
+@given(envelopes, annotated, st.integers(0, 2**32 - 1), st.integers(1, 2**63 - 1), st.integers(0, 2**40), st.booleans())
+def test_a_delivery_says_all_that_its_record_holds(
+    envelope: Envelope,
+    annotations: dict[str, Any],
+    count: int,
+    sequence: int,
+    at_ms: int,
+    is_locked: bool,  # noqa: FBT001
+) -> None:
+    encoded = pairs(annotations)
+    record = make_record(
+        envelope,
+        BARE,
+        at_ms,
+        annotations=encoded,
+        annotation_count=2 * len(annotations),
+        delivery_count=count,
+    )
+    payload = render_locked(record, sequence, TOKEN, 99) if is_locked else render_open(record, sequence)
+    message = Message(payload)
+    header = message.header
+    assert header is not None
+    assert make_envelope(durable=header.durable, priority=header.priority, ttl_ms=header.ttl) == envelope
+    assert header.delivery_count == count
+    assert not header.first_acquirer
+    assert message.bare() == BARE
+    expected: dict[str, Any] = {"x-opt-enqueued-time": at_ms, "x-opt-sequence-number": sequence} | annotations
+    if is_locked:
+        expected["x-opt-locked-until"] = 99
+        assert message.delivery_annotations == {"x-opt-lock-token": UUID(bytes=TOKEN)}
+    assert message.message_annotations == expected
+    assert encoded in message.raw(Section.MESSAGE_ANNOTATIONS)
+    parts = take_apart(record)
+    assert (parts.envelope, parts.delivery_count, parts.enqueued_ms) == (envelope, count, at_ms)
+    assert (parts.annotations, parts.annotation_count, parts.bare) == (encoded, 2 * len(annotations), BARE)
+
+
+def test_a_plain_record_is_one_without_annotations() -> None:
+    envelope = make_envelope(durable=True, priority=9, ttl_ms=1_000)
+    assert make_plain_record(envelope, BARE, 5) == make_record(envelope, BARE, 5)
+
+
+def test_a_message_without_time_to_live_is_delivered_without() -> None:
+    never = make_plain_record(make_envelope(durable=False, priority=4, ttl_ms=None), BARE, 5)
+    at_once = make_plain_record(make_envelope(durable=False, priority=4, ttl_ms=0), BARE, 5)
+    ttls = [header.ttl for record in (never, at_once) if (header := Message(render_open(record, 1)).header)]
+    assert ttls == [None, 0]
+
+
+def test_a_changed_count_changes_nothing_else() -> None:
+    record = make_record(make_envelope(durable=True, priority=4, ttl_ms=7), BARE, 5)
+    changed = change_record(record, delivery_count=3)
+    assert take_apart(changed) == take_apart(record)._replace(delivery_count=3)
+
+
+def test_changed_properties_keep_the_bytes_of_the_others() -> None:
+    record = make_plain_record(make_envelope(durable=True, priority=4, ttl_ms=None), BARE, 5)
+    bare = take_apart(change_record(record, properties={"color": "blue", "new": True})).bare
+    before, after = Message(BARE), Message(bare)
+    assert after.application_properties == {"size": 7, "color": "blue", "new": True}
+    kept = dict(before.pairs(Section.APPLICATION_PROPERTIES))
+    assert dict(after.pairs(Section.APPLICATION_PROPERTIES))["size"] == kept["size"]
+    assert after.raw(Section.PROPERTIES) == before.raw(Section.PROPERTIES)
+    assert after.raw(Section.DATA) == before.raw(Section.DATA)
+
+
+@pytest.mark.parametrize(
+    "bare",
+    [
+        build(body=data(b"only a body")),
+        build(properties=Properties(message_id="m"), body=data(b"1", b"2")),
+        build(properties=Properties(message_id="m"), body=data(b""), footer={"f": 1}),
+        build(application_properties={}),
+    ],
+)
+def test_properties_can_be_set_on_any_message(bare: bytes) -> None:
+    record = make_plain_record(make_envelope(durable=True, priority=4, ttl_ms=None), bare, 5)
+    before, after = Message(bare), Message(take_apart(change_record(record, properties={"why": "x"})).bare)
+    assert after.application_properties == {"why": "x"}
+    for section in (Section.PROPERTIES, Section.DATA, Section.FOOTER):
+        assert after.raw(section) == before.raw(section)
+
+
+def test_annotations_are_added_behind_those_of_the_sender() -> None:
+    record = make_record(
+        make_envelope(durable=True, priority=4, ttl_ms=None), BARE, 5, annotations=pairs({"a": 1}), annotation_count=2
+    )
+    changed = change_record(record, annotations={"x-opt-enqueue-sequence-number": 12})
+    annotations = Message(render_open(changed, 3)).message_annotations
+    assert annotations == {
+        "a": 1,
+        "x-opt-enqueue-sequence-number": 12,
+        "x-opt-enqueued-time": 5,
+        "x-opt-sequence-number": 3,
+    }

@@ -1,0 +1,81 @@
+"""The command: python -m tests.faults --kills N | --cuts N | --slow-disk [--seed S] [--minutes M] [--keep DIR]."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import uvloop
+
+from tests.faults.harness import Death, Plan, endure
+from tests.faults.slow_disk import LONG, suffer
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.faults", description="Lets servers die under load, and looks at what is left."
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--kills", type=int, metavar="N", help="kill the server N times")
+    what.add_argument("--cuts", type=int, metavar="N", help="cut its power N times")
+    what.add_argument("--slow-disk", action="store_true", help="make one of four disks slow, then sick")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="of all that is left to chance")
+    parser.add_argument("--minutes", type=float, default=None, help="no more deaths after this time")
+    parser.add_argument("--failing-syncs", action="store_true", help="with --cuts: some syncs fail before")
+    parser.add_argument("--keep", type=Path, default=None, metavar="DIR", help="leave data and log of the server there")
+    options = parser.parse_args()
+    if options.keep is not None:
+        options.keep.mkdir(parents=True)
+        return run(options, options.keep)
+    with tempfile.TemporaryDirectory(prefix="twinbus-faults-") as folder:
+        return run(options, Path(folder))
+
+
+def run(options: argparse.Namespace, folder: Path) -> int:
+    """All of it, in a folder; the command's exit status."""
+    repeat = "python -m tests.faults " + " ".join(sys.argv[1:])
+    if "--seed" not in repeat:
+        repeat += f" --seed {options.seed}"
+    say(f"seed {options.seed}")
+    if options.slow_disk:
+        report = uvloop.run(suffer(LONG, folder, say))
+        problems, summary = report.problems, report.summary()
+    else:
+        problems, summary = uvloop.run(live(options, folder))
+    for problem in problems:
+        say(f"PROBLEM: {problem}")
+    say(summary)
+    if problems:
+        say(f"once more: {repeat}")
+    return 1 if problems else 0
+
+
+async def live(options: argparse.Namespace, folder: Path) -> tuple[list[str], str]:
+    """Kills or power cuts; the problems and a line with figures."""
+    until = float("inf") if options.minutes is None else time.monotonic() + options.minutes * 60
+    plan = Plan(
+        seed=options.seed,
+        death=Death.KILL if options.kills is not None else Death.POWER_CUT,
+        deaths=options.kills if options.kills is not None else options.cuts,
+        until=until,
+        fails_syncs=options.failing_syncs,
+    )
+    report = await endure(plan, folder, say)
+    return report.problems, report.summary()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        sys.exit("stopped")

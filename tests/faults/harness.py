@@ -1,0 +1,211 @@
+"""A run: clients at work, a server that dies again and again under them, and the reckoning at the end.
+
+    report = await endure(Plan(seed=1, deaths=6, death=Death.KILL), folder)
+    assert report.problems == []
+
+After the last death the server starts once more, without clients: the counts that it tells must be what is there, and
+what is received to the end must be what `ledger` expects. Then it stops cleanly, and once more nothing may come back.
+
+Owns: the order of events. Clients are in `workload`, the promises in `ledger`, what a power cut leaves in `disk`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from tests.faults import management
+from tests.faults.ledger import Ledger
+from tests.faults.line import LineFailed, ReceivingLine, close, connected
+from tests.faults.server_process import ServerFailed, ServerProcess
+from tests.faults.shim import Action, Shim
+from tests.faults.workload import Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+QUEUES: Final = tuple(f"queue-{number}" for number in range(6))
+STORES: Final = 4
+DRAIN_S: Final = 30.0
+NOTHING_COMES_S: Final = 5.0
+"""From a queue that is said to hold messages: then it has none, and its count is wrong."""
+CREDIT: Final = 200
+
+
+class Death(Enum):
+    """How the server's lives end."""
+
+    KILL = "kill"
+    """SIGKILL: what it wrote is there, synced or not."""
+    POWER_CUT = "cut"
+    """SIGKILL, and what no sync had made durable is gone, or most of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What shall happen."""
+
+    seed: int
+    death: Death
+    deaths: int
+    life_s: tuple[float, float] = (0.1, 2.0)
+    """The shortest and the longest time that it serves."""
+    until: float = float("inf")
+    """By the monotonic clock: no more deaths after this."""
+    may_tear: bool = True
+    """Some power cuts leave some of what was not synced; else each leaves nothing of it."""
+    fails_syncs: bool = False
+    """In some lives, before the power is cut, one to three syncs of a store fail."""
+    options: tuple[str, ...] = (f"--stores={STORES}",)
+
+
+@dataclass(slots=True)
+class Report:
+    """What has happened."""
+
+    seed: int
+    deaths: int = 0
+    seconds: float = 0.0
+    starts_s: list[float] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    ledger: Ledger | None = None
+
+    def summary(self) -> str:
+        messages = self.ledger.figures() if self.ledger is not None else "nothing sent"
+        start = f"starts {_median(self.starts_s):.2f} s, at most {max(self.starts_s, default=0):.2f} s"
+        return (
+            f"seed {self.seed}: {self.deaths} deaths in {self.seconds:.0f} s, {start}; {messages}; "
+            f"{len(self.problems)} problems"
+        )
+
+    def __str__(self) -> str:
+        return "\n".join([*self.problems, self.summary()])
+
+
+async def endure(plan: Plan, folder: Path, say: Callable[[str], None] = lambda _line: None) -> Report:
+    """Go through with a plan. A server that does not start any more, or does not stop, is a problem as well."""
+    report, rng, started = Report(plan.seed), random.Random(plan.seed), time.monotonic()
+    report.ledger = ledger = Ledger(random.Random(plan.seed))
+    async with AsyncExitStack() as stack:
+        shim = None
+        server = ServerProcess(folder, options=plan.options)
+        if plan.death is Death.POWER_CUT:
+            shim = stack.enter_context(Shim(server.data, folder))
+            server = ServerProcess(folder, shim=shim, options=plan.options)
+        try:
+            await stack.enter_async_context(server)
+            made = await _live_and_die(plan, server, shim, report, rng, say)
+            report.problems += await _reckon(server, ledger, made)
+        except ServerFailed as failure:
+            report.problems.append(f"server: {failure}")
+    report.problems += ledger.problems
+    report.starts_s, report.seconds = server.starts_s, time.monotonic() - started
+    return report
+
+
+async def _live_and_die(
+    plan: Plan,
+    server: ServerProcess,
+    shim: Shim | None,
+    report: Report,
+    rng: random.Random,
+    say: Callable[[str], None],
+) -> dict[str, bool | None]:
+    """Life after life; what the maker of queues was told of them."""
+    for queue in QUEUES:
+        await management.make_queue(server.endpoint, queue)
+    assert report.ledger is not None
+    workload = Workload(server, report.ledger, QUEUES, random.Random(rng.random()))
+    async with workload:
+        while report.deaths < plan.deaths and time.monotonic() < plan.until:
+            if workload.has_failed or report.ledger.problems:
+                break
+            with _sickness(plan, server, shim, rng):
+                await asyncio.sleep(rng.uniform(*plan.life_s))
+            await server.kill()
+            if shim is not None:
+                torn = random.Random(rng.random()) if plan.may_tear and rng.random() < 0.5 else None
+                shim.disk().cut_power(torn)
+            await server.start()
+            report.deaths += 1
+            say(f"death {report.deaths} of {plan.deaths}: started in {server.starts_s[-1]:.2f} s; {_state(report)}")
+    for end, count in workload.ends.most_common():
+        say(f"{count:6} clients ended by: {end}")
+    return workload.made
+
+
+def _sickness(
+    plan: Plan, server: ServerProcess, shim: Shim | None, rng: random.Random
+) -> AbstractContextManager[object]:
+    """What a disk does in one life of the server: mostly nothing."""
+    if shim is None or not plan.fails_syncs or rng.random() < 0.3:
+        return nullcontext()
+    store = server.data / "stores" / str(rng.randrange(STORES))
+    return shim.rule(Action.FAIL_SYNC, store, times=rng.randint(1, 3))
+
+
+async def _reckon(server: ServerProcess, ledger: Ledger, made: dict[str, bool | None]) -> list[str]:
+    """Look at all that is there, with nobody else at work."""
+    await server.kill()
+    await server.start()
+    problems = await _check_made(server, made)
+    for queue in QUEUES:
+        told = await management.active_count(server.endpoint, queue)
+        completed = await drain(server, ledger, queue)
+        if told != completed:
+            problems.append(f"count: {queue} was said to hold {told} messages, and held {completed}")
+    ledger.close()
+    await server.stop()
+    await server.start()
+    for queue in QUEUES:
+        told = await management.active_count(server.endpoint, queue)
+        if told != 0:
+            problems.append(f"count: {queue} is empty and is said to hold {told} messages")
+        await drain(server, ledger, queue)
+    await server.stop()
+    return problems
+
+
+async def drain(server: ServerProcess, ledger: Ledger, queue: str) -> int:
+    """Receive and complete until a queue has nothing more; how many that were.
+
+    The answer to a drain is not enough: a broker that still reads from its disk gives it, too.
+    """
+    async with connected(ReceivingLine(ledger, queue), server.endpoint) as line:
+        deadline = time.monotonic() + NOTHING_COMES_S
+        while True:
+            completed, line.has_drained = line.completed, False
+            line.link.grant(CREDIT, drain=True)
+            if not await line.until(lambda: line.has_drained and not line.unconfirmed, patience_s=DRAIN_S):
+                raise LineFailed(f"{queue}: {len(line.unconfirmed)} completions not confirmed in {DRAIN_S:.0f} s")
+            if line.completed > completed:
+                deadline = time.monotonic() + NOTHING_COMES_S
+            elif time.monotonic() > deadline or await management.active_count(server.endpoint, queue) == 0:
+                break
+        await close(line)
+        return line.completed
+
+
+async def _check_made(server: ServerProcess, made: dict[str, bool | None]) -> list[str]:
+    problems = []
+    for name, was_there in made.items():
+        is_there = await management.is_there(server.endpoint, name)
+        if was_there is not None and is_there != was_there:
+            told = "made" if was_there else "removed"
+            problems.append(f"catalogue: queue {name} was {told}, and is {'there' if is_there else 'not there'}")
+    return problems
+
+
+def _state(report: Report) -> str:
+    assert report.ledger is not None
+    return f"{report.ledger.figures()}, {len(report.ledger.waiting):,} waiting"
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2] if values else 0.0

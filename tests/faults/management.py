@@ -1,0 +1,84 @@
+"""Queues over HTTP, as an administration client asks for them: made, removed, counted.
+
+Owns: the requests and their tokens. A server that is not there is an OSError, an unexpected answer an `Unexpected`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import http.client
+import re
+import time
+import urllib.parse
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tests.faults.server_process import Endpoint
+
+TIMEOUT_S: Final = 30.0
+QUEUE: Final = (
+    '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
+    '<QueueDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">'
+    "<LockDuration>PT1M</LockDuration><MaxDeliveryCount>1000000</MaxDeliveryCount>"
+    "</QueueDescription></content></entry>"
+)
+"""Whatever happens to a message, it is not dead-lettered for it."""
+
+
+class Unexpected(Exception):
+    """An answer that is none of those that were to be expected."""
+
+
+async def make_queue(endpoint: Endpoint, name: str) -> None:
+    status, body = await _ask(endpoint, "PUT", name, QUEUE)
+    if status not in {201, 409}:
+        raise Unexpected(f"PUT {name}: {status} {body[:300]}")
+
+
+async def delete_queue(endpoint: Endpoint, name: str) -> None:
+    status, body = await _ask(endpoint, "DELETE", name)
+    if status not in {200, 404}:
+        raise Unexpected(f"DELETE {name}: {status} {body[:300]}")
+
+
+async def is_there(endpoint: Endpoint, name: str) -> bool:
+    status, body = await _ask(endpoint, "GET", name)
+    if status not in {200, 404}:
+        raise Unexpected(f"GET {name}: {status} {body[:300]}")
+    return status == 200
+
+
+async def active_count(endpoint: Endpoint, name: str) -> int:
+    status, body = await _ask(endpoint, "GET", name)
+    found = re.search(r"ActiveMessageCount>(\d+)<", body)
+    if status != 200 or found is None:
+        raise Unexpected(f"GET {name}: {status} {body[:300]}")
+    return int(found[1])
+
+
+async def _ask(endpoint: Endpoint, method: str, name: str, body: str | None = None) -> tuple[int, str]:
+    return await asyncio.to_thread(_ask_and_wait, endpoint, method, name, body)
+
+
+def _ask_and_wait(endpoint: Endpoint, method: str, name: str, body: str | None) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", endpoint.http_port, timeout=TIMEOUT_S)
+    token = _token(f"http://127.0.0.1:{endpoint.http_port}/{name}", endpoint)
+    headers = {"Authorization": token, "Content-Type": "application/atom+xml"}
+    try:
+        connection.request(method, f"/{name}?api-version=2021-05", body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    except http.client.HTTPException as error:  # cut off in the middle of its answer
+        raise ConnectionError(str(error)) from error
+    finally:
+        connection.close()
+
+
+def _token(uri: str, endpoint: Endpoint) -> str:
+    expiry, quoted = int(time.time()) + 3600, urllib.parse.quote_plus(uri)
+    digest = hmac.new(endpoint.key.encode(), f"{quoted}\n{expiry}".encode(), hashlib.sha256).digest()
+    signature = urllib.parse.quote_plus(base64.b64encode(digest))
+    return f"SharedAccessSignature sr={quoted}&sig={signature}&se={expiry}&skn={endpoint.key_name}"

@@ -1,0 +1,39 @@
+"""A power cut loses nothing that was accepted: what was answered was synced before. Longer: see __main__.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults.harness import Death, Plan, endure
+from tests.faults.server_process import ServerProcess
+from tests.faults.shim import Shim
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_a_server_whose_power_is_cut_again_and_again_loses_nothing(tmp_path: Path, seed: int) -> None:
+    report = await endure(Plan(seed=seed, death=Death.POWER_CUT, deaths=5, life_s=(0.1, 1.5)), tmp_path)
+    assert report.problems == [], str(report)
+    assert report.deaths == 5
+    assert report.ledger is not None
+    assert sum(entry.is_completion_confirmed for entry in report.ledger.entries) > 300, str(report)
+
+
+async def test_without_syncs_the_same_run_loses_and_this_is_found(tmp_path: Path) -> None:
+    options = ("--stores=4", "--unsafe-no-sync")
+    plan = Plan(seed=1, death=Death.POWER_CUT, deaths=1, life_s=(2.0, 2.0), may_tear=False, options=options)
+    report = await endure(plan, tmp_path)
+    assert any(problem.startswith("lost: ") for problem in report.problems), str(report)
+
+
+async def test_all_that_a_server_writes_passes_through_the_shim(tmp_path: Path) -> None:
+    """Else a power cut would be told from half a trace."""
+    server = ServerProcess(tmp_path)
+    with Shim(server.data, tmp_path) as shim:
+        async with ServerProcess(tmp_path, shim=shim) as traced:
+            await traced.stop()
+        assert shim.disk().differences() == []

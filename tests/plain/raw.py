@@ -1,0 +1,186 @@
+"""A client that can do what no library lets one do: our own engine, and the socket below it.
+
+    async with raw(server) as client:
+        link = await client.attach_sender(queue)
+        assert await client.send(link, b"no message") == "amqp:decode-error"
+
+It answers each question with the condition of the error that came, or with None where all went well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from tests.interop.peers import Program
+from twinbus.amqp.aio import connect
+from twinbus.amqp.connection import Connection
+from twinbus.amqp.events import (
+    AttachConfirmed,
+    ConnectionClosed,
+    ConnectionOpened,
+    DeliveriesReceived,
+    LinkDetached,
+    ReceiptsUpdated,
+    SaslFailed,
+    SendsUpdated,
+)
+from twinbus.amqp.message import Message, Properties, build, value
+from twinbus.amqp.outcomes import Rejected
+from twinbus.amqp.sasl import Credentials
+from twinbus.amqp.settings import Limits, Settings
+from twinbus.amqp.states import ReceiverSettleMode, SenderSettleMode
+from twinbus.amqp.terminus import Source, Target
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from tests.served import Served
+    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.delivery import IncomingDelivery
+    from twinbus.amqp.events import Event
+    from twinbus.amqp.link import Link
+    from twinbus.amqp.performatives import Error
+    from twinbus.amqp.receiver import Receiver
+    from twinbus.amqp.sender import Sender
+    from twinbus.amqp.session import Session
+
+SETTINGS = Settings(container_id="raw", limits=Limits(max_message_size=8_388_608))
+
+
+class Refused(Exception):
+    """A link was; the message is the condition of the error."""
+
+
+class Raw(Program):
+    """One connection with one session."""
+
+    session: Session
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._names = itertools.count(1)
+
+    # --- links --------------------------------------------------------------------------------------------------------
+
+    async def attach_sender(self, address: object, *, target: Composite | None = None) -> Sender:
+        link = self.session.attach_sender(
+            f"sender {next(self._names)}", target=target or Target(address=address), source=Source(address="here")
+        )
+        await self._attached(link)
+        return link
+
+    async def attach_receiver(
+        self, address: object, *, source: Source | None = None, target: str = "here", settled: bool = False
+    ) -> Receiver:
+        link = self.session.attach_receiver(
+            f"receiver {next(self._names)}",
+            source=source or Source(address=address),
+            target=Target(address=target),
+            snd_settle_mode=SenderSettleMode.SETTLED if settled else SenderSettleMode.UNSETTLED,
+            rcv_settle_mode=ReceiverSettleMode.FIRST if settled else ReceiverSettleMode.SECOND,
+        )
+        await self._attached(link)
+        return link
+
+    async def _attached(self, link: Link) -> None:
+        await self.until(lambda: any(event.link is link for event in self.noted(AttachConfirmed)))
+        attach = next(event.attach for event in self.noted(AttachConfirmed) if event.link is link)
+        if attach.source is None and attach.target is None:
+            raise Refused(await self.detached(link))
+
+    async def detached(self, link: Link) -> str | None:
+        """Why a link has ended."""
+        await self.until(lambda: any(event.link is link for event in self.noted(LinkDetached)))
+        return condition_of(next(event.error for event in self.noted(LinkDetached) if event.link is link))
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    async def send(self, link: Sender, payload: bytes, *, message_format: int = 0) -> str | None:
+        delivery = link.send(payload, message_format=message_format)
+
+        def answers() -> list[SendsUpdated]:
+            return [event for event in self.noted(SendsUpdated) if delivery in event.deliveries]
+
+        await self.until(answers)
+        state = answers()[0].state
+        return condition_of(state.error) if isinstance(state, Rejected) else None
+
+    async def receive(self, link: Receiver, count: int = 1) -> list[IncomingDelivery]:
+        """The next messages of a link."""
+        before = len(self.received(link))
+        link.grant(count)
+        await self.until(lambda: len(self.received(link)) >= before + count)
+        return self.received(link)[before:]
+
+    def received(self, link: Receiver) -> list[IncomingDelivery]:
+        return [one for event in self.noted(DeliveriesReceived) if event.link is link for one in event.deliveries]
+
+    async def settle(self, link: Receiver, delivery: IncomingDelivery, state: Composite) -> str | None:
+        """Settle, and wait for the confirmation."""
+        link.settle([delivery], state, settled=False)
+
+        def answers() -> list[ReceiptsUpdated]:
+            return [event for event in self.noted(ReceiptsUpdated) if delivery in event.deliveries]
+
+        await self.until(answers)
+        answered = answers()[0].state
+        return condition_of(answered.error) if isinstance(answered, Rejected) and answered.error is not None else None
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    async def ask(self, node: str, properties: Mapping[str, object], body: object) -> dict[str, Any]:
+        """A request on links of its own; the properties of the answer."""
+        answers = await self.attach_receiver(node, target="answers")
+        answers.grant(10)
+        requests = await self.attach_sender(node)
+        request = Properties(message_id=f"request {next(self._names)}", reply_to="answers")
+        await self.send(requests, build(properties=request, application_properties=properties, body=value(body)))
+        await self.until(lambda: self.received(answers))
+        answer = Message(self.received(answers)[0].payload)
+        assert answer.properties is not None
+        assert answer.properties.correlation_id == request.message_id
+        answers.detach()
+        requests.detach()
+        assert isinstance(answer.application_properties, dict)
+        return {str(name): found for name, found in answer.application_properties.items()}
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    async def closed(self) -> str | None:
+        """Why the server has ended the connection."""
+        event = await self.first(ConnectionClosed)
+        return condition_of(event.error)
+
+    def react(self, event: Event) -> None:
+        """Nothing happens by itself."""
+
+
+def condition_of(error: Error | None) -> str | None:
+    assert error is None or error.description, "an error says what is wrong"
+    return str(error.condition) if error is not None else None
+
+
+@asynccontextmanager
+async def raw(server: Served, credentials: Credentials | None = None) -> AsyncIterator[Raw]:
+    """A connection with the key of the server, unless other credentials are given; in the end it is gone."""
+    client = Raw()
+    shown = credentials or Credentials.plain(server.key_name, server.key)
+    await connect(
+        client.take,
+        lambda now: Connection.client(SETTINGS, shown, now=now),
+        host=server.host,
+        port=server.amqp_port,
+    )
+    try:
+        await client.until(lambda: client.noted(ConnectionOpened) or client.noted(SaslFailed))
+        assert not client.noted(SaslFailed), "it was not let in"
+        client.session = client.peer.connection.begin_session()
+        yield client
+        client.peer.close()
+    finally:
+        client.peer.transport.abort()
+        async with asyncio.timeout(10):
+            await asyncio.shield(client.peer.lost)

@@ -1,0 +1,175 @@
+"""The azure-servicebus client, sync or aio, with TLS or without, in one form: a test is written once.
+
+    sender, receiver = bus.sender(queue), bus.receiver(queue)
+    sender.send_messages(ServiceBusMessage("an order"))
+
+The sync client's objects are called on threads and the aio client's on a loop; either way a call returns what it
+returns, raises what it raises, and has a deadline. The SDK takes half a second to open a connection and up to one to
+close it, so the connections of a test open side by side, and close while the next test runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, cast
+
+from azure.servicebus import AutoLockRenewer, ServiceBusClient
+from azure.servicebus.aio import AutoLockRenewer as AsyncAutoLockRenewer
+from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from azure.servicebus import ServiceBusReceiver, ServiceBusSender
+
+    from tests.served import Served
+
+PATIENCE_S = 60.0
+
+
+class Driver:
+    """How calls of one kind of client are made."""
+
+    def start(self, call: Callable[[], Any]) -> Future[Any]:
+        """Make a call, and do not wait for it."""
+        raise NotImplementedError
+
+    def run(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401  # whatever the SDK returns
+        return self.start(call).result(PATIENCE_S)
+
+
+class Threads(Driver):
+    """For the sync client: each call has a thread, so that one which hangs harms nobody."""
+
+    def start(self, call: Callable[[], Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(call())
+            except BaseException as error:  # noqa: BLE001  # it is raised where the result is asked for
+                future.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        return future
+
+
+class Loop(Driver):
+    """For the aio client: one loop for all."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def start(self, call: Callable[[], Any]) -> Future[Any]:
+        async def run() -> Any:  # noqa: ANN401  # whatever the SDK returns
+            result = call()
+            return await result if inspect.isawaitable(result) else result
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE_S)
+        self._loop.close()
+
+
+class Handle:
+    """A sender or receiver; its methods are those of the SDK's own."""
+
+    def __init__(self, driver: Driver, handler: Any) -> None:  # noqa: ANN401  # of either kind
+        self._driver = driver
+        self._handler = handler
+        self._opening = driver.start(getattr(handler, "__enter__", None) or handler.__aenter__)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # whatever the SDK has
+        found = getattr(self._handler, name)
+        if not callable(found):
+            return found
+
+        def call(*arguments: object, **named: object) -> object:
+            if name != "close":
+                self._opening.result(PATIENCE_S)
+            return self._driver.run(lambda: found(*arguments, **named))
+
+        return call
+
+    def __iter__(self) -> Iterator[Any]:
+        self._opening.result(PATIENCE_S)
+        if hasattr(self._handler, "__iter__"):
+            yield from self._handler
+            return
+        messages = self._handler.__aiter__()
+        while True:
+            try:
+                yield self._driver.run(messages.__anext__)
+            except StopAsyncIteration:
+                return
+
+    def close_in_background(self) -> Future[Any]:
+        return self._driver.start(self._handler.close)
+
+
+class Bus:
+    """One client of a server, and its senders and receivers."""
+
+    def __init__(self, driver: Driver, server: Served, *, tls: bool) -> None:
+        self.is_aio = isinstance(driver, Loop)
+        self._driver = driver
+        self._server = server
+        self._tls = tls
+        self._clients: list[Any] = []
+        self._handles: list[Handle] = []
+
+    def client(self, connection_string: str | None = None, **options: object) -> Any:  # noqa: ANN401  # either kind
+        """Another client; a failure is not tried again unless it is said how often."""
+        kind: Any = AsyncServiceBusClient if self.is_aio else ServiceBusClient
+        shown = self._server.tls_connection_string if self._tls else self._server.connection_string
+        options = {"retry_total": 0, "connection_verify": self._server.ca_file, **options}
+        client = self._driver.run(lambda: kind.from_connection_string(connection_string or shown, **options))
+        self._clients.append(client)
+        return client
+
+    def sender(self, queue: str, *, client: Any = None, **options: object) -> ServiceBusSender:  # noqa: ANN401
+        return cast("ServiceBusSender", self._open((client or self._own).get_queue_sender, queue, options))
+
+    def receiver(self, queue: str, *, client: Any = None, **options: object) -> ServiceBusReceiver:  # noqa: ANN401
+        return cast("ServiceBusReceiver", self._open((client or self._own).get_queue_receiver, queue, options))
+
+    def renew(self, receiver: ServiceBusReceiver, message: Any, *, seconds: float) -> Callable[[], None]:  # noqa: ANN401
+        """Have a message's lock renewed by itself; what is returned ends that."""
+        renewer: Any = self._driver.run(AsyncAutoLockRenewer if self.is_aio else AutoLockRenewer)
+        handler = cast("Handle", receiver)._handler  # noqa: SLF001  # the SDK wants its own
+        self._driver.run(lambda: renewer.register(handler, message, max_lock_renewal_duration=seconds))
+        return lambda: self._driver.run(renewer.close)
+
+    @property
+    def _own(self) -> Any:  # noqa: ANN401  # either kind
+        return self._clients[0] if self._clients else self.client()
+
+    def _open(self, make: Callable[..., Any], queue: str, options: dict[str, object]) -> Handle:
+        handle = Handle(self._driver, self._driver.run(lambda: make(queue, **options)))
+        self._handles.append(handle)
+        return handle
+
+    def close_in_background(self) -> list[Future[Any]]:
+        """What is to be waited for."""
+        return [handle.close_in_background() for handle in self._handles]
+
+
+def receive(receiver: ServiceBusReceiver, count: int, *, patience_s: float = 20) -> list[Any]:
+    """So many messages, in as many calls as it takes."""
+    received: list[Any] = []
+    while len(received) < count:
+        found = receiver.receive_messages(max_message_count=count - len(received), max_wait_time=patience_s)
+        assert found, f"{len(received)} of {count} messages came within {patience_s} s"
+        received += found
+    return received
+
+
+def body_of(message: Any) -> bytes:  # noqa: ANN401  # received or peeked
+    return b"".join(message.body)

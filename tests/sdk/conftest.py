@@ -1,0 +1,98 @@
+"""One server for all tests of a worker, and clients of every kind.
+
+A test with a `bus` is run for the sync client and for the aio client, one of them with TLS, which changes nothing above
+the socket; a test with an `every_bus`, for all four. It is written once, and run for all at the same time, each with a
+`queue` of its own: the SDK waits half a second here and there, and would wait four times as long one after the other.
+"""
+
+from __future__ import annotations
+
+import inspect
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.sdk.bus import PATIENCE_S, Bus, Loop, Threads
+from tests.served import started
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Future
+
+    from tests.served import Served
+
+KINDS = {"bus": ("sync-plain", "aio-tls"), "every_bus": ("sync-plain", "sync-tls", "aio-plain", "aio-tls")}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    name = next((name for name in KINDS if name in pyfuncitem.funcargs), None)
+    if name is None:
+        return None
+    server: Any = pyfuncitem.funcargs["server"]
+    buses: Any = pyfuncitem.funcargs[name]
+    given = {wanted: pyfuncitem.funcargs[wanted] for wanted in inspect.signature(pyfuncitem.obj).parameters}
+
+    def run(kind: str) -> None:
+        queue = {"queue": server.make_queue()} if "queue" in given else {}
+        pyfuncitem.obj(**given | {name: buses[kind]} | queue)
+
+    with ThreadPoolExecutor(len(buses)) as threads:
+        runs = {kind: threads.submit(run, kind) for kind in buses}
+    for kind, future in runs.items():
+        error = future.exception()
+        if error is not None:
+            error.add_note(f"this was the {kind} client")
+            raise error
+    return True
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with started(tmp_path_factory.mktemp("sdk")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def loop() -> Iterator[Loop]:
+    loop = Loop()
+    yield loop
+    loop.stop()
+
+
+@pytest.fixture(scope="session")
+def closings(server: Served, loop: Loop) -> Iterator[list[Future[Any]]]:
+    """Connections that are being closed; all are before their server stops."""
+    assert server is not None
+    assert loop is not None
+    futures: list[Future[Any]] = []
+    yield futures
+    for future in futures:
+        future.result(PATIENCE_S)
+
+
+@pytest.fixture
+def bus(server: Served, loop: Loop, closings: list[Future[Any]]) -> Iterator[dict[str, Bus]]:
+    yield from _buses(KINDS["bus"], server, loop, closings)
+
+
+@pytest.fixture
+def every_bus(server: Served, loop: Loop, closings: list[Future[Any]]) -> Iterator[dict[str, Bus]]:
+    yield from _buses(KINDS["every_bus"], server, loop, closings)
+
+
+def _buses(kinds: tuple[str, ...], server: Served, loop: Loop, closings: list[Future[Any]]) -> Iterator[dict[str, Bus]]:
+    buses = {
+        kind: Bus(loop if kind.startswith("aio") else Threads(), server, tls=kind.endswith("tls")) for kind in kinds
+    }
+    yield buses
+    for bus in buses.values():
+        closings += bus.close_in_background()
+    server.check_log()
+
+
+@pytest.fixture
+def queue() -> str:
+    """Stands for one of its own for each kind of client, as a plain create makes it."""
+    return "made for each client"

@@ -1,0 +1,128 @@
+"""What cannot be done is refused with the exception that the SDK has for it, and the client can go on."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.amqp import AmqpAnnotatedMessage
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    MessagingEntityNotFoundError,
+    ServiceBusError,
+)
+
+from tests.sdk.bus import receive
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusSender
+
+    from tests.sdk.bus import Bus
+    from tests.served import Served
+
+LIMIT = 262_144
+GONE = r"was deleted|could not be found"
+
+
+def assert_sends(sender: ServiceBusSender, server: Served, queue: str) -> None:
+    """On the same connection as before."""
+    before = server.counts(queue)
+    sender.send_messages(ServiceBusMessage("all is well"))
+    assert server.counts(queue) == (before[0] + 1, before[1])
+
+
+def test_a_queue_that_does_not_exist_is_not_found(every_bus: Bus) -> None:
+    sender, receiver = every_bus.sender("nowhere"), every_bus.receiver("nowhere")
+    with pytest.raises(MessagingEntityNotFoundError, match="could not be found"):
+        sender.send_messages(ServiceBusMessage("x"))
+    with pytest.raises(MessagingEntityNotFoundError, match="could not be found"):
+        receiver.receive_messages(max_wait_time=1)
+
+
+def test_the_management_of_a_queue_that_does_not_exist_is_refused(bus: Bus) -> None:
+    with pytest.raises(ServiceBusError):
+        bus.receiver("nowhere").peek_messages()
+
+
+def test_nothing_can_be_sent_to_a_dead_letter_queue(bus: Bus, queue: str) -> None:
+    with pytest.raises(ServiceBusError, match="amqp:not-allowed") as caught:
+        bus.sender(f"{queue}/$DeadLetterQueue").send_messages(ServiceBusMessage("x"))
+    assert not isinstance(caught.value, MessagingEntityNotFoundError)
+
+
+def test_a_message_that_is_too_large_is_refused_and_the_next_one_is_not(
+    every_bus: Bus, server: Served, queue: str
+) -> None:
+    sender = every_bus.sender(queue)
+    for size in (LIMIT, LIMIT + 1, 3 * LIMIT, 2_000_000):
+        with pytest.raises(MessageSizeExceededError):
+            sender.send_messages(ServiceBusMessage(b"x" * size))
+    assert_sends(sender, server, queue)
+
+
+def test_a_list_that_is_too_large_together_is_refused(bus: Bus, server: Served, queue: str) -> None:
+    sender = bus.sender(queue)
+    sender.send_messages(ServiceBusMessage("open"))
+    with pytest.raises(MessageSizeExceededError):
+        sender.send_messages([ServiceBusMessage(b"x" * 100_000) for _ in range(3)])
+    assert_sends(sender, server, queue)
+
+
+def test_properties_have_limits_and_none_of_a_refused_batch_is_taken(bus: Bus, server: Served, queue: str) -> None:
+    sender, receiver = bus.sender(queue), bus.receiver(queue)
+    many: dict[str | bytes, Any] = {f"property {number:03}": "x" * 600 for number in range(120)}
+    with pytest.raises(MessageSizeExceededError, match="65536"):
+        sender.send_messages(ServiceBusMessage("x", application_properties=many))
+    with pytest.raises(MessageSizeExceededError, match="32768"):
+        sender.send_messages(ServiceBusMessage("x", application_properties={"one": "x" * 33_000}))
+    with pytest.raises(MessageSizeExceededError, match="32768"):
+        sender.send_messages(
+            [ServiceBusMessage("x"), ServiceBusMessage("x", application_properties={"one": "x" * 33_000})]
+        )
+    assert server.counts(queue) == (0, 0)
+    sender.send_messages(ServiceBusMessage("x", application_properties={"one": "x" * 32_000, "two": "x" * 32_000}))
+    assert len(receive(receiver, 1)[0].application_properties[b"two"]) == 32_000
+
+
+def test_an_id_of_more_than_128_characters_is_refused(bus: Bus, server: Served, queue: str) -> None:
+    """The SDK lets no such id out of a message of its own making; it does of one in the form of AMQP."""
+    sender = bus.sender(queue)
+    for field in ("message_id", "group_id"):
+        with pytest.raises(ServiceBusError, match="argument-out-of-range"):
+            sender.send_messages(AmqpAnnotatedMessage(data_body=b"x", properties={field: "ü" * 129}))
+    sender.send_messages(ServiceBusMessage("x", message_id="ü" * 128, session_id="ü" * 128))
+    assert_sends(sender, server, queue)
+
+
+def test_who_sends_to_or_receives_from_a_queue_that_is_deleted_is_told(bus: Bus, server: Served, queue: str) -> None:
+    sender, receiver = bus.sender(queue), bus.receiver(queue)
+    sender.send_messages(ServiceBusMessage("x"))
+    receive(receiver, 1)
+    server.delete_queue(queue)
+    with pytest.raises(ServiceBusError, match=GONE):
+        receiver.receive_messages(max_wait_time=5)
+    with pytest.raises(ServiceBusError, match=GONE):
+        sender.send_messages(ServiceBusMessage("y"))
+
+
+def test_what_this_version_cannot_do_is_said(bus: Bus, server: Served, queue: str) -> None:
+    """A receiver is shut down by the SDK then; its message is still there, and locked."""
+    sender, receiver, other = bus.sender(queue), bus.receiver(queue), bus.receiver(queue)
+    sender.send_messages(ServiceBusMessage("x"))
+    [message] = receive(receiver, 1)
+    with pytest.raises(ServiceBusError, match="deferred"):
+        receiver.defer_message(message)
+    assert other.receive_messages(max_wait_time=0.3) == []
+    other.complete_message(message)
+    assert server.counts(queue) == (0, 0)
+
+
+def test_a_message_for_later_is_not_handed_out_now(bus: Bus, server: Served, queue: str) -> None:
+    """Until the broker keeps messages back, it has to refuse them."""
+    sender = bus.sender(queue)
+    later = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
+    with pytest.raises(ServiceBusError, match="amqp:not-implemented"):
+        sender.send_messages(ServiceBusMessage("x", scheduled_enqueue_time_utc=later))
+    assert server.counts(queue) == (0, 0)

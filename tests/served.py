@@ -1,0 +1,230 @@
+"""A server in a process of its own, as a user starts it, for tests with clients that nobody here wrote.
+
+    with started(folder) as server:
+        queue = server.make_queue(LockDuration="PT5S")
+
+Every server has a loopback address to itself: the Azure SDKs use TLS on port 5671 and no other, and several workers of
+pytest run side by side. Owns: the process, its log, and its queues over HTTP. At its end the process is gone, has ended
+with 0, and has written neither a traceback nor a secret to its log.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import http.client
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.parse
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+START_S: Final = 40.0
+"""A machine that is busy with other tests needs its time."""
+STOP_S: Final = 30.0
+PATIENCE_S: Final = 20.0
+LOOK_EVERY_S: Final = 0.01
+AMQPS_PORT: Final = 5671
+ATOM: Final = (
+    '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
+    '<QueueDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">'
+    "{}</QueueDescription></content></entry>"
+)
+_SIGNATURE: Final = re.compile(r"sig(?:=|%3D)(?!\*\*\*)", re.IGNORECASE)
+_numbers: Final = itertools.count(1)
+
+
+class ServerFailed(Exception):
+    """The server did not start, or did not stop; the end of its log says more."""
+
+
+class Served:
+    """One namespace, in life after life on the same ports."""
+
+    def __init__(self, folder: Path, *, options: Sequence[str] = ()) -> None:
+        """`folder` has the data directory, the ready file and the log in it."""
+        self.host = _own_address()
+        self._ready_file = folder / "ready.json"
+        self._log = folder / "server.log"
+        self._data = folder / "data"
+        self._options = options
+        self._ports = {"amqp": 0, "amqps": AMQPS_PORT, "http": 0, "https": 0}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_was_read = 0
+        self._ready: dict[str, Any] = {}
+
+    # --- how to reach it ----------------------------------------------------------------------------------------------
+
+    @property
+    def amqp_port(self) -> int:
+        return int(self._ready["amqp_port"])
+
+    @property
+    def ca_file(self) -> str:
+        return str(self._ready["ca_file"])
+
+    @property
+    def connection_string(self) -> str:
+        """For the SDKs, without TLS."""
+        return str(self._ready["connection_string"])
+
+    @property
+    def tls_connection_string(self) -> str:
+        """For the SDKs, as one of the real service: they go to port 5671."""
+        return f"Endpoint=sb://{self.host}/;SharedAccessKeyName={self.key_name};SharedAccessKey={self.key}"
+
+    @property
+    def key_name(self) -> str:
+        return self._secrets["SharedAccessKeyName"]
+
+    @property
+    def key(self) -> str:
+        return self._secrets["SharedAccessKey"]
+
+    @property
+    def _secrets(self) -> dict[str, str]:
+        return dict(pair.split("=", 1) for pair in self.connection_string.split(";"))
+
+    def token(self, path: str, *, lifetime_s: float = 3600, key: str | None = None, key_name: str | None = None) -> str:
+        """A shared access signature for an entity, or for the whole namespace if `path` is empty."""
+        expiry = int(time.time() + lifetime_s)
+        resource = urllib.parse.quote_plus(f"sb://{self.host}/{path}")
+        digest = hmac.digest((key or self.key).encode(), f"{resource}\n{expiry}".encode(), hashlib.sha256)
+        signature = urllib.parse.quote_plus(base64.b64encode(digest))
+        return f"SharedAccessSignature sr={resource}&sig={signature}&se={expiry}&skn={key_name or self.key_name}"
+
+    # --- its queues ---------------------------------------------------------------------------------------------------
+
+    def make_queue(self, **elements: str) -> str:
+        """A new queue, described by elements of ATOM; its name, which no other has."""
+        name = f"queue-{os.getpid()}-{next(_numbers)}"
+        content = "".join(f"<{element}>{text}</{element}>" for element, text in elements.items())
+        self.ask("PUT", name, ATOM.format(content), expected=201)
+        return name
+
+    def delete_queue(self, name: str) -> None:
+        self.ask("DELETE", name, expected=200)
+
+    def counts(self, name: str) -> tuple[int, int]:
+        """Messages in a queue and in its dead-letter queue."""
+        text = self.ask("GET", name, expected=200)
+        found = {kind: int(count) for kind, count in re.findall(r"(\w+)MessageCount>(\d+)</", text)}
+        return found["Active"], found["DeadLetter"]
+
+    def ask(self, method: str, path: str, body: str | None = None, *, expected: int) -> str:
+        connection = http.client.HTTPConnection(self.host, self._ports["http"], timeout=PATIENCE_S)
+        headers = {"Authorization": self.token(path), "Content-Type": "application/atom+xml"}
+        try:
+            connection.request(method, f"/{path}?api-version=2021-05", body, headers)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+        finally:
+            connection.close()
+        assert answer.status == expected, f"{method} {path}: {answer.status} {text}"
+        return text
+
+    # --- its process --------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start it, and wait until it serves."""
+        assert self._process is None, "it runs already"
+        ports = [f"--{name}-port={port}" for name, port in self._ports.items()]
+        command = ["-m", "twinbus", "serve", "contoso", f"--data={self._data}", f"--host={self.host}", *ports]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    *command,
+                    f"--ready-file={self._ready_file}",
+                    "--min-free=0",
+                    "--log-level=debug",
+                    *self._options,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self._wait_until_ready(self._process)
+        self._ready = json.loads(self._ready_file.read_text())
+        self._ports = {name: int(self._ready[f"{name}_port"]) for name in self._ports}
+
+    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + START_S
+        while not self._ready_file.exists():
+            if process.poll() is not None:
+                raise ServerFailed(f"it ended with {process.returncode} instead of serving\n{self.log}")
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"it does not serve after {START_S:.0f} s\n{self.log}")
+            time.sleep(LOOK_EVERY_S)
+
+    def stop(self) -> None:
+        """SIGTERM: a clean stop, with exit code 0, and without its ready file."""
+        assert self._process is not None, "it does not run"
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            status = self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            raise ServerFailed(f"it has not stopped {STOP_S:.0f} s after SIGTERM\n{self.log}") from None
+        self._process = None
+        assert status == 0, f"its clean stop ended with {status}\n{self.log}"
+        assert not self._ready_file.exists()
+
+    def kill(self) -> None:
+        """However it is: nothing of it is left."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(STOP_S)
+            self._process = None
+
+    # --- its log ------------------------------------------------------------------------------------------------------
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def check_log(self) -> str:
+        """What was logged since this was last asked: no failure of the server itself, and nothing that is secret."""
+        text = self.log
+        fresh, self._log_was_read = text[self._log_was_read :], len(text)
+        assert "Traceback" not in fresh, fresh
+        assert self.key not in fresh, "the log holds the key"
+        assert not _SIGNATURE.search(fresh), "the log holds a signature"
+        return fresh
+
+
+@contextmanager
+def started(folder: Path, *options: str) -> Iterator[Served]:
+    """A server from its start to its clean stop."""
+    server = Served(folder, options=options)
+    try:
+        server.start()
+        yield server
+        server.stop()
+        server.check_log()
+    finally:
+        server.kill()
+
+
+def wait_until(happened: Callable[[], object], *, patience_s: float = PATIENCE_S) -> None:
+    """Look again and again whether something has happened."""
+    deadline = time.monotonic() + patience_s
+    while not happened():
+        assert time.monotonic() < deadline, f"it has not happened within {patience_s:g} s"
+        time.sleep(LOOK_EVERY_S)
+
+
+def _own_address() -> str:
+    """A loopback address that no other server of these tests has."""
+    own = os.getpid() % 65_536
+    return f"127.{next(_numbers) % 200 + 20}.{own >> 8}.{own & 255 or 1}"

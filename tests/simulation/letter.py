@@ -1,0 +1,56 @@
+"""What is sent in a simulation: the smallest real messages, which can be told apart from any copy of their bytes."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from twinbus.amqp.message import Properties, build, data
+from twinbus.broker.record import HEAD_BYTES
+
+_IDENTITY = Struct(">Q")
+_COUNT = Struct(">I")
+_COUNT_IN_RECORD = 4
+_COUNT_IN_DELIVERY = 12
+"""These messages have no time to live, so the header in front of a delivery is always the same."""
+_SEQUENCE_NUMBER = b"\xa3\x15x-opt-sequence-number\x81"
+_HEAD = build(properties=Properties(message_id="m"))
+
+
+class Reading(NamedTuple):
+    """What a delivery says."""
+
+    identity: int
+    sequence: int
+    delivered: int
+    """How often before."""
+
+
+def make_payload(identity: int, padding: int) -> bytes:
+    """A message as a client sends it; its last eight bytes say which it is."""
+    return _HEAD + data(bytes(padding) + _IDENTITY.pack(identity))
+
+
+def make_batch(payloads: list[bytes]) -> bytes:
+    return data(*payloads)
+
+
+def read_delivery(payload: bytes) -> Reading:
+    at = payload.index(_SEQUENCE_NUMBER) + len(_SEQUENCE_NUMBER)
+    return Reading(
+        _IDENTITY.unpack_from(payload, len(payload) - 8)[0],
+        _IDENTITY.unpack_from(payload, at)[0],
+        _COUNT.unpack_from(payload, _COUNT_IN_DELIVERY)[0],
+    )
+
+
+def read_record(record: bytes) -> tuple[int, int]:
+    """Which message a record is of, and its delivery count."""
+    identity: int = _IDENTITY.unpack_from(record, len(record) - 8)[0]
+    count: int = _COUNT.unpack_from(record, _COUNT_IN_RECORD)[0]
+    return identity, count
+
+
+def is_of(payload: bytes, record: bytes) -> bool:
+    """A delivery has all the bytes of its record, as they are on disk."""
+    return payload.endswith(record[HEAD_BYTES:])
