@@ -46,7 +46,14 @@ def try_seed(seed: int) -> Outcome:
     try:
         return Outcome(seed, run(seed), None)
     except Exception as error:  # noqa: BLE001
-        return Outcome(seed, 0, f"{type(error).__name__}: {error}")
+        return Outcome(seed, 0, described(error))
+
+
+def described(error: Exception) -> str:
+    """What a run found; of several, which one commit may show, the first."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"
 
 
 def heal(world: World) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.simulation.run import run
+from tests.simulation.run import described, run
 from twinbus.broker import namespace, queue
 from twinbus.broker.clock import Timers
 from twinbus.broker.fragment import Fragment
@@ -32,7 +32,7 @@ def found() -> str:
         try:
             run(seed)
         except Exception as error:  # noqa: BLE001  # a fault may show as anything
-            return f"{type(error).__name__}: {error}"
+            return described(error)
     return "nothing"
 
 
@@ -76,7 +76,7 @@ def accept_before_sync(patch: Patch) -> None:
 
 
 def accept_what_failed(patch: Patch) -> None:
-    patch.setattr(Journal, "_refuse", lambda _, waiters, __: [answer(None) for _, answer in waiters])
+    patch.setattr(Journal, "_refuse", lambda _, answers, __: [answer(None) for answer in answers])
 
 
 def still_out_when_returned(patch: Patch) -> None:
