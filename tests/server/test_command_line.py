@@ -27,7 +27,8 @@ class Server(ModuleType):
         self.settings: ServeSettings | None = None
         self.answer: int | Exception = 0
 
-    def run(self, settings: ServeSettings) -> int:
+    def run(self, settings: ServeSettings, announce: object = None) -> int:
+        assert announce is None
         self.settings = settings
         if isinstance(self.answer, Exception):
             raise self.answer

@@ -33,6 +33,9 @@ from twinbus.amqp.types import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import TypeAlias
+
+    WriteInteger: TypeAlias = Callable[[bytearray, int], None]
 
 _MAX_NARROW: Final = 255
 _MAX_DEPTH: Final = 64
@@ -102,7 +105,7 @@ def write_boolean(out: bytearray, value: object) -> None:
     out.append(0x41 if value else 0x42)
 
 
-def _shortest(*choices: tuple[int, int, int, str]) -> Callable[[bytearray, int], None]:
+def _shortest(*choices: tuple[int, int, int, str]) -> WriteInteger:
     """Writes an integer with the first (low, high, constructor, layout) that holds it."""
     plans = tuple((low, high, struct.Struct(f">B{layout}"), code) for low, high, code, layout in choices)
 
@@ -116,15 +119,15 @@ def _shortest(*choices: tuple[int, int, int, str]) -> Callable[[bytearray, int],
     return write_integer
 
 
-write_ubyte: Final = _shortest((0, 255, 0x50, "B"))
-write_ushort: Final = _shortest((0, 65_535, 0x60, "H"))
-write_uint: Final = _shortest((0, 255, 0x52, "B"), (0, 2**32 - 1, 0x70, "I"))
-write_ulong: Final = _shortest((0, 255, 0x53, "B"), (0, 2**64 - 1, 0x80, "Q"))
-write_byte: Final = _shortest((-128, 127, 0x51, "b"))
-write_short: Final = _shortest((-(2**15), 2**15 - 1, 0x61, "h"))
-write_int: Final = _shortest((-128, 127, 0x54, "b"), (-(2**31), 2**31 - 1, 0x71, "i"))
-write_long: Final = _shortest((-128, 127, 0x55, "b"), (-(2**63), 2**63 - 1, 0x81, "q"))
-write_timestamp: Final = _shortest((-(2**63), 2**63 - 1, 0x83, "q"))
+write_ubyte: Final[WriteInteger] = _shortest((0, 255, 0x50, "B"))
+write_ushort: Final[WriteInteger] = _shortest((0, 65_535, 0x60, "H"))
+write_uint: Final[WriteInteger] = _shortest((0, 255, 0x52, "B"), (0, 2**32 - 1, 0x70, "I"))
+write_ulong: Final[WriteInteger] = _shortest((0, 255, 0x53, "B"), (0, 2**64 - 1, 0x80, "Q"))
+write_byte: Final[WriteInteger] = _shortest((-128, 127, 0x51, "b"))
+write_short: Final[WriteInteger] = _shortest((-(2**15), 2**15 - 1, 0x61, "h"))
+write_int: Final[WriteInteger] = _shortest((-128, 127, 0x54, "b"), (-(2**31), 2**31 - 1, 0x71, "i"))
+write_long: Final[WriteInteger] = _shortest((-128, 127, 0x55, "b"), (-(2**63), 2**63 - 1, 0x81, "q"))
+write_timestamp: Final[WriteInteger] = _shortest((-(2**63), 2**63 - 1, 0x83, "q"))
 
 
 def write_binary(out: bytearray, value: bytes) -> None:

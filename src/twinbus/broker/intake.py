@@ -70,7 +70,8 @@ class Intake:
             return self._unusual_record(payload, enqueued_ms)
         header_end, annotations_at, annotations_end, properties_at, properties_end, body_at = outline
         if (
-            body_at - properties_at + annotations_end - annotations_at > self._limits.max_property_bytes
+            properties_end < body_at  # it has application properties, which must be readable if they are to be changed
+            or body_at - properties_at + annotations_end - annotations_at > self._limits.max_property_bytes
             or properties_end - properties_at > self._limits.max_id_characters  # a smaller section holds no longer id
         ):
             self._check(Message(payload))
@@ -101,15 +102,14 @@ class Intake:
             raise MessageTooLarge(
                 f"the message has {size} bytes of properties and annotations; it can have {limits.max_properties_bytes}"
             )
-        if size > limits.max_property_bytes:
-            self._check_each_property(message)
+        self._check_each_property(message)
         if properties > limits.max_id_characters:
             self._check_ids(message)
 
     def _check_each_property(self, message: Message) -> None:
         limit = self._limits.max_property_bytes
         for section in (Section.APPLICATION_PROPERTIES, Section.MESSAGE_ANNOTATIONS):
-            for key, raw in message.pairs(section):
+            for key, raw in message.pairs(section):  # raises where it is no map
                 if len(raw) > limit:
                     raise MessageTooLarge(f"property {key!r:.60} takes {len(raw)} bytes; it can take {limit}")
 

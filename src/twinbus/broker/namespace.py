@@ -123,8 +123,7 @@ class Namespace:
     def remove_queue(self, path: str) -> None:
         """A queue was deleted: who uses it is told, and it is not found any more."""
         queue = self.queues.pop(key_of(path))
-        for fragment in (queue.main, queue.dead_letters):
-            fragment.close(EntityDeleted(f"The messaging entity '{queue.path}' was deleted."))
+        queue.close(EntityDeleted(f"The messaging entity '{queue.path}' was deleted."))
 
     def bury(self, entity_id: int, store: int, answer: Answered) -> None:
         """Remove all records of a deleted entity from a store."""

@@ -5,7 +5,7 @@ Owns: which fragment a message goes to, and how full the queue may be.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from twinbus.broker.fragment import Policy
 from twinbus.model.errors import NotAllowed, QuotaExceeded
@@ -17,10 +17,18 @@ if TYPE_CHECKING:
 
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Answered
+    from twinbus.model.errors import ServiceBusError
     from twinbus.model.limits import NamespaceLimits
     from twinbus.model.queue import QueueDescription
 
 _MEGABYTE = 1_048_576
+
+
+class Producer(Protocol):
+    """A sending link, as the queue it sends to knows it."""
+
+    def entity_gone(self, error: ServiceBusError) -> None:
+        """The queue was deleted."""
 
 
 class Queue:
@@ -46,6 +54,7 @@ class Queue:
         self.created_ms = created_ms
         self.updated_ms = updated_ms
         self.accessed_ms = created_ms
+        self.producers: set[Producer] = set()
 
     def send(self, records: Sequence[bytes], answer: Answered) -> None:
         """Store messages, all or none; `answer` hears when they are on disk. QuotaExceeded, StoreUnavailable."""
@@ -67,6 +76,14 @@ class Queue:
         if sub_queue is SubQueue.DEAD_LETTER:
             return self.dead_letters
         raise NotAllowed(f"'{self.path}' has no transfer dead-letter queue in this version")
+
+    def close(self, error: ServiceBusError) -> None:
+        """It was deleted: tell everyone who uses it."""
+        for producer in list(self.producers):
+            producer.entity_gone(error)
+        self.producers.clear()
+        for fragment in (self.main, self.dead_letters):
+            fragment.close(error)
 
     def runtime(self) -> QueueRuntime:
         """What it holds now."""

@@ -61,6 +61,7 @@ NO_LINKS_S: Final = 300.0
 """A connection whose links are all gone is closed after this."""
 EXPIRY_LOOK_S: Final = 60.0
 """How often the wall clock is asked whether a token has expired, at the least: it may be set forward."""
+SESSION_FILTER: Final = "com.microsoft:session-filter"
 ADDRESS_MAX_CHARACTERS: Final = 1_024
 
 
@@ -242,7 +243,7 @@ class Client:
         address = path.parse(written)
         if address.is_management:
             return self._connect_management(link, address)
-        return self._connect_entity(link, address)
+        return self._connect_entity(link, address, attach)
 
     def _connect_cbs(self, link: Link) -> Use:
         clock = self._namespace.clock
@@ -263,7 +264,7 @@ class Client:
         node = Management(where, queue.fragment_of(address.sub_queue), self.access)
         return RequestLink(link, where, node, find_reply_link, clock)
 
-    def _connect_entity(self, link: Link, address: path.Address) -> Use:
+    def _connect_entity(self, link: Link, address: path.Address, attach: Attach) -> Use:
         if isinstance(link, Receiver):
             self.access.check(Right.SEND, address.path)
             queue = self._namespace.find(address.entity)
@@ -273,6 +274,8 @@ class Client:
         assert isinstance(link, Sender)
         self.access.check(Right.LISTEN, address.path)
         queue = self._namespace.find(address.entity)
+        if SESSION_FILTER in (getattr(attach.source, "filter", None) or {}):
+            raise NotAllowed(f"'{queue.path}' has no sessions: receive from it without one")
         queue.accessed_ms = self._namespace.clock.wall_ms()
         fragment, where = queue.fragment_of(address.sub_queue), f"{queue.path}{address.sub_queue.value}"
         return Outgoing(link, self._peer, where, fragment, self._namespace.clock, self._gateway.soon)
@@ -283,6 +286,8 @@ class Client:
         self._used_s = self._namespace.clock.monotonic_s()
         if isinstance(use, Outgoing):
             use.detached(event.lost)
+        elif isinstance(use, Incoming):
+            use.detached()
 
     # --- what nobody uses ---------------------------------------------------------------------------------------------
 

@@ -37,11 +37,20 @@ class Incoming:
         self._queue = queue
         link.accept(max_message_size=queue.description.max_message_kb * 1024)
         link.keep_credit(CREDIT)
+        queue.producers.add(self)
 
     @property
     def is_busy(self) -> bool:
         """A message is on its way to the disk."""
         return self.link.unanswered_count > 0
+
+    def entity_gone(self, error: ServiceBusError) -> None:
+        """The queue was deleted."""
+        self.link.detach(error=error_of(error))
+
+    def detached(self) -> None:
+        """The link is over."""
+        self._queue.producers.discard(self)
 
     def receive(self, deliveries: list[IncomingDelivery]) -> None:
         """Messages that came in one read: stored together, answered together."""
