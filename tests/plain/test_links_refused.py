@@ -107,11 +107,3 @@ async def test_a_queue_that_is_deleted_detaches_its_links_and_says_why(server: S
         server.delete_queue(queue)
         assert await client.detached(receiver) == "amqp:resource-deleted"
         assert await client.detached(sender) == "amqp:resource-deleted"
-
-
-async def test_what_is_sent_to_a_deleted_queue_is_never_a_matter_of_trying_again(server: Served, queue: str) -> None:
-    async with raw(server) as client:
-        sender = await client.attach_sender(queue)
-        server.delete_queue(queue)
-        if sender.is_attached:
-            assert await client.send(sender, data(b"x")) in ("amqp:not-found", "amqp:resource-deleted")

@@ -73,6 +73,7 @@ class Intake:
             properties_end < body_at  # it has application properties, which must be readable if they are to be changed
             or body_at - properties_at + annotations_end - annotations_at > self._limits.max_property_bytes
             or properties_end - properties_at > self._limits.max_id_characters  # a smaller section holds no longer id
+            or annotations_end - annotations_at > self._limits.max_id_characters
         ):
             self._check(Message(payload))
         envelope = _read_header(payload[:header_end]) if header_end else _HEADER_DEFAULT
@@ -103,7 +104,7 @@ class Intake:
                 f"the message has {size} bytes of properties and annotations; it can have {limits.max_properties_bytes}"
             )
         self._check_each_property(message)
-        if properties > limits.max_id_characters:
+        if max(properties, message.size_of(Section.MESSAGE_ANNOTATIONS)) > limits.max_id_characters:
             self._check_ids(message)
 
     def _check_each_property(self, message: Message) -> None:
@@ -115,8 +116,9 @@ class Intake:
 
     def _check_ids(self, message: Message) -> None:
         limit = self._limits.max_id_characters
-        for index, name in _NAMES_OF_IDS.items():
-            found = message.field(Section.PROPERTIES, index)
+        ids = {name: message.field(Section.PROPERTIES, index) for index, name in _NAMES_OF_IDS.items()}
+        ids["partition key"] = message.lookup(Section.MESSAGE_ANNOTATIONS, "x-opt-partition-key")
+        for name, found in ids.items():
             if isinstance(found, str | bytes) and len(found) > limit:
                 raise ArgumentOutOfRange(f"a {name} of {len(found)} characters; it can have {limit}")
 

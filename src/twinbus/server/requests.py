@@ -141,18 +141,15 @@ if TYPE_CHECKING:
 
 
 def find_reply_link(request_link: Receiver, reply_to: str | None) -> Sender | None:
-    """The link of the same session whose target or name is `reply_to`; else the one to the same node."""
+    """The link to the same node, in the same session, whose target or name is `reply_to`; any, if nothing is said."""
     asked = request_link.context
     assert isinstance(asked, RequestLink)
-    links = [link for link in request_link.session.links.values() if isinstance(link.context, ReplyLink)]
-    same_node = None
-    for link in links:
-        assert isinstance(link, Sender)
-        if reply_to is not None and reply_to in (link.name, _target(link)) and link.context.path == asked.path:  # type: ignore[attr-defined]
+    for link in request_link.session.links.values():
+        if not isinstance(link, Sender) or not isinstance(link.context, ReplyLink) or link.context.path != asked.path:
+            continue
+        if reply_to is None or reply_to in (link.name, _target(link)):
             return link
-        if link.context.path == asked.path:  # type: ignore[attr-defined]
-            same_node = link
-    return same_node
+    return None
 
 
 def _target(link: Link) -> object:
