@@ -13,7 +13,7 @@ from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Properties, Section
 from twinbus.amqp.outline import outline_of
 from twinbus.broker.record import Envelope, make_envelope, make_plain_record, make_record
-from twinbus.model.errors import ArgumentOutOfRange, MalformedMessage, MessageTooLarge
+from twinbus.model.errors import ArgumentOutOfRange, MalformedMessage, MessageTooLarge, NotImplementedHere
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,6 +91,9 @@ class Intake:
 
     @staticmethod
     def _annotated_record(message: Message, envelope: Envelope, bare: bytes, enqueued_ms: int) -> bytes:
+        due_ms = message.lookup(Section.MESSAGE_ANNOTATIONS, "x-opt-scheduled-enqueue-time")
+        if isinstance(due_ms, int) and due_ms > enqueued_ms:
+            raise NotImplementedHere("messages cannot be scheduled in this version")
         kept = [raw for key, raw in message.pairs(Section.MESSAGE_ANNOTATIONS) if key not in SET_BY_BROKER]
         return make_record(envelope, bare, enqueued_ms, annotations=b"".join(kept), annotation_count=2 * len(kept))
 

@@ -82,7 +82,7 @@ class EntityAlreadyExists(CallerError):
 class EntityDeleted(CallerError):
     """The entity was deleted while it was in use."""
 
-    condition = "amqp:resource-deleted"
+    condition = "amqp:not-found"
     status = 404
 
 
