@@ -41,7 +41,6 @@ def test_ten_thousand_small_messages_are_received_in_their_order(bus: Bus, serve
     receiver = bus.receiver(queue, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE, prefetch_count=AT_A_TIME)
     for start in range(0, MANY, AT_A_TIME):
         sender.send_messages([ServiceBusMessage(str(number)) for number in range(start, start + AT_A_TIME)])
-    assert server.counts(queue)[0] + 0 <= MANY
     received: list[int] = []
     while len(received) < MANY:
         found = receiver.receive_messages(max_message_count=AT_A_TIME, max_wait_time=20)
