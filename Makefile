@@ -42,8 +42,13 @@ depth: compile ## measure five million waiting messages (takes about 22 GB of di
 connections: compile ## measure five thousand idle connections
 	$(BIN)/python -m bench.connections
 
-soak: compile ## try mutated input for MINUTES minutes (10 unless told)
+soak: compile ## try mutated input, simulated faults, kills, power cuts and slow disks; the first two for MINUTES minutes (10)
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+	$(BIN)/python -m tests.simulation --minutes $(MINUTES)
+	$(BIN)/python -m tests.faults --kills 50
+	$(BIN)/python -m tests.faults --cuts 50
+	$(BIN)/python -m tests.faults --cuts 50 --failing-syncs
+	$(BIN)/python -m tests.faults --slow-disk
 
 demo: setup ## show an outage from end to end
 	@echo "make demo will start the pair, send, stop the primary, show the sends parked in backlog queues of the secondary,"

@@ -8,12 +8,10 @@ import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tests.faults import management
 from tests.faults.ledger import Ledger
 from tests.faults.line import SendingLine, connected
-from tests.faults.server_process import ServerFailed, ServerProcess
+from tests.faults.server_process import ServerProcess
 from tests.faults.shim import Action, Shim
 from tests.faults.slow_disk import FAILING_AND_SLOW, SHORT, suffer
 
@@ -31,10 +29,6 @@ async def test_a_disk_that_gets_slow_then_sick_then_well_costs_its_own_queues_on
     assert report.problems == [], str(report)
 
 
-@pytest.mark.xfail(
-    reason="opening a database holds the GIL, so a store that is opened again on a slow disk stops all",
-    raises=AssertionError,
-)
 async def test_a_store_that_is_opened_again_on_a_slow_disk_stops_no_other(tmp_path: Path) -> None:
     report = await suffer(FAILING_AND_SLOW, tmp_path)
     assert report.problems == [], str(report)
@@ -58,10 +52,6 @@ async def a_hanging_store(folder: Path) -> AsyncIterator[ServerProcess]:
                     yield server
 
 
-@pytest.mark.xfail(
-    reason="a deletion keeps its turn while it waits for the store, and all management waits for it",
-    raises=AssertionError,
-)
 async def test_queues_are_made_while_one_of_a_hanging_store_is_deleted(tmp_path: Path) -> None:
     async with a_hanging_store(tmp_path) as server:
         deletion = asyncio.ensure_future(management.delete_queue(server.endpoint, "sick"))
@@ -74,7 +64,6 @@ async def test_queues_are_made_while_one_of_a_hanging_store_is_deleted(tmp_path:
     assert took_s < AT_ONCE_S
 
 
-@pytest.mark.xfail(reason="a stop waits for every store, however long one hangs", raises=ServerFailed)
 async def test_a_server_with_a_hanging_store_stops_when_told_to(tmp_path: Path) -> None:
     async with a_hanging_store(tmp_path) as server:
         await server.stop(patience_s=AT_ONCE_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -142,7 +143,8 @@ Session.receive_flow = None
 sys.exit(main())
 """
     command = ["-c", script, "--inputs", str(ENOUGH), "--seed", "2", "--processes", "1", "--findings", str(tmp_path)]
-    ran = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    sources = {**os.environ, "PYTHONPATH": "src"}  # a fault cannot be planted in what is compiled
+    ran = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False, env=sources)
     assert ran.returncode == 1
     (path,) = tmp_path.iterdir()
     assert f"FOUND: {path}  once more: python -m tests.fuzz --replay {path}" in ran.stdout

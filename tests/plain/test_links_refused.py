@@ -105,5 +105,5 @@ async def test_a_queue_that_is_deleted_detaches_its_links_and_says_why(server: S
         sender, receiver = await client.attach_sender(queue), await client.attach_receiver(queue)
         receiver.grant(10)
         server.delete_queue(queue)
-        assert await client.detached(receiver) == "amqp:resource-deleted"
-        assert await client.detached(sender) == "amqp:resource-deleted"
+        assert await client.detached(receiver) == "amqp:not-found"
+        assert await client.detached(sender) == "amqp:not-found"

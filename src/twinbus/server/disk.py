@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -24,6 +25,20 @@ def free_bytes(path: Path) -> int:
     """What a process without privileges can still write to the disk that `path` is on."""
     status = os.statvfs(path)
     return status.f_bavail * status.f_frsize
+
+
+def sync_time_s(directory: Path) -> float:
+    """How long it takes now to have a few bytes on that disk. OSError if it does not work at all."""
+    probe = directory / "twinbus.probe"
+    began_s = time.monotonic()
+    descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, b"probe")
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+        probe.unlink()
+    return time.monotonic() - began_s
 
 
 class DiskWatch:

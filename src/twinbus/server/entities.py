@@ -23,7 +23,7 @@ from twinbus.server.administration import QueueInfo
 from twinbus.store.catalogue import QUEUE, Catalogue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
     from pathlib import Path
 
     from twinbus.broker.namespace import Namespace
@@ -63,6 +63,7 @@ class Entities:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="catalogue")
         """SQLite waits for the disk, so it does so here; and one change comes after the other."""
         self._turn = asyncio.Lock()
+        self._burials: set[asyncio.Task[None]] = set()
 
     async def open(self, file: Path) -> None:
         """Read the catalogue, and load what each entity's fragments hold."""
@@ -83,10 +84,12 @@ class Entities:
         ]
         await asyncio.gather(*[self._load(queue) for queue in queues])
         for doomed in await self._call(self._catalogue.doomed):
-            await self._bury(doomed.id, doomed.fragments)
+            self._start(self._bury(doomed.id, doomed.fragments))
 
     async def close(self) -> None:
-        """Finish what is being changed, and let go of the file."""
+        """Finish what is being changed, and let go of the file. What is still to be buried is so at the next start."""
+        for burial in self._burials:
+            burial.cancel()
         async with self._turn:
             await self._call(self._catalogue.close)
         self._thread.shutdown()
@@ -140,8 +143,8 @@ class Entities:
             queue = self._namespace.find(path)
             row = await self._call(self._catalogue.delete, paths.key_of(path))
             self._namespace.remove_queue(path)
-            log.info("queue deleted", extra={"path": queue.path})
-            await self._bury(row.id, row.fragments)
+        log.info("queue deleted", extra={"path": queue.path})
+        self._start(self._bury(row.id, row.fragments))  # a store that hangs must not keep administrators waiting
 
     def health(self) -> dict[str, object]:
         """Which stores work."""
@@ -155,9 +158,17 @@ class Entities:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _choose_store(self) -> int:
-        """The one with the fewest entities; of those that are equal, the first."""
+        """Of the stores that work the one with the fewest entities; of those that are equal, the first."""
         journals = self._namespace.journals[: self._stores]
-        return min(range(len(journals)), key=lambda number: (len(journals[number].keepers), number))
+        working = [number for number, journal in enumerate(journals) if journal.trouble is None]
+        if not working:
+            raise StoreUnavailable("no store works now: nothing can be created")
+        return min(working, key=lambda number: (len(journals[number].keepers), number))
+
+    def _start(self, burial: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(burial)
+        self._burials.add(task)
+        task.add_done_callback(self._burials.discard)
 
     async def _load(self, queue: Queue) -> None:
         for fragment in (queue.main, queue.dead_letters):
@@ -197,6 +208,8 @@ def _check_now_possible(description: QueueDescription) -> None:
     for field, name in LATER.items():
         if getattr(description, field):
             raise NotImplementedHere(f"{name} is not part of this version")
+    if description.status != "Active":
+        raise NotImplementedHere(f"a queue cannot be {description.status} in this version")
 
 
 def _info(queue: Queue) -> QueueInfo:

@@ -101,7 +101,8 @@ class Management:
         def settled(error: ServiceBusError | None) -> None:
             reply(_success({}) if error is None else self.refuse(error))
 
-        self._settlement(status, arguments)(numbers, settled)
+        if len(self._settlement(status, arguments)(numbers, settled)) == len(numbers):
+            raise lock_lost()  # they expired a moment ago, so nobody else answers
 
     def _settlement(self, status: object, arguments: Arguments) -> Callable[[list[int], Answered], list[int]]:
         changes = arguments.get("properties-to-modify")

@@ -7,10 +7,12 @@ affair: its journal says that it is unavailable.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import threading
 from typing import TYPE_CHECKING, Final
 
-from twinbus.server.disk import DiskWatch
+from twinbus.server.disk import DiskWatch, sync_time_s
 from twinbus.server.settings import StartError
 from twinbus.store.protocol import StoreError
 from twinbus.store.rocks import RocksStore
@@ -28,6 +30,11 @@ log: Final = logging.getLogger(__name__)
 RETRY_S: Final = (0.5, 30.0)
 """How long to wait before a failed store is opened again: at first, and at most."""
 DISK_LOOK_S: Final = 1.0
+CLOSE_S: Final = 3.0
+"""How long stores have to close when the server stops."""
+QUICK_SYNC_S: Final = 0.25
+"""A store is opened again when its disk syncs within this: RocksDB syncs several times while it opens a database, and
+holds the GIL meanwhile, so that nothing else would go on."""
 
 
 class Stores:
@@ -64,7 +71,10 @@ class Stores:
             task.cancel()
         for journal in self._namespace.journals:
             journal.flush()
-        await asyncio.gather(*[self._close(journal.store) for journal in self._namespace.journals])
+        closing = [self._loop.create_task(self._close(journal.store)) for journal in self._namespace.journals]
+        _, hanging = await asyncio.wait(closing, timeout=CLOSE_S) if closing else (set(), set())
+        if hanging:  # what was accepted is on disk; nothing else is to be saved
+            log.warning("%d stores did not close within %g s: the server stops without them", len(hanging), CLOSE_S)
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)
@@ -88,13 +98,29 @@ class Stores:
         pause_s, longest_s = RETRY_S
         while True:
             await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, longest_s)
+            reason = await self._look_at(self._directories[number])
+            if reason is not None:
+                journal.trouble = reason
+                continue
             store = await self._open(number)
             if not isinstance(store, StoreError):
                 break
             journal.trouble = str(store)
-            pause_s = min(2 * pause_s, longest_s)
         log.info("store %d is open again", number)
         journal.resume(store)
+
+    async def _look_at(self, directory: Path) -> str | None:
+        """Why a store should not be opened again now. On a thread that the end of the process does not wait for."""
+        answer: asyncio.Future[str | None] = self._loop.create_future()
+
+        def look() -> None:
+            reason = _why_not(directory)
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(lambda: answer.done() or answer.set_result(reason))
+
+        threading.Thread(target=look, name=f"probe of {directory.name}", daemon=True).start()
+        return await answer
 
     async def _close(self, store: object) -> None:
         answer: asyncio.Future[StoreError | None] = self._loop.create_future()
@@ -109,3 +135,12 @@ class Stores:
             for number, journal in enumerate(self._namespace.journals):
                 journal.refusal = "its disk is nearly full (--min-free)" if number in full else None
             await asyncio.sleep(DISK_LOOK_S)
+
+
+def _why_not(directory: Path) -> str | None:
+    """What is wrong with a store's disk; nothing if it syncs quickly."""
+    try:
+        took_s = sync_time_s(directory)
+    except OSError as error:
+        return f"its disk does not work: {error.strerror}"
+    return f"its disk took {took_s:.1f} s for a sync" if took_s > QUICK_SYNC_S else None
