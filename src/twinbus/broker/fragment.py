@@ -18,7 +18,7 @@ from twinbus.broker.keys import pack_sequence, sequence_of
 from twinbus.broker.locks import Lock, Locks, pack_number
 from twinbus.broker.record import change_record, render_locked, render_open, take_apart
 from twinbus.broker.window import WINDOW_BYTES, WINDOW_MESSAGES, Window
-from twinbus.model.errors import MessageLockLost, ServiceBusError, StoreUnavailable
+from twinbus.model.errors import InternalFault, MessageLockLost, ServiceBusError, StoreUnavailable
 from twinbus.store.protocol import StoreError, Table
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ _SHARE: Final = 100
 """Messages one of several consumers gets before it is the next one's turn."""
 _HEAP_SLACK: Final = 1_000
 _PAUSE_S: Final = 0.01
+_TROUBLE_PAUSE_S: Final = 1.0
 DRAIN_PATIENCE_S: Final = 0.1
 
 
@@ -98,6 +99,7 @@ class Fragment:
         self._highest_out = 0
         self._expiry: Timer | None = None
         self._expiry_s = 0.0
+        self._is_expiring = False
         self._consumers: set[Consumer] = set()
         self._hungry: OrderedDict[Consumer, None] = OrderedDict()
         self._draining: dict[Consumer, Callable[[], None]] = {}
@@ -388,7 +390,13 @@ class Fragment:
                 if isinstance(values, StoreError) and window is self._window:
                     self._journal.fail(str(values))
                 return
-            then([(lock, record) for lock, record in zip(locks, values, strict=True) if record is not None], answer)
+            found = [(lock, record) for lock, record in zip(locks, values, strict=True) if record is not None]
+            try:
+                then(found, answer)
+            except Exception:
+                self._return_unchanged(found, _nobody)  # what cannot be done to them must not keep them out for ever
+                answer(InternalFault("the message could not be changed; it is there as it was"))
+                raise
 
         self._journal.get([self._prefix + pack_sequence(lock.sequence) for lock in locks], read)
 
@@ -400,16 +408,22 @@ class Fragment:
 
     def _return_counted(self, found: list[Held], answer: Answered, properties: Mapping[str, object] | None) -> None:
         most = self.policy.max_delivery_count
-        returned, growth = [], 0
-        for lock, record in found:
+        returned: list[tuple[int, bytes]] = []
+        exhausted_ones: list[Held] = []
+        growth = 0
+        for lock, record in found:  # nothing is put into the batch before all could be changed
             count = take_apart(record).delivery_count + 1
             if most is not None and count >= most:
-                self._bury(lock, change_record(record, delivery_count=count, properties=exhausted(most, properties)))
+                changed = change_record(record, delivery_count=count, properties=exhausted(most, properties))
+                exhausted_ones.append((lock, changed))
                 continue
             changed = change_record(record, delivery_count=count, properties=properties)
-            self._journal.batch.put(self._prefix + pack_sequence(lock.sequence), changed)
             growth += len(changed) - lock.size
             returned.append((lock.sequence, changed))
+        for lock, changed in exhausted_ones:
+            self._bury(lock, changed)
+        for sequence, changed in returned:
+            self._journal.batch.put(self._prefix + pack_sequence(sequence), changed)
         self._written_bytes += growth
 
         def applied() -> None:
@@ -420,8 +434,8 @@ class Fragment:
         self._journal.add(self, max(0, growth), applied, answer)
 
     def _bury_all(self, found: list[Held], answer: Answered, changes: Mapping[str, object]) -> None:
-        for lock, record in found:
-            self._bury(lock, change_record(record, properties=changes))
+        for lock, record in [(lock, change_record(record, properties=changes)) for lock, record in found]:
+            self._bury(lock, record)
         self._journal.add(self, 0, _nothing, answer)
 
     def _bury(self, lock: Lock, record: bytes) -> None:
@@ -474,13 +488,21 @@ class Fragment:
 
     def _expire(self) -> None:
         self._expiry = None
-        if self._journal.trouble is None:
+        if self._journal.trouble is not None:
+            self._watch_expiry(self._clock.monotonic_s() + _TROUBLE_PAUSE_S)
+            return
+        if not self._is_expiring:
             expired = self._locks.take_expired(self._clock.monotonic_s(), EXPIRE_AT_ONCE)
             if expired:
-                self._read_out(expired, _nobody, lambda found, answer: self._return_counted(found, answer, None))
+                self._is_expiring = True
+                self._read_out(expired, self._expired, lambda found, answer: self._return_counted(found, answer, None))
         deadline_s = self._locks.next_deadline_s()
         if deadline_s is not None:
             self._watch_expiry(deadline_s)
+
+    def _expired(self, _error: ServiceBusError | None) -> None:
+        """Locks that expired are dealt with: the next may follow."""
+        self._is_expiring = False
 
     # --- browsing -----------------------------------------------------------------------------------------------------
 
@@ -578,6 +600,7 @@ class Fragment:
         self._out_heap.clear()
         self._highest_out = 0
         self._handing.clear()
+        self._is_expiring = False
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None

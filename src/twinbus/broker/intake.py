@@ -62,6 +62,9 @@ class Intake:
         messages = batch.data
         if not messages:
             raise MalformedMessage("a batch without a single message: each data section of its body has to be one")
+        if len(messages) > self._limits.max_batch_messages:
+            most = self._limits.max_batch_messages
+            raise MessageTooLarge(f"a batch of {len(messages)} messages; it can have {most}")
         return [self._record(message, enqueued_ms) for message in messages]
 
     def _record(self, payload: bytes, enqueued_ms: int) -> bytes:
@@ -114,6 +117,8 @@ class Intake:
         limit = self._limits.max_property_bytes
         for section in (Section.APPLICATION_PROPERTIES, Section.MESSAGE_ANNOTATIONS):
             for key, raw in message.pairs(section):  # raises where it is no map
+                if not isinstance(key, str) and (section is Section.APPLICATION_PROPERTIES or not isinstance(key, int)):
+                    raise MalformedMessage(f"{key!r:.60} names a property or annotation: that can be done by text only")
                 if len(raw) > limit:
                     raise MessageTooLarge(f"property {key!r:.60} takes {len(raw)} bytes; it can take {limit}")
 

@@ -238,8 +238,8 @@ class Journal:
         self._waiters, self._touched, self._size, self.pending_bytes = [], {}, 0, 0
         for keeper in list(self.keepers):
             keeper.lose_store()
-        self._refuse([answer for _, answer in waiters], reason)
         self._on_failed(self)
+        self._refuse([answer for _, answer in waiters], reason)
 
     def resume(self, store: Store) -> None:
         """The store was opened anew: what the disk holds is what there is."""
@@ -275,16 +275,24 @@ class Journal:
             self._watch()
             return
         self.trouble = f"its disk has not answered for {self._timeout_s:g} s"
+        answers: list[Answered] = []
         for commit in self._commits:
-            waiters, commit.waiters = commit.waiters, [(applied, _ignore) for applied, _ in commit.waiters]
-            self._refuse([answer for _, answer in waiters], self.trouble)
-        promises, self._promises = self._promises, deque()
-        self._refuse([promise.give for promise in promises], self.trouble)
+            answers += [answer for _, answer in commit.waiters]
+            commit.waiters = [(applied, _ignore) for applied, _ in commit.waiters]
+        answers += [promise.give for promise in self._promises]
+        self._promises.clear()
+        self._refuse(answers, self.trouble)
 
     def _refuse(self, answers: list[Answered], reason: str) -> None:
         error = StoreUnavailable(f"store {self.store.name} is unavailable: {reason}")
+        faults: list[Exception] = []
         for answer in answers:
-            answer(error)
+            try:
+                answer(error)
+            except Exception as fault:  # noqa: BLE001  # told below: one's fault must not leave the others waiting
+                faults.append(fault)
+        if faults:
+            raise ExceptionGroup("that a store is unavailable could not be told", faults)
 
 
 def _nothing() -> None:

@@ -64,6 +64,9 @@ class Window:
             insort(self.ready, (sequence, record))
         else:
             self.ready.appendleft((sequence, record))
+        while len(self.ready) > 1 and (len(self.ready) > 2 * WINDOW_MESSAGES or self.bytes > 2 * WINDOW_BYTES):
+            self.next_read, record = self.ready.pop()  # many came back: the last ones are read again when their turn is
+            self.bytes -= len(record)
 
     def wants_more(self, synced: int) -> bool:
         """It is time to read on."""

@@ -40,6 +40,10 @@ class StoreUnavailable(ServiceBusError):
     status = 503
 
 
+class InternalFault(ServiceBusError):
+    """A fault of the server's own; its log says more."""
+
+
 class ServerBusy(ServiceBusError):
     """More is waiting to be written than the server holds in memory."""
 

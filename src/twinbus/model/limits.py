@@ -24,6 +24,8 @@ class NamespaceLimits:
 
     max_message_bytes: int = 262_144
     """One message, or one batch of them, as it is encoded."""
+    max_batch_messages: int = 10_000
+    """In one batch: what a batch costs should be bounded by more than its size."""
     max_properties_bytes: int = 65_536
     """All properties and annotations of a message."""
     max_property_bytes: int = 32_768

@@ -149,7 +149,7 @@ class Entities:
     def health(self) -> dict[str, object]:
         """Which stores work."""
         stores = [
-            {"name": journal.store.name, "is_available": journal.trouble is None, "trouble": journal.trouble}
+            {"name": journal.store.name, "is_available": journal.trouble is None}
             for journal in self._namespace.journals
         ]
         is_well = all(store["is_available"] for store in stores)

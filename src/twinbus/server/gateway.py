@@ -168,7 +168,8 @@ class Client:
             name, secret = "", ""
         rights = self._gateway.keys.check_password(name, secret)
         if rights is None:
-            log.warning("a wrong key was shown", extra={"key_name": name[:80], "client": self._address()})
+            known = name if self._gateway.keys.find(name) else "unknown"  # who mixes up name and key has it not logged
+            log.warning("a wrong key was shown", extra={"key_name": known, "client": self._address()})
             connection.send_sasl_outcome(SaslCode.AUTH)
             return
         self.access.give_all(name, rights)
@@ -262,7 +263,9 @@ class Client:
             return ReplyLink(link, where, clock)
         assert isinstance(link, Receiver)
         node = Management(where, queue.fragment_of(address.sub_queue), self.access)
-        return RequestLink(link, where, node, find_reply_link, clock)
+        use = RequestLink(link, where, node, find_reply_link, clock)
+        queue.producers.add(use)
+        return use
 
     def _connect_entity(self, link: Link, address: path.Address, attach: Attach) -> Use:
         if isinstance(link, Receiver):
@@ -288,6 +291,13 @@ class Client:
             use.detached(event.lost)
         elif isinstance(use, Incoming):
             use.detached()
+        elif isinstance(use, RequestLink):
+            self._forget_user(use)
+
+    def _forget_user(self, use: RequestLink) -> None:
+        queue = self._namespace.queues.get(path.key_of(path.parse(use.path).entity))
+        if queue is not None:
+            queue.producers.discard(use)
 
     # --- what nobody uses ---------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Properties, build, value
 from twinbus.amqp.outcomes import ACCEPTED, Rejected
 from twinbus.amqp.sender import Sender
-from twinbus.model.errors import InvalidArgument, MalformedMessage, ServiceBusError
+from twinbus.model.errors import InvalidArgument, MalformedMessage, ServerBusy, ServiceBusError
 from twinbus.server.answers import error_of
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 CREDIT = 100
 """Requests a client may have unanswered."""
+WAITING_BYTES = 4_194_304
+"""Answers that may wait for a client to open its session's window."""
 
 
 class Request:
@@ -82,6 +84,7 @@ class RequestLink:
         self.node = node
         self._find_reply_link = find_reply_link
         self._clock = clock
+        self._open = 0
         link.accept()
         link.keep_credit(CREDIT)
 
@@ -103,17 +106,28 @@ class RequestLink:
             self.link.settle([delivery], ACCEPTED)
             self._answer(request)
 
+    def entity_gone(self, error: ServiceBusError) -> None:
+        """What it is for was deleted."""
+        self.link.detach(error=error_of(error))
+
     def _answer(self, request: Request) -> None:
         def reply(response: Response) -> None:
+            self._open -= 1
             link = self._find_reply_link(self.link, request.reply_to)
-            if link is not None and link.is_attached:
+            if link is not None and link.session.outbox.waiting_bytes > WAITING_BYTES:
+                text = "the answers are not taken: grant a window in the session, and attach again"
+                link.detach(error=error_of(ServerBusy(text)))
+            elif link is not None and link.is_attached:
                 properties = Properties(correlation_id=request.message_id)
                 body = value(response.body)
                 link.send(
                     build(properties=properties, application_properties=response.properties, body=body), settled=True
                 )
 
+        self._open += 1
         try:
+            if self._open > CREDIT:
+                raise ServerBusy(f"{CREDIT} requests wait for their answers: ask again when some have come")
             self.node.handle(request, reply)
         except ServiceBusError as error:
             reply(self.node.refuse(error))

@@ -114,10 +114,14 @@ class Stores:
         """Why a store should not be opened again now. On a thread that the end of the process does not wait for."""
         answer: asyncio.Future[str | None] = self._loop.create_future()
 
+        def tell(reason: str | None) -> None:
+            if not answer.done():  # nobody waits any more
+                answer.set_result(reason)
+
         def look() -> None:
             reason = _why_not(directory)
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(lambda: answer.done() or answer.set_result(reason))
+                self._loop.call_soon_threadsafe(tell, reason)
 
         threading.Thread(target=look, name=f"probe of {directory.name}", daemon=True).start()
         return await answer
