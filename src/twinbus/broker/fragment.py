@@ -38,7 +38,6 @@ _SHARE: Final = 100
 """Messages one of several consumers gets before it is the next one's turn."""
 _HEAP_SLACK: Final = 1_000
 _PAUSE_S: Final = 0.01
-_TROUBLE_PAUSE_S: Final = 1.0
 DRAIN_PATIENCE_S: Final = 0.1
 
 
@@ -100,6 +99,7 @@ class Fragment:
         self._expiry: Timer | None = None
         self._expiry_s = 0.0
         self._is_expiring = False
+        self._is_expiry_put_off = False
         self._consumers: set[Consumer] = set()
         self._hungry: OrderedDict[Consumer, None] = OrderedDict()
         self._draining: dict[Consumer, Callable[[], None]] = {}
@@ -489,7 +489,7 @@ class Fragment:
     def _expire(self) -> None:
         self._expiry = None
         if self._journal.trouble is not None:
-            self._watch_expiry(self._clock.monotonic_s() + _TROUBLE_PAUSE_S)
+            self._is_expiry_put_off = True  # until the store speaks again
             return
         if not self._is_expiring:
             expired = self._locks.take_expired(self._clock.monotonic_s(), EXPIRE_AT_ONCE)
@@ -546,7 +546,10 @@ class Fragment:
         batch.put(self._prefix, marks, Table.INDEX)
 
     def settled_down(self) -> None:
-        """A commit was applied: there may be something to hand out."""
+        """A commit was applied, or the store speaks again: there may be something to hand out."""
+        if self._is_expiry_put_off:
+            self._is_expiry_put_off = False
+            self._expire()
         self._dispatch()
 
     def lose_store(self) -> None:
@@ -600,7 +603,7 @@ class Fragment:
         self._out_heap.clear()
         self._highest_out = 0
         self._handing.clear()
-        self._is_expiring = False
+        self._is_expiring = self._is_expiry_put_off = False
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
