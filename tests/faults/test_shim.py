@@ -410,7 +410,7 @@ def test_the_shim_sees_all_ways_to_write(shim: Shim) -> None:
         os.copy_file_range(source, target, 50, 10, 100)
         with open(root / "text", "a") as text:
             print("buffered", file=text)
-        os.close(put(root / "../root/one", b"x"))
+        os.close(put(root / ".." / "root" / "one", b"x"))
         os.chdir(root)
         os.rename("one", "two")
         """,
