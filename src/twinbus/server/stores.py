@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from twinbus.broker.journal import Journal
     from twinbus.broker.namespace import Namespace
+    from twinbus.store.protocol import Store
 
 log: Final = logging.getLogger(__name__)
 
@@ -126,9 +127,9 @@ class Stores:
         threading.Thread(target=look, name=f"probe of {directory.name}", daemon=True).start()
         return await answer
 
-    async def _close(self, store: object) -> None:
+    async def _close(self, store: Store) -> None:
         answer: asyncio.Future[StoreError | None] = self._loop.create_future()
-        store.close(answer.set_result)  # type: ignore[attr-defined]
+        store.close(answer.set_result)
         error = await answer
         if error is not None:
             log.warning("store could not be closed well: %s", error)
