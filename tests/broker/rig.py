@@ -7,6 +7,8 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from twinbus.amqp.message import Message, Properties, build, data
+from twinbus.broker.intake import Parcel
+from twinbus.broker.line import Line
 from twinbus.broker.namespace import Namespace
 from twinbus.model.queue import QueueDescription
 from twinbus.store.memory import MemoryDisk, MemoryStore
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Journal
+    from twinbus.broker.window import Window
     from twinbus.model.errors import ServiceBusError
     from twinbus.model.limits import NamespaceLimits
 
@@ -43,7 +46,8 @@ class TestConsumer:
         self.errors: list[ServiceBusError] = []
         self.drains = 0
         self._fragment = fragment
-        fragment.add_consumer(self)
+        assert isinstance(fragment.line, Line)
+        fragment.line.add(self)
 
     @property
     def room(self) -> int:
@@ -64,12 +68,15 @@ class TestConsumer:
         self.is_gone = True
         self.errors.append(error)
 
+    def session_lost(self, error: ServiceBusError) -> None:
+        self.entity_gone(error)
+
     def grant(self, credit: int) -> None:
         self.credit += credit
-        self._fragment.feed(self)
+        self._fragment.line.feed(self)
 
     def drain(self) -> None:
-        self._fragment.drain(self, self._drained)
+        self._fragment.line.drain(self, self._drained)
 
     def _drained(self) -> None:
         self.drains += 1
@@ -77,7 +84,7 @@ class TestConsumer:
 
     def leave(self) -> None:
         self.is_gone = True
-        self._fragment.remove_consumer(self)
+        self._fragment.line.remove(self)
 
     @property
     def messages(self) -> list[Message]:
@@ -120,6 +127,11 @@ class Rig:
         self.queue = self.namespace.add_queue(7, path, description or QueueDescription(), 0, created_ms=0, updated_ms=0)
         self.main, self.dead_letters = self.queue.main, self.queue.dead_letters
 
+    @property
+    def window(self) -> Window:
+        assert isinstance(self.main.line, Line)
+        return self.main.line.window
+
     def settle(self) -> None:
         """Until nothing is left to do but wait."""
         while self.turn or self.mail or self.store.pending:
@@ -147,11 +159,11 @@ class Rig:
 
     def send(self, *bodies: bytes) -> Answers:
         """All in one call, and not settled."""
-        records: list[bytes] = []
+        parcel = Parcel()
         for body in bodies:
-            self.namespace.intake.add_to(records, message(body), 0, self.clock.wall_ms())
+            self.namespace.intake.add_to(parcel, message(body), 0, self.clock.wall_ms(), self.queue.terms)
         answers = Answers()
-        self.queue.send(records, answers)
+        self.queue.send(parcel, answers)
         return answers
 
     def stored(self, *bodies: bytes) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.broker.rig import Answers, Rig
-from twinbus.broker import fragment, window
+from twinbus.broker import line, window
 
 if TYPE_CHECKING:
     import pytest
@@ -18,12 +18,12 @@ def test_a_message_that_is_held_for_long_does_not_keep_what_passes_it() -> None:
     for _ in range(50):
         rig.stored(*[b"passes"] * 100)
         passing = rig.consumer(100)
-        rig.main.complete(passing.numbers(), Answers())
+        rig.main.settlement.complete(passing.numbers(), Answers())
         rig.settle()
         passing.leave()
     assert rig.main.count == 1
-    assert len(rig.main._out_heap) < 1_000  # noqa: SLF001  # what is out is one message
-    assert rig.main.complete(consumer.numbers(), Answers()) == []
+    assert len(rig.main.out._heap) < 1_000  # noqa: SLF001  # what is out is one message
+    assert rig.main.settlement.complete(consumer.numbers(), Answers()) == []
 
 
 def test_a_message_that_goes_out_and_comes_back_is_kept_once() -> None:
@@ -32,20 +32,20 @@ def test_a_message_that_goes_out_and_comes_back_is_kept_once() -> None:
     rig.consumer(1)
     for _ in range(2_000):
         consumer = rig.consumer(1)
-        rig.main.release(consumer.numbers(), Answers())
+        rig.main.settlement.release(consumer.numbers(), Answers())
         consumer.leave()
         rig.settle()
-    assert len(rig.main._out_heap) < 1_000  # noqa: SLF001
+    assert len(rig.main.out._heap) < 1_000  # noqa: SLF001
 
 
 def test_the_window_holds_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (window, fragment):
+    for module in (window, line):
         monkeypatch.setattr(module, "WINDOW_MESSAGES", 10)
     monkeypatch.setattr(window, "_LOW_WATER", 5)
     rig = Rig()
     rig.stored(*[b"%d" % number for number in range(100)])
     consumer = rig.consumer(1)
-    assert len(rig.main._window.ready) <= 10  # noqa: SLF001
+    assert len(rig.window.ready) <= 10
     consumer.grant(99)
     rig.settle()
     assert consumer.bodies == [b"%d" % number for number in range(100)]
@@ -56,5 +56,5 @@ def test_without_consumers_nothing_is_kept() -> None:
     rig.stored(b"1", b"2")
     rig.consumer(1).leave()
     rig.stored(b"3")
-    assert not rig.main._window.ready  # noqa: SLF001
+    assert not rig.window.ready
     assert rig.consumer(10).bodies == [b"2", b"3"]

@@ -29,7 +29,7 @@ def test_a_message_is_dead_lettered_with_its_last_delivery(most: int, expires: b
         if expires:
             rig.wait(5.1)
         else:
-            rig.main.abandon(consumer.numbers(), Answers())
+            rig.main.settlement.abandon(consumer.numbers(), Answers())
         rig.settle()
         consumer.leave()
     assert rig.main.count == 0
@@ -48,7 +48,7 @@ def test_a_released_message_was_not_delivered() -> None:
     rig.stored(b"1")
     for _ in range(3):
         consumer = rig.consumer(1)
-        rig.main.release(consumer.numbers(), Answers())
+        rig.main.settlement.release(consumer.numbers(), Answers())
         rig.settle()
         consumer.leave()
     assert (rig.main.count, rig.dead_letters.count) == (1, 0)
@@ -71,7 +71,7 @@ def test_whoever_dead_letters_says_why(options: dict[str, Any], expected: dict[s
     sent_ms = rig.clock.wall_ms()
     rig.clock.advance(5)
     answers = Answers()
-    rig.main.dead_letter(rig.consumer(2).numbers()[1:], answers, **options)
+    rig.main.settlement.dead_letter(rig.consumer(2).numbers()[1:], answers, **options)
     rig.settle()
     assert answers == [None]
     assert (rig.main.count, rig.dead_letters.count) == (1, 1)
@@ -89,14 +89,14 @@ def test_whoever_dead_letters_says_why(options: dict[str, Any], expected: dict[s
 def test_a_dead_letter_is_not_dead_lettered_again() -> None:
     rig = Rig(QueueDescription(max_delivery_count=1))
     rig.stored(b"1")
-    rig.main.dead_letter(rig.consumer(1).numbers(), Answers())
+    rig.main.settlement.dead_letter(rig.consumer(1).numbers(), Answers())
     rig.settle()
     for count in range(3):
         consumer = rig.consumer(1, of=rig.dead_letters)
         (message,) = consumer.messages
         assert message.header is not None
         assert message.header.delivery_count == count
-        rig.dead_letters.dead_letter(consumer.numbers(), Answers(), reason="again")
+        rig.dead_letters.settlement.dead_letter(consumer.numbers(), Answers(), reason="again")
         rig.settle()
         consumer.leave()
     assert rig.dead_letters.count == 1
@@ -107,7 +107,7 @@ def test_a_lower_limit_holds_from_the_next_return() -> None:
     rig.stored(b"1")
     consumer = rig.consumer(1)
     rig.namespace.update_queue(rig.path, QueueDescription(max_delivery_count=1), updated_ms=0)
-    rig.main.abandon(consumer.numbers(), Answers())
+    rig.main.settlement.abandon(consumer.numbers(), Answers())
     rig.settle()
     assert rig.dead_letters.count == 1
 
@@ -116,8 +116,8 @@ def test_abandoned_with_properties_it_has_them_at_the_next_delivery() -> None:
     rig = Rig()
     rig.stored(b"1")
     consumer = rig.consumer(1)
-    rig.main.abandon(consumer.numbers(), Answers(), {"why": "later"})
+    rig.main.settlement.abandon(consumer.numbers(), Answers(), {"why": "later"})
     consumer.grant(1)
     rig.settle()
     assert consumer.messages[1].application_properties == {"why": "later"}
-    assert rig.main.bytes == sum(map(len, rig.disk.synced[Table.LOG].values.values()))
+    assert rig.main.size == sum(map(len, rig.disk.synced[Table.LOG].values.values()))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from twinbus.amqp.message import Header, Message, Properties, Section, build, data, sequence, value
 from twinbus.amqp.outline import outline_of
-from twinbus.broker.intake import BATCH_FORMAT, Intake
+from twinbus.broker.intake import BATCH_FORMAT, Intake, Parcel, Terms
 from twinbus.broker.record import make_envelope, take_apart
 from twinbus.model.errors import ArgumentOutOfRange, MalformedMessage, MessageTooLarge, ServiceBusError
 from twinbus.model.limits import NamespaceLimits
@@ -28,9 +28,9 @@ def make_intake() -> Intake:
 
 
 def take(payload: bytes, message_format: int = 0) -> list[Parts]:
-    records: list[bytes] = []
-    make_intake().add_to(records, payload, message_format, 77)
-    return [take_apart(record) for record in records]
+    parcel = Parcel()
+    make_intake().add_to(parcel, payload, message_format, 77, Terms())
+    return [take_apart(record) for record in parcel.records]
 
 
 def with_property(**properties: str) -> bytes:
@@ -96,12 +96,12 @@ def test_a_batch_without_messages_is_refused(payload: bytes) -> None:
 
 
 def test_one_wrong_message_of_a_batch_refuses_all() -> None:
-    records: list[bytes] = []
+    parcel = Parcel()
     right = build(properties=Properties(message_id="m"), body=data(b"x"))
     wrong = build(properties=Properties(message_id="m" * 129), body=data(b"x"))
     with pytest.raises(ArgumentOutOfRange):
-        make_intake().add_to(records, data(right, wrong), BATCH_FORMAT, 0)
-    assert records == []
+        make_intake().add_to(parcel, data(right, wrong), BATCH_FORMAT, 0, Terms())
+    assert len(parcel) == 0
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
@@ -206,9 +206,10 @@ def test_an_outline_agrees_with_the_message(payload: bytes) -> None:
 
 @given(messages)
 def test_both_ways_make_the_same_record(payload: bytes) -> None:
-    records: list[bytes] = []
-    make_intake().add_to(records, payload, 0, 77)
-    assert records == [make_intake()._unusual_record(payload, 77)]  # noqa: SLF001
+    one, other = Parcel(), Parcel()
+    make_intake().add_to(one, payload, 0, 77, Terms())
+    make_intake()._add_unusual(other, payload, 77, Terms())  # noqa: SLF001
+    assert one.records == other.records
 
 
 def test_the_usual_message_has_an_outline() -> None:

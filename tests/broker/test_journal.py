@@ -46,15 +46,15 @@ def test_a_silent_store_is_unavailable_until_it_speaks() -> None:
     with pytest.raises(StoreUnavailable, match="has not answered for 10 s"):
         rig.send(b"3")
     with pytest.raises(StoreUnavailable):
-        rig.main.complete(consumer.numbers(), Answers())
+        rig.main.settlement.complete(consumer.numbers(), Answers())
     with pytest.raises(StoreUnavailable):
-        rig.main.peek(1, 1, 1_000, lambda _: None)
+        rig.main.browsing.peek(1, 1, 1_000, lambda _: None)
     rig.store.resume()
     rig.settle()
     assert len(answers) == 1  # and is not told again
     assert rig.main.count == 2
     rig.stored(b"4")
-    assert rig.main.complete(consumer.numbers(), Answers()) == []
+    assert rig.main.settlement.complete(consumer.numbers(), Answers()) == []
     assert not rig.failed
 
 
@@ -83,7 +83,7 @@ def test_what_the_disk_holds_is_there_when_the_store_is_opened_anew() -> None:
     with pytest.raises(StoreUnavailable, match="being opened"):
         rig.send(b"4")
     rig.settle()
-    assert rig.main.complete(rig.main.lock_numbers([consumer.deliveries[0][1]]), Answers()) == [0]
+    assert rig.main.settlement.complete(rig.main.lock_numbers([consumer.deliveries[0][1]]), Answers()) == [0]
     assert rig.main.count == 2
     rig.stored(b"5")
     consumer.grant(10)
@@ -126,7 +126,7 @@ def test_on_a_full_disk_nothing_is_sent_and_the_rest_goes_on() -> None:
     with pytest.raises(StoreUnavailable, match="nearly full"):
         rig.send(b"2")
     consumer, answers = rig.consumer(1), Answers()
-    rig.main.complete(consumer.numbers(), answers)
+    rig.main.settlement.complete(consumer.numbers(), answers)
     rig.settle()
     assert answers == [None]
     rig.journal.refusal = None

@@ -31,7 +31,7 @@ def test_a_jump_of_the_wall_clock_expires_no_lock() -> None:
     rig.clock.set_wall_ms(rig.clock.wall_ms() + 86_400_000)
     rig.wait(1)
     answers = Answers()
-    assert rig.main.complete(consumer.numbers(), answers) == []
+    assert rig.main.settlement.complete(consumer.numbers(), answers) == []
     rig.settle()
     assert answers == [None]
 
@@ -52,7 +52,7 @@ def test_a_lock_renewed_for_a_duration_that_was_made_shorter_expires_then() -> N
     rig.stored(b"1")
     consumer = rig.consumer(1)
     shorten(rig, 5_000)
-    rig.main.renew(consumer.numbers()[0])
+    rig.main.settlement.renew(consumer.numbers()[0])
     consumer.grant(1)
     rig.wait(5.1)
     assert consumer.bodies == [b"1", b"1"]
@@ -63,22 +63,22 @@ def test_a_renewed_lock_lasts_its_duration_from_then() -> None:
     rig.stored(b"1")
     consumer = rig.consumer(1)
     rig.wait(4)
-    assert rig.main.renew(consumer.numbers()[0]) == rig.clock.wall_ms() + 5_000
+    assert rig.main.settlement.renew(consumer.numbers()[0]) == rig.clock.wall_ms() + 5_000
     rig.wait(4)
-    assert rig.main.holds(consumer.numbers()[0])
+    assert rig.main.settlement.holds(consumer.numbers()[0])
     rig.wait(2)
     with pytest.raises(MessageLockLost):
-        rig.main.renew(consumer.numbers()[0])
+        rig.main.settlement.renew(consumer.numbers()[0])
 
 
 def test_many_locks_expire_a_few_in_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twinbus.broker.fragment.EXPIRE_AT_ONCE", 2)
+    monkeypatch.setattr("twinbus.broker.settlement.EXPIRE_AT_ONCE", 2)
     rig = Rig(QueueDescription(lock_duration_ms=5_000))
     rig.stored(*[b"%d" % number for number in range(5)])
     consumer = rig.consumer(5)
     consumer.credit = 100
     rig.wait(5)
-    rig.main.feed(consumer)
+    rig.main.line.feed(consumer)
     assert len(consumer.deliveries) == 7
     rig.wait(0.02)
     rig.wait(0.02)

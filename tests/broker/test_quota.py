@@ -36,13 +36,13 @@ def test_a_batch_is_taken_whole_or_not(rig: Rig) -> None:
 
 def test_what_was_received_makes_room(rig: Rig) -> None:
     rig.stored(bytes(700))
-    rig.main.complete(rig.consumer(1).numbers(), Answers())
+    rig.main.settlement.complete(rig.consumer(1).numbers(), Answers())
     rig.stored(bytes(700))
 
 
 def test_dead_letters_count(rig: Rig) -> None:
     rig.stored(bytes(700))
-    rig.main.dead_letter(rig.consumer(1).numbers(), Answers())
+    rig.main.settlement.dead_letter(rig.consumer(1).numbers(), Answers())
     rig.settle()
     assert rig.queue.runtime().active_count == 0
     with pytest.raises(QuotaExceeded):

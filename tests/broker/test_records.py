@@ -14,12 +14,15 @@ from twinbus.amqp.message import Message, Properties, Section, build, data
 from twinbus.amqp.types import Symbol
 from twinbus.broker.record import (
     Envelope,
+    Parts,
+    alarm_of,
     change_record,
     make_envelope,
     make_plain_record,
     make_record,
     render_locked,
     render_open,
+    session_of,
     take_apart,
 )
 
@@ -48,7 +51,15 @@ envelopes = st.builds(
 annotated = st.dictionaries(st.sampled_from(["a", "x-opt-partition-key", "b" * 100]), st.integers(0, 9) | st.text())
 
 
-@given(envelopes, annotated, st.integers(0, 2**32 - 1), st.integers(1, 2**63 - 1), st.integers(0, 2**40), st.booleans())
+@given(
+    envelopes,
+    annotated,
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 2**63 - 1),
+    st.integers(0, 2**40),
+    st.booleans(),
+    st.tuples(st.integers(0, 2**63), st.none() | st.binary(max_size=300)),
+)
 def test_a_delivery_says_all_that_its_record_holds(
     envelope: Envelope,
     annotations: dict[str, Any],
@@ -56,15 +67,21 @@ def test_a_delivery_says_all_that_its_record_holds(
     sequence: int,
     at_ms: int,
     is_locked: bool,  # noqa: FBT001
+    special: tuple[int, bytes | None],
 ) -> None:
+    alarm_ms, session = special
     encoded = pairs(annotations)
     record = make_record(
-        envelope,
-        BARE,
-        at_ms,
-        annotations=encoded,
-        annotation_count=2 * len(annotations),
-        delivery_count=count,
+        Parts(
+            envelope,
+            BARE,
+            at_ms,
+            alarm_ms=alarm_ms,
+            session=session,
+            annotations=encoded,
+            annotation_count=2 * len(annotations),
+            delivery_count=count,
+        )
     )
     payload = render_locked(record, sequence, TOKEN, 99) if is_locked else render_open(record, sequence)
     message = Message(payload)
@@ -82,12 +99,14 @@ def test_a_delivery_says_all_that_its_record_holds(
     assert encoded in message.raw(Section.MESSAGE_ANNOTATIONS)
     parts = take_apart(record)
     assert (parts.envelope, parts.delivery_count, parts.enqueued_ms) == (envelope, count, at_ms)
+    assert (parts.alarm_ms, alarm_of(record)) == (alarm_ms, alarm_ms)
+    assert (parts.session, session_of(record)) == (session, session)
     assert (parts.annotations, parts.annotation_count, parts.bare) == (encoded, 2 * len(annotations), BARE)
 
 
 def test_a_plain_record_is_one_without_annotations() -> None:
     envelope = make_envelope(durable=True, priority=9, ttl_ms=1_000)
-    assert make_plain_record(envelope, BARE, 5) == make_record(envelope, BARE, 5)
+    assert make_plain_record(envelope, BARE, 5) == make_record(Parts(envelope, BARE, 5))
 
 
 def test_a_message_without_time_to_live_is_delivered_without() -> None:
@@ -98,7 +117,7 @@ def test_a_message_without_time_to_live_is_delivered_without() -> None:
 
 
 def test_a_changed_count_changes_nothing_else() -> None:
-    record = make_record(make_envelope(durable=True, priority=4, ttl_ms=7), BARE, 5)
+    record = make_record(Parts(make_envelope(durable=True, priority=4, ttl_ms=7), BARE, 5))
     changed = change_record(record, delivery_count=3)
     assert take_apart(changed) == take_apart(record)._replace(delivery_count=3)
 
@@ -132,9 +151,8 @@ def test_properties_can_be_set_on_any_message(bare: bytes) -> None:
 
 
 def test_annotations_are_added_behind_those_of_the_sender() -> None:
-    record = make_record(
-        make_envelope(durable=True, priority=4, ttl_ms=None), BARE, 5, annotations=pairs({"a": 1}), annotation_count=2
-    )
+    envelope = make_envelope(durable=True, priority=4, ttl_ms=None)
+    record = make_record(Parts(envelope, BARE, 5, annotations=pairs({"a": 1}), annotation_count=2))
     changed = change_record(record, annotations={"x-opt-enqueue-sequence-number": 12})
     annotations = Message(render_open(changed, 3)).message_annotations
     assert annotations == {

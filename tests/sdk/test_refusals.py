@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -107,24 +106,3 @@ def test_who_sends_to_or_receives_from_a_queue_that_is_deleted_is_told(bus: Bus,
         receiver.receive_messages(max_wait_time=5)
     with pytest.raises(MessagingEntityNotFoundError, match="could not be found"):
         sender.send_messages(ServiceBusMessage("y"))
-
-
-def test_what_this_version_cannot_do_is_said(bus: Bus, server: Served, queue: str) -> None:
-    """A receiver is shut down by the SDK then; its message is still there, and locked."""
-    sender, receiver, other = bus.sender(queue), bus.receiver(queue), bus.receiver(queue)
-    sender.send_messages(ServiceBusMessage("x"))
-    [message] = receive(receiver, 1)
-    with pytest.raises(ServiceBusError, match="deferred"):
-        receiver.defer_message(message)
-    assert other.receive_messages(max_wait_time=0.3) == []
-    other.complete_message(message)
-    assert server.counts(queue) == (0, 0)
-
-
-def test_a_message_for_later_is_not_handed_out_now(bus: Bus, server: Served, queue: str) -> None:
-    """Until the broker keeps messages back, it has to refuse them."""
-    sender = bus.sender(queue)
-    later = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
-    with pytest.raises(ServiceBusError, match="amqp:not-implemented"):
-        sender.send_messages(ServiceBusMessage("x", scheduled_enqueue_time_utc=later))
-    assert server.counts(queue) == (0, 0)

@@ -79,24 +79,25 @@ def test_closing_twice_is_closing_once(path: Path) -> None:
 
 def test_the_format_is_written_and_found_again(path: Path) -> None:
     DataDirectory(path).close()
-    assert (path / "format").read_text() == "1\n"
+    assert (path / "format").read_text() == "2\n"
     DataDirectory(path).close()
 
 
 def test_a_newer_format_is_refused(path: Path) -> None:
     DataDirectory(path).close()
-    (path / "format").write_text("2\n")
+    (path / "format").write_text("3\n")
     with pytest.raises(
-        StartError, match="has format 2, made by a newer twinbus; this one reads up to 1: use the newer"
+        StartError, match="has format 3, made by a newer twinbus; this one reads up to 2: use the newer"
     ):
         DataDirectory(path)
-    (path / "format").write_text("1\n")
+    (path / "format").write_text("2\n")
     DataDirectory(path).close()  # a refusal does not keep the lock
 
 
 def test_an_older_format_is_migrated_step_by_step(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     DataDirectory(path).close()
     steps: list[str] = []
+    (path / "format").write_text("1\n")
     monkeypatch.setattr(data_directory, "FORMAT", 3)
     monkeypatch.setattr(
         data_directory,

@@ -9,7 +9,7 @@ from tests.simulation.consumer import SimulatedConsumer
 from tests.simulation.ledger import Violation
 from tests.simulation.letter import make_batch, make_payload, read_delivery
 from tests.simulation.shelf import Entity, Kind
-from twinbus.broker.intake import BATCH_FORMAT
+from twinbus.broker.intake import BATCH_FORMAT, Parcel
 from twinbus.model.errors import (
     EntityDeleted,
     MessageLockLost,
@@ -143,11 +143,11 @@ class Actions:
         self._next_identity += count
         payloads = [make_payload(one, random.randint(0, self._world.settings.max_padding)) for one in identities]
         now_ms = self._world.clock.wall_ms()
-        records: list[bytes] = []
+        parcel = Parcel()
         if count > 1:
-            intake.add_to(records, make_batch(payloads), BATCH_FORMAT, now_ms)
+            intake.add_to(parcel, make_batch(payloads), BATCH_FORMAT, now_ms, entity.queue.terms)
         else:
-            intake.add_to(records, payloads[0], 0, now_ms)
+            intake.add_to(parcel, payloads[0], 0, now_ms, entity.queue.terms)
         sending = self._ledger.send(entity, identities)
         self._say(f"{sending!r} to {entity}")
 
@@ -156,7 +156,7 @@ class Actions:
             self._ledger.sent(sending, error)
 
         try:
-            entity.queue.send(records, answered)
+            entity.queue.send(parcel, answered)
         except (StoreUnavailable, ServerBusy, QuotaExceeded, EntityDeleted) as error:
             self._say(f"refused: {error}")
             sending.is_answered = True
@@ -222,7 +222,7 @@ class Actions:
         for one in list(shelf.consumers):
             self._say(repr(one))
             one.leave()
-            shelf.fragment.remove_consumer(one)
+            shelf.fragment.line.remove(one)
 
     def leave(self) -> None:
         """A link ends. What never left for the client is given back at once, or all of it is left to expire."""
@@ -231,7 +231,7 @@ class Actions:
             return
         self._say(repr(consumer))
         consumer.leave()
-        consumer.shelf.fragment.remove_consumer(consumer)
+        consumer.shelf.fragment.line.remove(consumer)
         if self._random.random() < 0.3:
             self._settle(Kind.RELEASE, consumer.shelf)
 
@@ -266,7 +266,7 @@ class Actions:
                 raise Violation(f"{shelf}: peeked {numbers} from {start}, and there are {missing}")
 
         try:
-            shelf.fragment.peek(start, count, max_bytes, done)
+            shelf.fragment.browsing.peek(start, count, max_bytes, done)
         except (StoreUnavailable, EntityDeleted) as error:
             self._say(f"refused: {error}")
 
@@ -344,12 +344,12 @@ class Actions:
         fragment = shelf.fragment
         properties = {"why": "x" * self._random.randint(0, 40)} if self._random.random() < 0.4 else None
         if kind is Kind.COMPLETE:
-            return fragment.complete(numbers, answer)
+            return fragment.settlement.complete(numbers, answer)
         if kind is Kind.RELEASE:
-            return fragment.release(numbers, answer)
+            return fragment.settlement.release(numbers, answer)
         if kind is Kind.ABANDON:
-            return fragment.abandon(numbers, answer, properties)
-        return fragment.dead_letter(numbers, answer, reason="bad", properties=properties)
+            return fragment.settlement.abandon(numbers, answer, properties)
+        return fragment.settlement.dead_letter(numbers, answer, reason="bad", properties=properties)
 
     def renew(self) -> None:
         lock = self._pick(self._world.held)
@@ -360,7 +360,7 @@ class Actions:
         fragment = lock.shelf.fragment
         (number,) = fragment.lock_numbers([lock.tag])
         try:
-            fragment.renew(number)
+            fragment.settlement.renew(number)
         except (StoreUnavailable, EntityDeleted):
             return
         except MessageLockLost:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.simulation.ledger import Violation
+from twinbus.broker.line import Line
 
 if TYPE_CHECKING:
     from tests.simulation.shelf import Shelf
@@ -26,7 +27,8 @@ class SimulatedConsumer:
         self._reserved = 0
         self._world = world
         shelf.consumers.append(self)
-        shelf.fragment.add_consumer(self)
+        assert isinstance(shelf.fragment.line, Line)
+        shelf.fragment.line.add(self)
 
     def __hash__(self) -> int:
         return self.number  # the order in a set is the same in every process
@@ -79,17 +81,20 @@ class SimulatedConsumer:
     def entity_gone(self, _error: ServiceBusError) -> None:
         self.leave()
 
+    def session_lost(self, _error: ServiceBusError) -> None:
+        raise Violation(f"{self!r} has no session, and lost one")
+
     def grant(self, credit: int) -> None:
         self.credit += credit
         self.feed()
 
     def feed(self) -> None:
         if self.credit > 0 and not self.is_gone:
-            self.shelf.fragment.feed(self)
+            self.shelf.fragment.line.feed(self)
 
     def drain(self) -> None:
         self.drain_until_s = self._world.clock.monotonic_s() + 0.1
-        self.shelf.fragment.drain(self, self._drained)
+        self.shelf.fragment.line.drain(self, self._drained)
 
     def _drained(self) -> None:
         world = self._world

@@ -7,12 +7,12 @@ answer is right if the synced disk agrees with it; a delivery is right if it is 
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import TYPE_CHECKING, NoReturn
 
 from tests.simulation.letter import is_of, read_delivery, read_record
 from tests.simulation.shelf import Commit, Entity, Kind, Live, Lock, Message, Place, Sending, Settlement, Shelf
-from twinbus.broker.keys import PREFIX_BYTES, Area, entity_range, pack_sequence, sequence_of
+from twinbus.broker.holdings import MARKS, Marks
+from twinbus.broker.keys import KIND_BYTES, PREFIX_BYTES, Area, entity_range, pack_sequence, sequence_of
 from twinbus.store.protocol import Table
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from twinbus.store.changes import Changes
     from twinbus.store.memory import MemoryDisk
 
-_MARKS = Struct(">BQQQQ")
+PLACE_BYTES = PREFIX_BYTES + KIND_BYTES
 
 
 class Violation(Exception):
@@ -219,7 +219,7 @@ class Ledger:
         removed: dict[int, Place] = {}
         added: dict[int, Place] = {}
         for key, record in final.items():
-            shelf, sequence = self.shelves[key[:PREFIX_BYTES]], sequence_of(key)
+            shelf, sequence = self.shelves[key[:PLACE_BYTES]], sequence_of(key)
             if shelf.entity.is_deleted:
                 continue
             old = shelf.submitted.get(sequence)
@@ -315,7 +315,8 @@ class Ledger:
         commit.messages.append(message)
 
     def _check_marks(self, shelf: Shelf, marks: bytes, held: dict[int, Live]) -> None:
-        _, following, low, count, size = _MARKS.unpack(marks)
+        read = Marks(*MARKS.unpack(marks)[1:])
+        following, low, count, size = read.next, read.low, read.active_count, read.active_bytes
         _check(count == len(held), "%s: the marks say %s messages, and there are %s", shelf, count, len(held))
         total = sum([live.size for live in held.values()])
         _check(size == total, "%s: the marks say %s bytes, and there are %s", shelf, size, total)
@@ -364,7 +365,7 @@ class Ledger:
         shown, held = shelf.fragment, shelf.visible
         _check(shown.count == len(held), "%s: %s messages are shown, and there are %s", shelf, shown.count, len(held))
         total = sum([live.size for live in held.values()])
-        _check(shown.bytes == total, "%s: %s bytes are shown, and there are %s", shelf, shown.bytes, total)
+        _check(shown.size == total, "%s: %s bytes are shown, and there are %s", shelf, shown.size, total)
 
     def lose(self, store: int) -> None:
         """A store failed, or all did: locks are void, and of what was on its way the disk holds what it holds."""
@@ -398,7 +399,7 @@ class Ledger:
         log, index = disk.synced[Table.LOG], disk.synced[Table.INDEX]
         found: dict[bytes, dict[int, Live]] = {}
         for key, record in log.values.items():
-            held = found.setdefault(key[:PREFIX_BYTES], {})
+            held = found.setdefault(key[:PLACE_BYTES], {})
             held[sequence_of(key)] = Live(*read_record(record), len(record))
         for shelf in self.live_shelves(store):
             held = found.get(shelf.prefix, {})

@@ -76,7 +76,7 @@ def let_locks_expire(world: World) -> None:
     for shelf in shelves:
         for consumer in list(shelf.consumers):
             consumer.leave()
-            shelf.fragment.remove_consumer(consumer)
+            shelf.fragment.line.remove(consumer)
     heal(world)
     world.pass_time(61.0)
     for _ in range(MAX_ROUNDS):
@@ -99,10 +99,10 @@ def receive_all(world: World) -> None:
                 if not locks:
                     break
                 settlement = world.ledger.settle(Kind.COMPLETE, shelf, locks)
-                shelf.fragment.complete(
+                shelf.fragment.settlement.complete(
                     shelf.fragment.lock_numbers([lock.tag for lock in locks]),
                     lambda error, settlement=settlement: world.ledger.settled(settlement, error),  # type: ignore[misc]
                 )
-            if shelf.synced or shelf.fragment.count or shelf.fragment.bytes:
+            if shelf.synced or shelf.fragment.count or shelf.fragment.size:
                 raise Violation(f"{shelf}: there is still {shelf.synced}")
     heal(world)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from twinbus.broker import fragment, queue, window
+from twinbus.broker import line, queue, settlement, window
 from twinbus.model.limits import NamespaceLimits
 
 if TYPE_CHECKING:
@@ -67,10 +67,10 @@ class Settings:
             (window, "WINDOW_MESSAGES", window_messages),
             (window, "_LOW_WATER", max(1, window_messages // 2)),
             (window, "WINDOW_BYTES", window_bytes),
-            (fragment, "WINDOW_MESSAGES", window_messages),
-            (fragment, "WINDOW_BYTES", window_bytes),
-            (fragment, "EXPIRE_AT_ONCE", random.choice((1, 3, 500))),
-            (fragment, "_SHARE", random.choice((1, 3, 100))),
+            (line, "WINDOW_MESSAGES", window_messages),
+            (line, "WINDOW_BYTES", window_bytes),
+            (settlement, "EXPIRE_AT_ONCE", random.choice((1, 3, 500))),
+            (line, "SHARE", random.choice((1, 3, 100))),
             (queue, "_MEGABYTE", random.choice((4, 1_048_576))),
         ]
         self.weights = {

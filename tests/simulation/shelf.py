@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from twinbus.broker.keys import Area, area_prefix
+from twinbus.broker.keys import ACTIVE, Area, area_prefix
 
 if TYPE_CHECKING:
     from tests.simulation.consumer import SimulatedConsumer
@@ -29,7 +29,8 @@ class Shelf:
     def __init__(self, entity: Entity, area: Area) -> None:
         self.entity = entity
         self.area = area
-        self.prefix = area_prefix(entity.id, 0, area)
+        self.prefix = area_prefix(entity.id, 0, area) + ACTIVE
+        """Of its messages, and of its marks."""
         self.fragment: Fragment
         self.consumers: list[SimulatedConsumer] = []
         self.submitted: dict[int, Live] = {}

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.simulation.run import described, run
-from twinbus.broker import namespace, queue
+from twinbus.broker import queue
 from twinbus.broker.clock import Timers
 from twinbus.broker.fragment import Fragment
+from twinbus.broker.holdings import Holdings
 from twinbus.broker.journal import Journal
+from twinbus.broker.line import Line
 from twinbus.broker.locks import Locks
+from twinbus.broker.outstanding import Outstanding
+from twinbus.broker.settlement import Settlement
 from twinbus.broker.window import Window
 from twinbus.store.memory import MemoryDisk
 
@@ -80,23 +84,19 @@ def accept_what_failed(patch: Patch) -> None:
 
 
 def still_out_when_returned(patch: Patch) -> None:
-    after(patch, Fragment, "_bring_back", lambda self, sequence, _: self._out.add(sequence))
+    after(patch, Fragment, "bring_back", lambda self, lock, _: self.out.add([lock]))
 
 
 def return_to_a_window_that_is_elsewhere(patch: Patch) -> None:
-    def wrong(self: Fragment, sequence: int, record: bytes) -> None:
-        self._out.discard(sequence)
-        self._window.put_back(sequence, record)
-
-    patch.setattr(Fragment, "_bring_back", wrong)
+    patch.setattr(Line, "bring_back", lambda self, sequence, record: self.window.put_back(sequence, record))
 
 
 def forget_what_is_out(patch: Patch) -> None:
-    after(patch, Fragment, "_lend", lambda self, *_: self._out.clear())
+    after(patch, Fragment, "_lend", lambda self, *_: self.out.clear())
 
 
 def low_mark_above_what_is_out(patch: Patch) -> None:
-    after(patch, Fragment, "_note_out", lambda self, *_: self._out_heap.clear())
+    patch.setattr(Outstanding, "lowest", lambda _, other: other)
 
 
 def read_on_behind_what_was_cleared(patch: Patch) -> None:
@@ -130,7 +130,7 @@ def lock_never_expires(patch: Patch) -> None:
 
 def expiry_is_not_counted(patch: Patch) -> None:
     wrong = lambda self, found, answer, _: self._return_unchanged(found, answer)  # noqa: E731
-    patch.setattr(Fragment, "_return_counted", wrong)
+    patch.setattr(Settlement, "_return_counted", wrong)
 
 
 def one_delivery_too_many(patch: Patch) -> None:
@@ -141,15 +141,30 @@ def one_delivery_too_many(patch: Patch) -> None:
         main.max_delivery_count = (main.max_delivery_count or 0) + 1
         return main, dead
 
-    patch.setattr(namespace, "policies", wrong)
+    patch.setattr(queue, "policies", wrong)
 
 
 def count_not_incremented(patch: Patch) -> None:
-    after(patch, Fragment, "_arrive", lambda self, fresh, _: setattr(self, "count", self.count - len(fresh)))
+    show = Holdings.show_marks
+
+    def wrong(self: Holdings) -> None:
+        before = self.shown
+        show(self)
+        if self.shown.active_count > before.active_count:
+            self.shown = self.shown._replace(active_count=before.active_count)
+
+    patch.setattr(Holdings, "show_marks", wrong)
 
 
 def bytes_of_a_failed_send_stay(patch: Patch) -> None:
-    after(patch, Fragment, "_deleted", lambda self, _, size: setattr(self, "bytes", self.bytes + size))
+    read = Holdings.read_marks
+
+    def wrong(self: Holdings, value: bytes | None) -> None:
+        size = self.active_bytes
+        read(self, value)
+        self.active_bytes = max(size, self.active_bytes)
+
+    patch.setattr(Holdings, "read_marks", wrong)
 
 
 def batch_in_two_parts(patch: Patch) -> None:
@@ -158,7 +173,7 @@ def batch_in_two_parts(patch: Patch) -> None:
     def wrong(self: Fragment, records: Any, answer: Any) -> None:
         for record in records[:-1]:
             enqueue(self, [record], lambda _: None)
-            self._journal.flush()
+            self.journal.flush()
         enqueue(self, records[-1:], answer)
 
     patch.setattr(Fragment, "enqueue", wrong)
@@ -174,7 +189,7 @@ def nobody_is_fed_after_a_commit(patch: Patch) -> None:
 
 
 def drain_without_end(patch: Patch) -> None:
-    patch.setattr(Fragment, "_finish_drains", lambda _: None)
+    patch.setattr(Line, "_finish_drains", lambda _: None)
     patch.setattr(Timers, "run_due", lambda _: None)
 
 
@@ -209,7 +224,7 @@ FAULTS: dict[Callable[[Patch], None], str] = {
     expiry_is_not_counted: "",
     one_delivery_too_many: "not dead-lettered",
     count_not_incremented: "are shown",
-    bytes_of_a_failed_send_stay: "bytes are shown",
+    bytes_of_a_failed_send_stay: "bytes",
     batch_in_two_parts: "stored in part",
     memory_survives_the_store: "",
     nobody_is_fed_after_a_commit: "gets nothing",

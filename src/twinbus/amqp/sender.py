@@ -154,6 +154,11 @@ class Sender(Link):
         """Settle messages we sent: the confirmation that a receiver in mode `second` waits for."""
         self.session.ledger.dispose(Role.SENDER, deliveries, state, settled=settled)
 
+    def unsettled(self) -> list[OutgoingDelivery]:
+        """What was sent and neither side has settled, in order."""
+        outgoing = self.session.ledger.outgoing
+        return [outgoing[delivery_id] for delivery_id in sorted(self.unsettled_ids)]
+
     def drained(self) -> None:
         """Give back the credit that is left: there is nothing more to send now. Before `accept` this does nothing.
 

@@ -1,17 +1,21 @@
 """Time, as it is handed to the broker: two clocks, and what is due when.
 
 Locks and time-outs go by the monotonic clock, times to live and schedules by the wall clock: when that jumps, no lock
-expires. Nothing here waits; whoever owns the loop asks `due_in_s` and calls `run_due`.
+expires, and what is due by the wall is done within a second. Nothing here waits; whoever owns the loop asks `due_in_s`
+and calls `run_due`.
 """
 
 from __future__ import annotations
 
 import heapq
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+LOOK_S: Final = 1.0
+"""How often the wall clock is looked at: it may be set forward."""
 
 
 class Clock(Protocol):
@@ -69,3 +73,59 @@ class Timers:
             call = heapq.heappop(self._due)[2].call
             if call is not None:
                 call()
+
+
+class Alarms:
+    """Calls to be made at a time of the wall clock."""
+
+    def __init__(self, clock: Clock, timers: Timers) -> None:
+        """One for a whole broker."""
+        self._clock = clock
+        self._timers = timers
+        self._due: list[tuple[int, int, Timer]] = []
+        self._order = count()
+        self._look: Timer | None = None
+        self._look_s = 0.0
+
+    def call_at(self, when_ms: int, call: Callable[[], None]) -> Timer:
+        """Make a call when the wall clock shows `when_ms`, or more."""
+        timer = Timer(call)
+        heapq.heappush(self._due, (when_ms, next(self._order), timer))
+        self._watch()
+        return timer
+
+    def _watch(self) -> None:
+        while self._due and self._due[0][2].call is None:
+            heapq.heappop(self._due)
+        if not self._due:
+            return
+        now_s = self._clock.monotonic_s()
+        wait_s = max(0, self._due[0][0] - self._clock.wall_ms()) / 1000
+        look_s = now_s + min(wait_s, LOOK_S)
+        if self._look is not None:
+            if self._look_s <= look_s:
+                return
+            self._look.cancel()
+        self._look_s = look_s
+        self._look = self._timers.call_at(look_s, self._ring)
+
+    def _ring(self) -> None:
+        self._look = None
+        now_ms = self._clock.wall_ms()
+        due = []
+        while self._due and self._due[0][0] <= now_ms:  # what these calls set is for the next time
+            due.append(heapq.heappop(self._due)[2])
+        for timer in due:
+            if timer.call is not None:
+                timer.call()
+        self._watch()
+
+
+class Times:
+    """All that a broker knows of time."""
+
+    def __init__(self, clock: Clock) -> None:
+        """One for a whole broker."""
+        self.clock = clock
+        self.timers = Timers(clock)
+        self.alarms = Alarms(clock, self.timers)

@@ -35,4 +35,7 @@ class Consumer(Protocol):
         """Take messages; how many of them, from the first on. Less room than was reserved may be left by then."""
 
     def entity_gone(self, error: ServiceBusError) -> None:
-        """The entity was deleted."""
+        """The entity was deleted or disabled, or another receiver has claimed it."""
+
+    def session_lost(self, error: ServiceBusError) -> None:
+        """The time for which it had its session is over."""

@@ -7,13 +7,26 @@ are read; the body never is.
 from __future__ import annotations
 
 from functools import lru_cache
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Properties, Section
 from twinbus.amqp.outline import outline_of
-from twinbus.broker.record import Envelope, make_envelope, make_plain_record, make_record
-from twinbus.model.errors import ArgumentOutOfRange, MalformedMessage, MessageTooLarge, NotImplementedHere
+from twinbus.broker.record import (
+    ACTIVE_STATE,
+    HAS_TTL,
+    SCHEDULED_STATE,
+    Envelope,
+    Parts,
+    expires_ms,
+    make_envelope,
+    make_plain_record,
+    make_record,
+    with_ttl,
+)
+from twinbus.model.errors import ArgumentOutOfRange, MalformedMessage, MessageTooLarge, NotAllowed
+from twinbus.model.queue import FOREVER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,10 +46,52 @@ SET_BY_BROKER: Final = frozenset(
     }
 )
 """Annotations of ours: who sends on a message it received sends them along, and they mean nothing then."""
+PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
+SCHEDULED_TIME: Final = "x-opt-scheduled-enqueue-time"
+LONGEST_DELAY_MS: Final = FOREVER_MS
 _HEADER_DEFAULT: Final = Envelope()
 _MESSAGE_ID: Final = 0
+_CONTENT_TYPE: Final = 6
+_ABSOLUTE_EXPIRY: Final = 8
+_CREATION_TIME: Final = 9
 _GROUP_ID: Final = 10
 _NAMES_OF_IDS: Final = {_MESSAGE_ID: "message-id", _GROUP_ID: "session id (group-id)"}
+_LIST8: Final = 0xC0
+_SMALL_BODY: Final = 8
+"""An empty one takes no more."""
+_DIGEST_BYTES: Final = 16
+
+
+class Terms:
+    """What a queue wants of each message, as its description says."""
+
+    __slots__ = ("detects_duplicates", "is_plain", "requires_session", "ttl_ms")
+
+    def __init__(
+        self, *, ttl_ms: int = FOREVER_MS, requires_session: bool = False, detects_duplicates: bool = False
+    ) -> None:
+        """`ttl_ms` is how long a message lives at most."""
+        self.ttl_ms = ttl_ms
+        self.requires_session = requires_session
+        self.detects_duplicates = detects_duplicates
+        self.is_plain = ttl_ms >= FOREVER_MS and not requires_session and not detects_duplicates
+
+
+class Parcel:
+    """What came in together."""
+
+    __slots__ = ("ids", "pings", "records")
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.records: list[bytes] = []
+        self.ids: list[bytes] = []
+        """What each message is known by, where duplicates are detected."""
+        self.pings = 0
+        """Messages that only ask whether the queue is there."""
+
+    def __len__(self) -> int:
+        return len(self.records) + self.pings
 
 
 class Intake:
@@ -47,30 +102,35 @@ class Intake:
         self._limits = limits
         self._make_id = make_id
 
-    def add_to(self, records: list[bytes], payload: bytes, message_format: int, enqueued_ms: int) -> None:
-        """Add one record, or those of a batch; the first message that is wrong is the reason why none is."""
+    def add_to(self, parcel: Parcel, payload: bytes, message_format: int, enqueued_ms: int, terms: Terms) -> None:
+        """Add one message, or those of a batch; the first message that is wrong is the reason why none is."""
         try:
             if message_format == BATCH_FORMAT:
-                records += self._unpack(payload, enqueued_ms)
+                self._unpack(parcel, payload, enqueued_ms, terms)
             else:
-                records.append(self._record(payload, enqueued_ms))
+                self._add(parcel, payload, enqueued_ms, terms)
         except DecodeError as error:
             raise MalformedMessage(f"the message is malformed: {error.description}") from None
 
-    def _unpack(self, payload: bytes, enqueued_ms: int) -> list[bytes]:
-        batch = Message(payload)
-        messages = batch.data
+    def _unpack(self, parcel: Parcel, payload: bytes, enqueued_ms: int, terms: Terms) -> None:
+        messages = Message(payload).data
         if not messages:
             raise MalformedMessage("a batch without a single message: each data section of its body has to be one")
         if len(messages) > self._limits.max_batch_messages:
             most = self._limits.max_batch_messages
             raise MessageTooLarge(f"a batch of {len(messages)} messages; it can have {most}")
-        return [self._record(message, enqueued_ms) for message in messages]
+        unpacked = Parcel()
+        for message in messages:
+            self._add(unpacked, message, enqueued_ms, terms)
+        parcel.records += unpacked.records
+        parcel.ids += unpacked.ids
+        parcel.pings += unpacked.pings
 
-    def _record(self, payload: bytes, enqueued_ms: int) -> bytes:
+    def _add(self, parcel: Parcel, payload: bytes, enqueued_ms: int, terms: Terms) -> None:
         outline = outline_of(payload)
         if outline is None:
-            return self._unusual_record(payload, enqueued_ms)
+            self._add_unusual(parcel, payload, enqueued_ms, terms)
+            return
         header_end, annotations_at, annotations_end, properties_at, properties_end, body_at = outline
         if (
             properties_end < body_at  # it has application properties, which must be readable if they are to be changed
@@ -80,25 +140,57 @@ class Intake:
         ):
             self._check(Message(payload))
         envelope = _read_header(payload[:header_end]) if header_end else _HEADER_DEFAULT
-        if annotations_end:
-            return self._annotated_record(Message(payload), envelope, payload[properties_at:], enqueued_ms)
-        return make_plain_record(envelope, payload[properties_at:], enqueued_ms)
+        if (
+            annotations_end
+            or not terms.is_plain
+            or envelope.flags & HAS_TTL
+            or payload[properties_at + 3] != _LIST8
+            or payload[properties_at + 5] > _ABSOLUTE_EXPIRY
+            or len(payload) - body_at <= _SMALL_BODY
+        ):
+            self._add_special(parcel, Message(payload), envelope, payload[properties_at:], enqueued_ms, terms)
+        else:
+            parcel.records.append(make_plain_record(envelope, payload[properties_at:], enqueued_ms))
 
-    def _unusual_record(self, payload: bytes, enqueued_ms: int) -> bytes:
+    def _add_unusual(self, parcel: Parcel, payload: bytes, enqueued_ms: int, terms: Terms) -> None:
         message = Message(payload)
         self._check(message)
         envelope = _read_header(message.raw(Section.HEADER)) if Section.HEADER in message else _HEADER_DEFAULT
         has_id = message.has_field(Section.PROPERTIES, _MESSAGE_ID)
         bare = message.bare() if has_id else self._with_message_id(message)
-        return self._annotated_record(message, envelope, bare, enqueued_ms)
+        self._add_special(parcel, message, envelope, bare, enqueued_ms, terms)
 
-    @staticmethod
-    def _annotated_record(message: Message, envelope: Envelope, bare: bytes, enqueued_ms: int) -> bytes:
-        due_ms = message.lookup(Section.MESSAGE_ANNOTATIONS, "x-opt-scheduled-enqueue-time")
+    def _add_special(
+        self, parcel: Parcel, message: Message, envelope: Envelope, bare: bytes, enqueued_ms: int, terms: Terms
+    ) -> None:
+        if is_ping(message):
+            parcel.pings += 1
+            return
+        envelope = _with_all_limits(message, envelope, enqueued_ms, terms)
+        state, alarm_ms = ACTIVE_STATE, expires_ms(envelope, enqueued_ms)
+        due_ms = message.lookup(Section.MESSAGE_ANNOTATIONS, SCHEDULED_TIME)
         if isinstance(due_ms, int) and due_ms > enqueued_ms:
-            raise NotImplementedHere("messages cannot be scheduled in this version")
+            if due_ms > LONGEST_DELAY_MS:
+                raise ArgumentOutOfRange(f"{SCHEDULED_TIME} is {due_ms}, which is after the end of time")
+            state, alarm_ms = SCHEDULED_STATE, int(due_ms)
+        session = _session_of(message) if terms.requires_session else None
         kept = [raw for key, raw in message.pairs(Section.MESSAGE_ANNOTATIONS) if key not in SET_BY_BROKER]
-        return make_record(envelope, bare, enqueued_ms, annotations=b"".join(kept), annotation_count=2 * len(kept))
+        parcel.records.append(
+            make_record(
+                Parts(
+                    envelope,
+                    bare,
+                    enqueued_ms,
+                    alarm_ms,
+                    state,
+                    session=session,
+                    annotation_count=2 * len(kept),
+                    annotations=b"".join(kept),
+                )
+            )
+        )
+        if terms.detects_duplicates:
+            parcel.ids.append(digest_of(Message(bare).field(Section.PROPERTIES, _MESSAGE_ID)))
 
     def _check(self, message: Message) -> None:
         limits = self._limits
@@ -138,6 +230,46 @@ class Intake:
         pieces = [properties.encode(), message.raw(Section.APPLICATION_PROPERTIES)]
         pieces += [message.raw(body) if body is not None else b"", message.raw(Section.FOOTER)]
         return b"".join(pieces)
+
+
+def is_ping(message: Message) -> bool:
+    """It has the content type of a ping, and says nothing."""
+    section = message.body_section
+    if section is Section.DATA:
+        is_empty = not any(message.data)
+    elif section is Section.VALUE:
+        is_empty = message.value in (None, "", b"")
+    else:
+        is_empty = section is None
+    return is_empty and message.field(Section.PROPERTIES, _CONTENT_TYPE) == PING_CONTENT_TYPE
+
+
+def digest_of(message_id: object) -> bytes:
+    """What a message is known by as long as duplicates are looked for; ids of different types are different."""
+    kind = type(message_id).__name__.encode()
+    raw = message_id if isinstance(message_id, bytes) else str(message_id).encode()
+    return blake2b(kind + b":" + raw, digest_size=_DIGEST_BYTES).digest()
+
+
+def _session_of(message: Message) -> bytes:
+    session = message.field(Section.PROPERTIES, _GROUP_ID)
+    if not isinstance(session, str):
+        raise NotAllowed("the queue requires sessions: set the message's session id (group-id)")
+    return session.encode()
+
+
+def _with_all_limits(message: Message, envelope: Envelope, enqueued_ms: int, terms: Terms) -> Envelope:
+    """How long it lives: what its header says, or the time when it expires, or the queue, whichever is first.
+
+    A header cannot say more than 49 days: a client that wants more says when, and when it was made.
+    """
+    if not envelope.flags & HAS_TTL:
+        expiry_ms = message.field(Section.PROPERTIES, _ABSOLUTE_EXPIRY)
+        if isinstance(expiry_ms, int):
+            created_ms = message.field(Section.PROPERTIES, _CREATION_TIME)
+            since_ms = created_ms if isinstance(created_ms, int) else enqueued_ms
+            envelope = with_ttl(envelope, min(max(0, int(expiry_ms - since_ms)), FOREVER_MS))
+    return with_ttl(envelope, terms.ttl_ms) if terms.ttl_ms < FOREVER_MS else envelope
 
 
 @lru_cache(maxsize=1024)

@@ -37,8 +37,11 @@ class Keeper(Protocol):
     def write_marks(self, batch: Batch) -> None:
         """Add the fragment's counters to a batch that changes it."""
 
+    def show_marks(self) -> None:
+        """A commit that changed the fragment is on disk: its marks are what there is to see."""
+
     def settled_down(self) -> None:
-        """A commit that changed the fragment was applied."""
+        """... and everyone was told of it."""
 
     def lose_store(self) -> None:
         """The store failed: what is only in memory means nothing any more."""
@@ -153,9 +156,18 @@ class Journal:
         """Read the values of some keys."""
         self.store.get(keys, self._hearing(done), table)
 
-    def scan(self, start: bytes, end: bytes, done: Answer[list[Row]], *, limit: int, max_bytes: int) -> None:
+    def scan(
+        self,
+        start: bytes,
+        end: bytes,
+        done: Answer[list[Row]],
+        *,
+        limit: int,
+        max_bytes: int,
+        table: Table = Table.LOG,
+    ) -> None:
         """Read records in the order of their keys."""
-        self.store.scan(start, end, self._hearing(done), limit=limit, max_bytes=max_bytes)
+        self.store.scan(start, end, self._hearing(done), limit=limit, max_bytes=max_bytes, table=table)
 
     def add_loose(self, answer: Answered) -> None:
         """Changes were put into `batch` that are no fragment's any more."""
@@ -194,6 +206,8 @@ class Journal:
         self.pending_bytes -= commit.size
         was_silent = self._hear()
         faults: list[Exception] = []
+        for keeper in commit.keepers:
+            keeper.show_marks()
         for applied, answer in commit.waiters:
             try:
                 applied()

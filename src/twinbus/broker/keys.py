@@ -1,7 +1,14 @@
 """Where a fragment's records lie in its store.
 
 A key starts with the entity's id and the fragment's number, so that all of an entity is one range of keys, and so is
-all of a fragment. Then comes the area, and in the LOG the sequence number.
+all of a fragment. Then comes which of its queues, then what kind of record, then what that kind is sorted by:
+
+    LOG     ACTIVE, DEFERRED, SCHEDULED    sequence number                 the messages
+    INDEX   MARKS                                                          numbers and counters
+            EXPIRY, DUE                    time, sequence number           what happens when
+            SESSION                        session, sequence number        which messages a session has
+            STATE                          session                         what a session remembers
+            IDS                            generation, digest of an id     what was sent already
 """
 
 from __future__ import annotations
@@ -13,9 +20,25 @@ from typing import Final
 _PREFIX: Final = Struct(">IHB")
 _ENTITY: Final = Struct(">I")
 _SEQUENCE: Final = Struct(">Q")
+_MOMENT: Final = Struct(">QQ")
+_SESSION_SIZE: Final = Struct(">H")
 PREFIX_BYTES: Final = _PREFIX.size
+KIND_BYTES: Final = 1
+
+ACTIVE: Final = b"\x00"
+DEFERRED: Final = b"\x01"
+SCHEDULED: Final = b"\x02"
+
+MARKS: Final = b"\x00"
+EXPIRY: Final = b"\x01"
+DUE: Final = b"\x02"
+SESSION: Final = b"\x03"
+STATE: Final = b"\x04"
+IDS: Final = b"\x05"
 
 pack_sequence: Final = _SEQUENCE.pack
+pack_moment: Final = _MOMENT.pack
+LAST_SEQUENCE: Final = b"\xff" * 8
 
 
 class Area(IntEnum):
@@ -26,14 +49,37 @@ class Area(IntEnum):
 
 
 def area_prefix(entity_id: int, fragment: int, area: Area) -> bytes:
-    """How all keys of an area start; in the INDEX, the key of its marks."""
+    """How all keys of an area start."""
     return _PREFIX.pack(entity_id, fragment, area)
 
 
 def sequence_of(key: bytes) -> int:
-    """The sequence number in a key of the LOG."""
-    number: int = _SEQUENCE.unpack_from(key, PREFIX_BYTES)[0]
+    """The sequence number at the end of a key."""
+    number: int = _SEQUENCE.unpack_from(key, len(key) - 8)[0]
     return number
+
+
+def moment_of(key: bytes) -> tuple[int, int]:
+    """The time and the sequence number at the end of a key of EXPIRY or DUE."""
+    found: tuple[int, int] = _MOMENT.unpack_from(key, len(key) - 16)
+    return found
+
+
+def pack_session(session: bytes) -> bytes:
+    """A session's id as part of a key: no other session's starts with it."""
+    return _SESSION_SIZE.pack(len(session)) + session
+
+
+def session_of_key(key: bytes) -> bytes:
+    """The session's id in a key of SESSION or STATE."""
+    at = PREFIX_BYTES + KIND_BYTES
+    (size,) = _SESSION_SIZE.unpack_from(key, at)
+    return key[at + 2 : at + 2 + size]
+
+
+def after_kind(prefix: bytes, kind: bytes) -> bytes:
+    """The first key behind all of a kind."""
+    return prefix + bytes((kind[0] + 1,))
 
 
 def entity_range(entity_id: int) -> tuple[bytes, bytes]:

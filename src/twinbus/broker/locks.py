@@ -14,6 +14,8 @@ from itertools import islice
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from twinbus.broker.record import HAS_ALARM, IS_SPECIAL, alarm_of, session_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -26,15 +28,28 @@ TOKEN_BYTES: Final = 16
 class Lock:
     """One message, out under a lock."""
 
-    __slots__ = ("deadline_s", "number", "sequence", "size")
+    __slots__ = ("alarm_ms", "deadline_s", "is_deferred", "is_special", "number", "sequence", "session", "size")
 
     def __init__(self, number: int, sequence: int, size: int, deadline_s: float) -> None:
-        """Made by `Locks.add`."""
+        """Made by `Locks.add`, or by whoever takes a message for another reason: with the number 0, which is none."""
         self.number = number
         self.sequence = sequence
         self.size = size
         """Of the record."""
         self.deadline_s = deadline_s
+        self.alarm_ms = 0
+        """For when the agenda has it, if it expires."""
+        self.session: bytes | None = None
+        self.is_deferred = False
+        self.is_special = False
+        """More is on disk than an active message."""
+
+    def learn(self, record: bytes) -> None:
+        """Of a record with which more is on disk, what that is."""
+        self.is_special = True
+        if record[1] & HAS_ALARM:
+            self.alarm_ms = alarm_of(record)
+        self.session = session_of(record)
 
 
 def tag_of(token: bytes) -> bytes:
@@ -63,16 +78,21 @@ class Locks:
     def __len__(self) -> int:
         return len(self.by_number)
 
-    def add(self, messages: Iterable[tuple[int, bytes]], deadline_s: float) -> int:
-        """Lock messages, given as sequence number and record; the number of the first lock, the others follow."""
-        first = number = self._next_number
+    def add(self, messages: Iterable[tuple[int, bytes]], deadline_s: float) -> list[Lock]:
+        """Lock messages, given as sequence number and record. The locks' numbers follow each other."""
+        number = self._next_number
         self._note(deadline_s)
         by_number = self.by_number
+        added = []
         for sequence, record in messages:
-            by_number[number] = Lock(number, sequence, len(record), deadline_s)
+            lock = Lock(number, sequence, len(record), deadline_s)
+            if record[1] & IS_SPECIAL:
+                lock.learn(record)
+            by_number[number] = lock
+            added.append(lock)
             number += 1
         self._next_number = number
-        return first
+        return added
 
     def numbers_in(self, tags: Iterable[bytes]) -> list[int]:
         """The locks' numbers in tags (or tokens) of this life; 0, which is none, for each of another."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.broker.clock import Timers
+from twinbus.broker.clock import Times
 from twinbus.broker.fragment import Fragment
 from twinbus.broker.intake import Intake
 from twinbus.broker.journal import Journal
@@ -48,7 +48,8 @@ class Namespace:
         """`defer` makes a call at the end of a turn; `on_failed` opens the store of a journal anew."""
         self.limits = limits or NamespaceLimits()
         self.clock = clock
-        self.timers = Timers(clock)
+        self._times = Times(clock)
+        self.timers = self._times.timers
         self.journals: list[Journal] = []
         self.queues: dict[str, Queue] = {}
         """By the key of their path."""
@@ -96,28 +97,29 @@ class Namespace:
             area_prefix(entity_id, 0, Area.DEAD_LETTER),
             journal,
             dead_letter_policy,
-            clock=self.clock,
-            timers=self.timers,
+            times=self._times,
             make_life=self._make_life,
         )
         main = Fragment(
             area_prefix(entity_id, 0, Area.MAIN),
             journal,
             main_policy,
-            clock=self.clock,
-            timers=self.timers,
+            times=self._times,
             make_life=self._make_life,
             dead_letters=dead_letters,
+            has_sessions=description.requires_session,
         )
         queue = Queue(entity_id, path, description, main, dead_letters, created_ms=created_ms, updated_ms=updated_ms)
+        queue.describe(description, self.limits)
+        queue.used_s = self.clock.monotonic_s()
         self.queues[key_of(path)] = queue
         return queue
 
     def update_queue(self, path: str, description: QueueDescription, *, updated_ms: int) -> Queue:
         """A queue is described anew; locks that are out keep the time they have."""
         queue = self.find(path)
-        queue.description, queue.updated_ms = description, updated_ms
-        queue.main.policy, queue.dead_letters.policy = policies(description, self.limits)
+        queue.updated_ms = updated_ms
+        queue.describe(description, self.limits)
         return queue
 
     def remove_queue(self, path: str) -> None:

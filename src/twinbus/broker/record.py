@@ -1,8 +1,8 @@
 """A message as it is stored, and as it is delivered.
 
-A record is a fixed head (counts, times), the sender's message annotations as encoded pairs, and the bare message, whose
-bytes are never touched. A delivery is the head written as AMQP sections in front of the same bytes: two copies and a
-few `Struct.pack`, no encoder.
+A record is a fixed head (counts, times), the id of its session if its queue has sessions, the sender's message
+annotations as encoded pairs, and the bare message, whose bytes are never touched. A delivery is the head written as
+AMQP sections in front of the same bytes: two copies and a few `Struct.pack`, no encoder.
 
 Owns: both layouts. Knows nothing of where records lie or who gets them.
 """
@@ -14,19 +14,35 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from twinbus.amqp.encode import write
 from twinbus.amqp.message import Message, Section
-from twinbus.amqp.types import Symbol
+from twinbus.amqp.types import Int, Symbol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _DURABLE: Final = 1
-_HAS_TTL: Final = 2
-_HEAD: Final = Struct(">BBBxIIQHI")
-"""Version, flags, priority, delivery count, time to live, enqueued at, elements and bytes of the annotations."""
+HAS_TTL: Final = 2
+HAS_ALARM: Final = 4
+HAS_SESSION: Final = 8
+IS_SPECIAL: Final = HAS_ALARM | HAS_SESSION
+"""A record of which more is written than itself."""
+NEVER_MS: Final = 0
+_LONGEST_HEADER_TTL_MS: Final = 0xFFFF_FFFF
+_HEAD: Final = Struct(">BBBBIQQQHIH")
+"""Version, flags, priority, state, delivery count, time to live, enqueued at, alarm, elements and bytes of the
+annotations, bytes of the session's id. The alarm is when a scheduled message is due, or when any other expires."""
 HEAD_BYTES: Final = _HEAD.size
 _pack_head: Final = _HEAD.pack
 _unpack_head: Final = _HEAD.unpack_from
+_TIME: Final = Struct(">Q")
+_ENQUEUED_AT: Final = 16
+_ALARM_AT: Final = 24
+_SESSION_SIZE: Final = Struct(">H")
+_SESSION_SIZE_AT: Final = HEAD_BYTES - 2
+
+ACTIVE_STATE: Final = 0
+DEFERRED_STATE: Final = 1
+SCHEDULED_STATE: Final = 2
 
 
 class Envelope(NamedTuple):
@@ -39,81 +55,146 @@ class Envelope(NamedTuple):
 
 def make_envelope(*, durable: bool, priority: int, ttl_ms: int | None) -> Envelope:
     """From the fields of a header."""
-    flags = (_DURABLE if durable else 0) | (_HAS_TTL if ttl_ms is not None else 0)
+    flags = (_DURABLE if durable else 0) | (HAS_TTL if ttl_ms is not None else 0)
     return Envelope(flags, priority, ttl_ms or 0)
 
 
-def make_record(
-    envelope: Envelope,
-    bare: bytes,
-    enqueued_ms: int,
-    *,
-    annotations: bytes = b"",
-    annotation_count: int = 0,
-    delivery_count: int = 0,
-) -> bytes:
-    """A message to be stored. `annotations` are encoded keys and values, `annotation_count` of them."""
-    flags, priority, ttl_ms = envelope
-    size = len(annotations)
-    head = _pack_head(_VERSION, flags, priority, delivery_count, ttl_ms, enqueued_ms, annotation_count, size)
-    return head + annotations + bare
+def with_ttl(envelope: Envelope, ttl_ms: int) -> Envelope:
+    """The same, living no longer than this."""
+    if envelope.flags & HAS_TTL and envelope.ttl_ms <= ttl_ms:
+        return envelope
+    return Envelope(envelope.flags | HAS_TTL, envelope.priority, ttl_ms)
 
 
-def make_plain_record(envelope: Envelope, bare: bytes, enqueued_ms: int) -> bytes:
-    """The same for a new message without annotations, which most are."""
-    return _pack_head(_VERSION, envelope[0], envelope[1], 0, envelope[2], enqueued_ms, 0, 0) + bare
-
-
-# --- reading and changing ---------------------------------------------------------------------------------------------
+def expires_ms(envelope: Envelope, from_ms: int) -> int:
+    """When a message that is enqueued then expires; NEVER_MS if it does not."""
+    return from_ms + envelope.ttl_ms if envelope.flags & HAS_TTL else NEVER_MS
 
 
 class Parts(NamedTuple):
     """A record taken apart."""
 
     envelope: Envelope
-    delivery_count: int
-    enqueued_ms: int
-    annotation_count: int
-    annotations: bytes
     bare: bytes
+    enqueued_ms: int
+    alarm_ms: int = NEVER_MS
+    state: int = ACTIVE_STATE
+    delivery_count: int = 0
+    session: bytes | None = None
+    """The id of the session it belongs to, which may be empty."""
+    annotation_count: int = 0
+    annotations: bytes = b""
+    """Encoded keys and values, `annotation_count` of them."""
+
+
+def make_record(parts: Parts) -> bytes:
+    """A message to be stored."""
+    flags, priority, ttl_ms = parts.envelope
+    session = parts.session or b""
+    flags = flags & ~IS_SPECIAL | (HAS_ALARM if parts.alarm_ms else 0)
+    flags |= HAS_SESSION if parts.session is not None else 0
+    head = _pack_head(
+        _VERSION,
+        flags,
+        priority,
+        parts.state,
+        parts.delivery_count,
+        ttl_ms,
+        parts.enqueued_ms,
+        parts.alarm_ms,
+        parts.annotation_count,
+        len(parts.annotations),
+        len(session),
+    )
+    return head + session + parts.annotations + parts.bare
+
+
+def make_plain_record(envelope: Envelope, bare: bytes, enqueued_ms: int) -> bytes:
+    """The same for a new message that has nothing beside its header and never expires, as most."""
+    return _pack_head(_VERSION, envelope[0], envelope[1], 0, 0, envelope[2], enqueued_ms, 0, 0, 0, 0) + bare
+
+
+# --- reading and changing ---------------------------------------------------------------------------------------------
 
 
 def take_apart(record: bytes) -> Parts:
     """What a record holds."""
-    version, flags, priority, delivery_count, ttl_ms, enqueued_ms, count, size = _unpack_head(record)
+    version, flags, priority, state, delivery_count, ttl_ms, enqueued_ms, alarm_ms, count, size, session_size = (
+        _unpack_head(record)
+    )
     assert version == _VERSION
-    envelope = Envelope(flags, priority, ttl_ms)
-    bare_at = HEAD_BYTES + size
-    return Parts(envelope, delivery_count, enqueued_ms, count, record[HEAD_BYTES:bare_at], record[bare_at:])
+    annotations_at = HEAD_BYTES + session_size
+    bare_at = annotations_at + size
+    return Parts(
+        Envelope(flags & ~IS_SPECIAL, priority, ttl_ms),
+        record[bare_at:],
+        enqueued_ms,
+        alarm_ms,
+        state,
+        delivery_count,
+        record[HEAD_BYTES:annotations_at] if flags & HAS_SESSION else None,
+        count,
+        record[annotations_at:bare_at],
+    )
+
+
+def alarm_of(record: bytes) -> int:
+    """When it is due, or expires; NEVER_MS if it has no such time."""
+    found: int = _TIME.unpack_from(record, _ALARM_AT)[0]
+    return found
+
+
+def enqueued_of(record: bytes) -> int:
+    """When it was enqueued."""
+    found: int = _TIME.unpack_from(record, _ENQUEUED_AT)[0]
+    return found
+
+
+def with_enqueued(record: bytes, enqueued_ms: int) -> bytes:
+    """The same, enqueued at another time."""
+    return record[:_ENQUEUED_AT] + _TIME.pack(enqueued_ms) + record[_ALARM_AT:]
+
+
+def session_of(record: bytes) -> bytes | None:
+    """The id of the session it belongs to."""
+    if not record[1] & HAS_SESSION:
+        return None
+    size: int = _SESSION_SIZE.unpack_from(record, _SESSION_SIZE_AT)[0]
+    return record[HEAD_BYTES : HEAD_BYTES + size]
 
 
 def change_record(
     record: bytes,
     *,
     delivery_count: int | None = None,
-    enqueued_ms: int | None = None,
     annotations: Mapping[str, object] | None = None,
     properties: Mapping[str, object] | None = None,
 ) -> bytes:
-    """The same message with another count or time, and with annotations or application properties set."""
+    """The same message with another count, and with annotations or application properties set."""
     parts = take_apart(record)
-    pairs, pair_count = parts.annotations, parts.annotation_count
     if annotations:
-        pairs, pair_count = pairs + _encode_pairs(annotations, as_symbols=True), pair_count + 2 * len(annotations)
-    return make_record(
-        parts.envelope,
-        with_properties(parts.bare, properties) if properties else parts.bare,
-        parts.enqueued_ms if enqueued_ms is None else enqueued_ms,
-        annotations=pairs,
-        annotation_count=pair_count,
-        delivery_count=parts.delivery_count if delivery_count is None else delivery_count,
-    )
+        pairs = parts.annotations + _encode_pairs(annotations, as_symbols=True)
+        parts = parts._replace(annotations=pairs, annotation_count=parts.annotation_count + 2 * len(annotations))
+    if properties:
+        parts = parts._replace(bare=with_properties(parts.bare, properties))
+    if delivery_count is not None:
+        parts = parts._replace(delivery_count=delivery_count)
+    return make_record(parts)
 
 
 def with_properties(bare: bytes, changes: Mapping[str, object]) -> bytes:
     """A bare message with some application properties set; the bytes of the others stay as they are."""
+    return _with_pairs(bare, changes, without=changes)
+
+
+def without_properties(bare: bytes, names: Collection[str]) -> bytes:
+    """... with some taken away."""
+    return _with_pairs(bare, {}, without=names)
+
+
+def _with_pairs(bare: bytes, changes: Mapping[str, object], *, without: Collection[str]) -> bytes:
     message = Message(bare)
-    kept = [raw for key, raw in message.pairs(Section.APPLICATION_PROPERTIES) if key not in changes]
+    kept = [raw for key, raw in message.pairs(Section.APPLICATION_PROPERTIES) if key not in without]
     content = b"".join([*kept, _encode_pairs(changes, as_symbols=False)])
     count = 2 * (len(kept) + len(changes))
     section = _PROPERTIES_HEAD.pack(b"\x00\x53\x74\xd1", len(content) + 4, count) + content
@@ -163,9 +244,9 @@ _LOCKED_SIZE: Final = _OPEN_SIZE + len(_LOCKED_UNTIL) + 8
 
 def render_locked(record: bytes, sequence: int, token: bytes, locked_until_ms: int) -> bytes:
     """A message as a receiver gets it under a lock. `token` is a uuid in network order."""
-    _, flags, priority, delivery_count, ttl_ms, enqueued_ms, count, size = _unpack_head(record)
+    _, flags, priority, _, delivery_count, ttl_ms, enqueued_ms, _, count, size, session_size = _unpack_head(record)
     durable = _TRUE if flags & _DURABLE else _FALSE
-    if flags & _HAS_TTL:
+    if flags & HAS_TTL and ttl_ms <= _LONGEST_HEADER_TTL_MS:
         header = _header_with_ttl(durable, priority, ttl_ms, delivery_count)
     else:
         header = _pack_header(b"\x00\x53\x70\xc0\x0b\x05", durable, 0x50, priority, b"\x40\x42\x70", delivery_count)
@@ -182,21 +263,29 @@ def render_locked(record: bytes, sequence: int, token: bytes, locked_until_ms: i
         _LOCKED_UNTIL,
         locked_until_ms,
     )
-    return header + annotations + record[HEAD_BYTES:]
+    return header + annotations + record[HEAD_BYTES + session_size :]
 
 
 def render_open(record: bytes, sequence: int) -> bytes:
     """A message as it is peeked, or received and deleted: without a lock."""
-    _, flags, priority, delivery_count, ttl_ms, enqueued_ms, count, size = _unpack_head(record)
+    _, flags, priority, state, delivery_count, ttl_ms, enqueued_ms, _, count, size, session_size = _unpack_head(record)
+    if state != ACTIVE_STATE:
+        return render_open(_with_state(record, state), sequence)
     durable = _TRUE if flags & _DURABLE else _FALSE
-    if flags & _HAS_TTL:
+    if flags & HAS_TTL and ttl_ms <= _LONGEST_HEADER_TTL_MS:
         header = _header_with_ttl(durable, priority, ttl_ms, delivery_count)
     else:
         header = _pack_header(b"\x00\x53\x70\xc0\x0b\x05", durable, 0x50, priority, b"\x40\x42\x70", delivery_count)
     annotations = _OPEN.pack(
         _ANNOTATIONS, _OPEN_SIZE + size, count + 4, _ENQUEUED_TIME, enqueued_ms, _SEQUENCE_NUMBER, sequence
     )
-    return header + annotations + record[HEAD_BYTES:]
+    return header + annotations + record[HEAD_BYTES + session_size :]
+
+
+def _with_state(record: bytes, state: int) -> bytes:
+    """A message that is not active says so in an annotation, for as long as it is not."""
+    marked = change_record(record, annotations={"x-opt-message-state": Int(state)})
+    return make_record(take_apart(marked)._replace(state=ACTIVE_STATE))
 
 
 def _header_with_ttl(durable: int, priority: int, ttl_ms: int, delivery_count: int) -> bytes:

@@ -57,6 +57,13 @@ class Window:
         self.bytes -= sum([len(record) for _, record in taken])
         return taken
 
+    def take_away(self, sequences: set[int]) -> None:
+        """These are not handed out."""
+        kept = [item for item in self.ready if item[0] not in sequences]
+        if len(kept) < len(self.ready):
+            self.ready = deque(kept)
+            self.bytes = sum([len(record) for _, record in kept])
+
     def put_back(self, sequence: int, record: bytes) -> None:
         """A message that was out is there again, at its place."""
         self.bytes += len(record)

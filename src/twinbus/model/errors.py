@@ -150,3 +150,45 @@ class MessageLockLost(CallerError):
 
     condition = "com.microsoft:message-lock-lost"
     status = 410
+
+
+class SessionLockLost(CallerError):
+    """The session's lock has expired, or was never the caller's."""
+
+    condition = "com.microsoft:session-lock-lost"
+    status = 410
+
+
+class SessionCannotBeLocked(CallerError):
+    """Another receiver has the session."""
+
+    condition = "com.microsoft:session-cannot-be-locked"
+    status = 410
+
+
+class MessageNotFound(CallerError):
+    """No deferred, scheduled or dead-lettered message has that sequence number."""
+
+    condition = "com.microsoft:message-not-found"
+    status = 404
+
+
+class EntityDisabled(CallerError):
+    """The entity's status does not allow this."""
+
+    condition = "com.microsoft:entity-disabled"
+    status = 400
+
+
+class EntityClaimed(CallerError):
+    """Someone has an exclusive claim on the entity, or receives from it while a claim is asked for."""
+
+    condition = "amqp:resource-locked"
+    status = 409
+
+
+class LinkStolen(CallerError):
+    """A newer claim on the entity displaced this one."""
+
+    condition = "amqp:link:stolen"
+    status = 410

@@ -79,5 +79,6 @@ class QueueRuntime:
     is_available: bool = True
     """False while its store does not work: the numbers are then the last that were known."""
     scheduled_count: int = 0
+    deferred_count: int = 0
     transfer_count: int = 0
     transfer_dead_letter_count: int = 0

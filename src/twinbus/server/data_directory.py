@@ -23,9 +23,16 @@ from twinbus.server.settings import STORES_MAX, InvalidSetting, StartError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """What this version writes and reads."""
-MIGRATIONS: Final[dict[int, Callable[[Path], None]]] = {}
+
+
+def _refuse_format_1(path: Path) -> None:
+    """No release has written it."""
+    raise StartError(f"{path} has format 1, of a version before the first release: empty its queues with that version")
+
+
+MIGRATIONS: Final[dict[int, Callable[[Path], None]]] = {1: _refuse_format_1}
 """By a version: what makes a directory of it one of the next. Each may run twice, if it was cut off the first time."""
 
 _BEFORE_FORMAT: Final = {"lock", ".format.new", "lost+found"}

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from pathlib import Path
 
+    from twinbus.broker.clock import Timer
     from twinbus.broker.namespace import Namespace
     from twinbus.broker.queue import Queue
     from twinbus.model.errors import ServiceBusError
@@ -41,9 +42,9 @@ FIXED: Final = {
     "requires_duplicate_detection": "RequiresDuplicateDetection",
 }
 """What is set when a queue is created, and never after."""
+IDLE_LOOK_S: Final = 15.0
+"""How often queues are looked at that delete themselves when nobody uses them."""
 LATER: Final = {
-    "requires_session": "RequiresSession",
-    "requires_duplicate_detection": "RequiresDuplicateDetection",
     "forward_to": "ForwardTo",
     "forward_dead_lettered_to": "ForwardDeadLetteredMessagesTo",
 }
@@ -64,6 +65,7 @@ class Entities:
         """SQLite waits for the disk, so it does so here; and one change comes after the other."""
         self._turn = asyncio.Lock()
         self._burials: set[asyncio.Task[None]] = set()
+        self._idle_look: Timer | None = None
 
     async def open(self, file: Path) -> None:
         """Read the catalogue, and load what each entity's fragments hold."""
@@ -85,9 +87,12 @@ class Entities:
         await asyncio.gather(*[self._load(queue) for queue in queues])
         for doomed in await self._call(self._catalogue.doomed):
             self._start(self._bury(doomed.id, doomed.fragments))
+        self._look_for_idle()
 
     async def close(self) -> None:
         """Finish what is being changed, and let go of the file. What is still to be buried is so at the next start."""
+        if self._idle_look is not None:
+            self._idle_look.cancel()
         for burial in self._burials:
             burial.cancel()
         async with self._turn:
@@ -155,6 +160,24 @@ class Entities:
         is_well = all(store["is_available"] for store in stores)
         return {"status": "ok" if is_well else "degraded", "stores": stores}
 
+    # --- queues that nobody uses --------------------------------------------------------------------------------------
+
+    def _look_for_idle(self) -> None:
+        """Delete queues that were not used for as long as their descriptions say."""
+        now_s = self._namespace.clock.monotonic_s()
+        for queue in list(self._namespace.queues.values()):
+            if queue.is_in_use:
+                queue.used_s = now_s
+            elif now_s - queue.used_s >= queue.description.auto_delete_on_idle_ms / 1000:
+                self._start(self._delete_idle(queue))
+        self._idle_look = self._namespace.timers.call_at(now_s + IDLE_LOOK_S, self._look_for_idle)
+
+    async def _delete_idle(self, queue: Queue) -> None:
+        idle_s = queue.description.auto_delete_on_idle_ms / 1000
+        if self._namespace.queues.get(paths.key_of(queue.path)) is queue and not queue.is_in_use:
+            log.info("queue deleted: it was idle", extra={"path": queue.path, "idle_s": idle_s})
+            await self.delete_queue(queue.path)
+
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _choose_store(self) -> int:
@@ -208,8 +231,6 @@ def _check_now_possible(description: QueueDescription) -> None:
     for field, name in LATER.items():
         if getattr(description, field):
             raise NotImplementedHere(f"{name} is not part of this version")
-    if description.status != "Active":
-        raise NotImplementedHere(f"a queue cannot be {description.status} in this version")
 
 
 def _info(queue: Queue) -> QueueInfo:

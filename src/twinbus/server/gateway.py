@@ -32,12 +32,15 @@ from twinbus.model.errors import InvalidArgument, NotAllowed, NotImplementedHere
 from twinbus.model.path import SubQueue
 from twinbus.server.access import Access
 from twinbus.server.answers import error_of
+from twinbus.server.browse_link import BrowseLink
 from twinbus.server.cbs import Cbs
 from twinbus.server.incoming import Incoming
 from twinbus.server.keys import Right
 from twinbus.server.management import Management
+from twinbus.server.operations.subject import Subject
 from twinbus.server.outgoing import Outgoing
 from twinbus.server.requests import ReplyLink, RequestLink, find_reply_link
+from twinbus.server.session_link import SESSION_FILTER, SessionLink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,10 +51,11 @@ if TYPE_CHECKING:
     from twinbus.amqp.performatives import Attach
     from twinbus.broker.clock import Timer
     from twinbus.broker.namespace import Namespace
+    from twinbus.broker.queue import Queue
     from twinbus.server.keys import KeyRing
     from twinbus.server.outgoing import Soon
 
-    Use = Incoming | Outgoing | RequestLink | ReplyLink
+    Use = Incoming | Outgoing | BrowseLink | RequestLink | ReplyLink
 
 log: Final = logging.getLogger(__name__)
 
@@ -61,7 +65,8 @@ NO_LINKS_S: Final = 300.0
 """A connection whose links are all gone is closed after this."""
 EXPIRY_LOOK_S: Final = 60.0
 """How often the wall clock is asked whether a token has expired, at the least: it may be set forward."""
-SESSION_FILTER: Final = "com.microsoft:session-filter"
+EPOCH: Final = "com.microsoft:epoch"
+"""A link property: the receiver wants the entity for itself."""
 ADDRESS_MAX_CHARACTERS: Final = 1_024
 
 
@@ -133,7 +138,7 @@ class Client:
     def on_writable(self) -> None:
         """The socket takes data again."""
         for use in list(self._uses.values()):
-            if isinstance(use, Outgoing):
+            if isinstance(use, Outgoing | BrowseLink):
                 use.feed()
 
     # --- messages -----------------------------------------------------------------------------------------------------
@@ -151,7 +156,7 @@ class Client:
 
     def _credit(self, event: Event) -> None:
         assert isinstance(event, CreditGranted)
-        if isinstance(event.link.context, Outgoing):
+        if isinstance(event.link.context, Outgoing | BrowseLink):
             event.link.context.receive_credit()
 
     # --- who it is ----------------------------------------------------------------------------------------------------
@@ -211,7 +216,7 @@ class Client:
             return
         self.access.drop_expired(wall_s)
         for link, use in list(self._uses.items()):
-            right = use.right if isinstance(use, Incoming | Outgoing) else None
+            right = use.right if isinstance(use, Incoming | Outgoing | BrowseLink) else None
             if right is not None and not self.access.allows(right, use.path):
                 text = f"the token for '{use.path}' has expired: put a new one, and attach again"
                 link.detach(error=Error(condition=UNAUTHORIZED_ACCESS, description=text))
@@ -262,10 +267,16 @@ class Client:
         if isinstance(link, Sender):
             return ReplyLink(link, where, clock)
         assert isinstance(link, Receiver)
-        node = Management(where, queue.fragment_of(address.sub_queue), self.access)
+        subject = Subject(self._namespace, queue, address.sub_queue, self._find_session)
+        node = Management(where, subject, self.access)
         use = RequestLink(link, where, node, find_reply_link, clock)
         queue.producers.add(use)
         return use
+
+    def _find_session(self, queue: Queue, session: bytes) -> SessionLink | None:
+        """The link of this connection that has a session."""
+        links = [use for use in self._uses.values() if isinstance(use, SessionLink) and use.path == queue.path]
+        return next((link for link in links if link.hold is not None and link.hold.session == session), None)
 
     def _connect_entity(self, link: Link, address: path.Address, attach: Attach) -> Use:
         if isinstance(link, Receiver):
@@ -273,15 +284,43 @@ class Client:
             queue = self._namespace.find(address.entity)
             if address.sub_queue is not SubQueue.MAIN:
                 raise NotAllowed(f"nothing can be sent to '{address.path}': a dead-letter queue is filled by its queue")
+            queue.check_sends()
+            queue.note_use(self._namespace.clock)
             return Incoming(link, self._namespace, queue)
         assert isinstance(link, Sender)
         self.access.check(Right.LISTEN, address.path)
         queue = self._namespace.find(address.entity)
-        if SESSION_FILTER in (getattr(attach.source, "filter", None) or {}):
-            raise NotAllowed(f"'{queue.path}' has no sessions: receive from it without one")
-        queue.accessed_ms = self._namespace.clock.wall_ms()
-        fragment, where = queue.fragment_of(address.sub_queue), f"{queue.path}{address.sub_queue.value}"
-        return Outgoing(link, self._peer, where, fragment, self._namespace.clock, self._gateway.soon)
+        queue.check_receives()
+        queue.note_use(self._namespace.clock)
+        return self._connect_receiver(link, queue, address.sub_queue, attach)
+
+    def _connect_receiver(self, link: Sender, queue: Queue, sub_queue: SubQueue, attach: Attach) -> Use:
+        fragment, where = queue.fragment_of(sub_queue), f"{queue.path}{sub_queue.value}"
+        clock, soon = self._namespace.clock, self._gateway.soon
+        if getattr(attach.source, "distribution_mode", None) == "copy":
+            return BrowseLink(link, self._peer, where, fragment, queue.entity_id, clock, soon)
+        asks_session = SESSION_FILTER in (getattr(attach.source, "filter", None) or {})
+        if asks_session and fragment.sessions is None:
+            raise NotAllowed(f"'{where}' has no sessions: receive from it without one")
+        if not asks_session and fragment.sessions is not None:
+            raise NotAllowed(f"'{where}' requires sessions: accept one, by its id or the next that is free")
+        claim = queue.claim_of(sub_queue)
+        epoch = (attach.properties or {}).get(EPOCH)
+        if epoch is None:
+            claim.check_open(where)
+        elif not isinstance(epoch, int) or isinstance(epoch, bool):
+            raise InvalidArgument(f"{EPOCH} is {epoch!r:.60}; it is a whole number")
+        else:
+            claim.check(where, epoch, others=bool(fragment.line.consumers))
+        use: Outgoing
+        if fragment.sessions is not None:
+            use = SessionLink(link, self._peer, where, fragment, clock, soon, self._namespace.timers)
+        else:
+            use = Outgoing(link, self._peer, where, fragment, clock, soon)
+        if isinstance(epoch, int):
+            claim.take(use, where, epoch)
+        use.claim = claim
+        return use
 
     def _detached(self, event: Event) -> None:
         assert isinstance(event, LinkDetached)
@@ -289,7 +328,7 @@ class Client:
         self._used_s = self._namespace.clock.monotonic_s()
         if isinstance(use, Outgoing):
             use.detached(event.lost)
-        elif isinstance(use, Incoming):
+        elif isinstance(use, Incoming | BrowseLink):
             use.detached()
         elif isinstance(use, RequestLink):
             self._forget_user(use)

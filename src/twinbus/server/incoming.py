@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from twinbus.amqp.outcomes import ACCEPTED, Rejected
+from twinbus.broker.intake import Parcel
 from twinbus.model.errors import ServiceBusError
 from twinbus.server.answers import error_of
 from twinbus.server.keys import Right
@@ -27,10 +28,12 @@ class Incoming:
     """Messages from one link to one queue."""
 
     right: ClassVar[Right] = Right.SEND
+    sends: bool
 
     def __init__(self, link: Receiver, namespace: Namespace, queue: Queue) -> None:
         """Accept the link, and let the client send at once: some cannot before they have credit."""
         self.link = link
+        self.sends = True
         self.path = queue.path
         self.used_s = namespace.clock.monotonic_s()
         self._namespace = namespace
@@ -56,23 +59,23 @@ class Incoming:
         """Messages that came in one read: stored together, answered together."""
         clock = self._namespace.clock
         self.used_s, now_ms = clock.monotonic_s(), clock.wall_ms()
-        self._queue.accessed_ms = now_ms
-        add_to = self._namespace.intake.add_to
-        records: list[bytes] = []
+        self._queue.accessed_ms, self._queue.used_s = now_ms, self.used_s
+        add_to, terms = self._namespace.intake.add_to, self._queue.terms
+        parcel = Parcel()
         taken: list[IncomingDelivery] = []
         for delivery in deliveries:
             try:
-                add_to(records, delivery.payload, delivery.message_format, now_ms)
+                add_to(parcel, delivery.payload, delivery.message_format, now_ms, terms)
             except ServiceBusError as error:
                 self._answer([delivery], error)
             else:
                 taken.append(delivery)
-        if records:
-            self._send(records, taken)
+        if taken:
+            self._send(parcel, taken)
 
-    def _send(self, records: list[bytes], deliveries: list[IncomingDelivery]) -> None:
+    def _send(self, parcel: Parcel, deliveries: list[IncomingDelivery]) -> None:
         try:
-            self._queue.send(records, lambda error: self._answer(deliveries, error))
+            self._queue.send(parcel, lambda error: self._answer(deliveries, error))
         except ServiceBusError as error:
             if len(deliveries) == 1 or error.is_retriable:
                 self._answer(deliveries, error)
@@ -83,9 +86,9 @@ class Incoming:
         """Together they do not fit: the first ones may."""
         now_ms = self._namespace.clock.wall_ms()
         for delivery in deliveries:
-            records: list[bytes] = []
-            self._namespace.intake.add_to(records, delivery.payload, delivery.message_format, now_ms)
-            self._send(records, [delivery])
+            parcel = Parcel()
+            self._namespace.intake.add_to(parcel, delivery.payload, delivery.message_format, now_ms, self._queue.terms)
+            self._send(parcel, [delivery])
 
     def _answer(self, deliveries: list[IncomingDelivery], error: ServiceBusError | None) -> None:
         self.link.settle(deliveries, ACCEPTED if error is None else Rejected(error=error_of(error)))

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Accepted, Modified, Rejected, Released
 from twinbus.amqp.states import SenderSettleMode
-from twinbus.broker.fragment import lock_lost
-from twinbus.model.errors import NotImplementedHere, ServiceBusError
+from twinbus.broker.line import Line
+from twinbus.broker.settlement import lock_lost
+from twinbus.model.errors import LinkStolen, NotImplementedHere, ServiceBusError
 from twinbus.server.answers import error_of
 from twinbus.server.keys import Right
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from twinbus.amqp.composite import Composite
     from twinbus.amqp.delivery import OutgoingDelivery
     from twinbus.amqp.sender import Sender
+    from twinbus.broker.claim import Claim
     from twinbus.broker.clock import Clock
     from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
@@ -55,10 +57,16 @@ class Outgoing:
         self._fragment = fragment
         self._clock = clock
         self._soon = soon
+        self.claim: Claim | None = None
+        """What it has for itself, or keeps others from having."""
         self._reserved = 0
         self._is_full = False
-        link.accept()
-        fragment.add_consumer(self)
+        self._enter()
+
+    def _enter(self) -> None:
+        self.link.accept()
+        assert isinstance(self._fragment.line, Line)
+        self._fragment.line.add(self)
 
     @property
     def is_busy(self) -> bool:
@@ -94,13 +102,13 @@ class Outgoing:
         """There is credit, or room in the socket."""
         self._is_full = False
         if self.link.credit > 0 and not self.is_gone:
-            self._fragment.feed(self)
+            self._fragment.line.feed(self)
 
     def receive_credit(self) -> None:
         """The client granted credit, or wants it back."""
         self.used_s = self._clock.monotonic_s()
         if self.link.drain_requested:
-            self._fragment.drain(self, self._drained)
+            self._fragment.line.drain(self, self._drained)
         else:
             self.feed()
 
@@ -109,18 +117,29 @@ class Outgoing:
             self.link.drained()
 
     def entity_gone(self, error: ServiceBusError) -> None:
-        """The entity was deleted."""
+        """The entity was deleted or disabled, or another receiver has claimed it: that one gets what was out."""
         self.is_gone = True
+        unsettled = self.link.unsettled() if isinstance(error, LinkStolen) else []
         self.link.detach(error=error_of(error))
+        self._fragment.line.remove(self)
+        self._release(unsettled)
+
+    def session_lost(self, error: ServiceBusError) -> None:
+        """The time for which it had its session is over."""
+        self.entity_gone(error)
 
     def detached(self, lost: list[OutgoingDelivery]) -> None:
         """The link is over. What never left for the client is free at once; for the rest its locks hold on."""
         self.is_gone = True
-        self._fragment.remove_consumer(self)
-        unsent = [delivery for delivery in lost if delivery.delivery_id is None]
-        if unsent:
+        self._fragment.line.remove(self)
+        if self.claim is not None:
+            self.claim.give_up(self)
+        self._release([delivery for delivery in lost if delivery.delivery_id is None])
+
+    def _release(self, deliveries: list[OutgoingDelivery]) -> None:
+        if deliveries and not self.deletes:
             try:
-                self._fragment.release(self._numbers(unsent), _ignore)
+                self._fragment.settlement.release(self._numbers(deliveries), _ignore)
             except ServiceBusError:
                 return  # its store is gone, and the locks with it
 
@@ -148,22 +167,25 @@ class Outgoing:
             pairs = list(zip(deliveries, numbers, strict=True))
             held = [delivery for delivery, number in pairs if number not in lost]
             gone = [delivery for delivery, number in pairs if number in lost]
-            self._confirm(gone, Rejected(error=error_of(lock_lost())), settled=settled)
+            self._confirm(gone, Rejected(error=error_of(self._lost())), settled=settled)
+
+    def _lost(self) -> ServiceBusError:
+        return lock_lost()
 
     def _choose(self, state: object) -> tuple[Callable[[list[int], Answered], list[int]], Composite]:
         """What an outcome asks of the fragment, and how it is confirmed."""
-        fragment = self._fragment
+        settlement = self._fragment.settlement
         if isinstance(state, Accepted):
-            return fragment.complete, ACCEPTED
+            return settlement.complete, ACCEPTED
         if isinstance(state, Rejected):
             return self._dead_letter(state), _BARE_REJECTED
         if isinstance(state, Released) or state is None:
-            return fragment.release, RELEASED
+            return settlement.release, RELEASED
         if isinstance(state, Modified):
-            if state.undeliverable_here:
-                raise NotImplementedHere("messages cannot be deferred in this version")
             changes = properties_of(state.message_annotations)
-            return lambda numbers, answer: fragment.abandon(numbers, answer, changes), _BARE_MODIFIED
+            if state.undeliverable_here:
+                return lambda numbers, answer: settlement.defer(numbers, answer, changes), _BARE_MODIFIED
+            return lambda numbers, answer: settlement.abandon(numbers, answer, changes), _BARE_MODIFIED
         raise NotImplementedHere(f"a message cannot be settled with {type(state).__name__}")
 
     def _dead_letter(self, state: Rejected) -> Callable[[list[int], Answered], list[int]]:
@@ -171,7 +193,7 @@ class Outgoing:
         reason, description = info.pop("DeadLetterReason", None), info.pop("DeadLetterErrorDescription", None)
         if description is None and state.error is not None:
             description = state.error.description
-        return lambda numbers, answer: self._fragment.dead_letter(
+        return lambda numbers, answer: self._fragment.settlement.dead_letter(
             numbers, answer, reason=text_or_none(reason), description=text_or_none(description), properties=info
         )
 

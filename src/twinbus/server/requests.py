@@ -79,6 +79,7 @@ class RequestLink:
     def __init__(self, link: Receiver, path: str, node: Node, find_reply_link: FindReplyLink, clock: Clock) -> None:
         """Accept the link."""
         self.link = link
+        self.sends = False
         self.path = path
         self.used_s = clock.monotonic_s()
         self.node = node

@@ -92,7 +92,7 @@ _SETTINGS: Final = {
 }
 _READINGS: Final[dict[str, Callable[[QueueInfo], str]]] = {
     "SizeInBytes": lambda info: str(info.runtime.size_bytes),
-    "MessageCount": lambda info: str(sum(_counts(info).values())),
+    "MessageCount": lambda info: str(sum(_counts(info).values()) + info.runtime.deferred_count),
     "IsAnonymousAccessible": lambda _: "false",
     "CreatedAt": lambda info: atom.timestamp(info.runtime.created_ms),
     "UpdatedAt": lambda info: atom.timestamp(info.runtime.updated_ms),

@@ -1,0 +1,109 @@
+"""A browser: someone who reads the log of a fragment without taking anything from it.
+
+Owns: how far it has read. It sees every active message of its range once, in the order of sequence numbers, whether
+someone has it or not, and goes on with those that arrive. Nothing ever appears below what it has seen.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from twinbus.broker.keys import pack_sequence, sequence_of
+from twinbus.broker.record import render_open
+from twinbus.store.protocol import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinbus.broker.consumer import Delivery
+    from twinbus.broker.fragment import Fragment
+    from twinbus.model.errors import ServiceBusError
+    from twinbus.store.protocol import Row
+
+READ_AT_ONCE: Final = 500
+READ_BYTES: Final = 1_048_576
+
+
+class Reader(Protocol):
+    """A link that looks."""
+
+    @property
+    def room(self) -> int:
+        """How many messages it takes now."""
+
+    def show(self, deliveries: list[Delivery]) -> int:
+        """See messages; how many, from the first on. Less room may be left by then."""
+
+    def entity_gone(self, error: ServiceBusError) -> None:
+        """The entity was deleted or disabled."""
+
+
+class Browser:
+    """One way through the log of one fragment."""
+
+    def __init__(self, fragment: Fragment, reader: Reader, first: int, last: int) -> None:
+        """From one sequence number to another, both of which are seen."""
+        self.reader = reader
+        self._fragment = fragment
+        self._next = first
+        self._end = last + 1
+        self._is_reading = False
+        self._drained: Callable[[], None] | None = None
+        fragment.browsers[self] = None
+
+    def leave(self) -> None:
+        """It sees nothing more."""
+        self._fragment.browsers.pop(self, None)
+
+    def drain(self, drained: Callable[[], None]) -> None:
+        """Show what there is now; `drained` is called when that was all."""
+        self._drained = drained
+        self.go_on()
+
+    def restart(self) -> None:
+        """The store was lost: what is being read will not come."""
+        self._is_reading = False
+
+    def go_on(self) -> None:
+        """There is room, or something to see."""
+        fragment = self._fragment
+        if self._is_reading or not fragment.may_hand_out or self not in fragment.browsers:
+            return
+        holdings, life = fragment.holdings, fragment.life
+        start, end = max(self._next, holdings.low), min(self._end, holdings.shown.next)
+        room = min(self.reader.room, READ_AT_ONCE)
+        if start >= end or room <= 0:
+            self._end_drain()
+            return
+        self._is_reading = True
+
+        def read(rows: list[Row] | StoreError) -> None:
+            if life != fragment.life:
+                return
+            self._is_reading = False
+            if isinstance(rows, StoreError):
+                fragment.journal.fail(str(rows))
+                return
+            if self not in fragment.browsers:
+                return
+            seen = self.reader.show([_delivery(key, record) for key, record in rows])
+            if not rows:
+                self._next = end
+            elif seen:
+                self._next = sequence_of(rows[seen - 1][0]) + 1
+            self.go_on()
+
+        place = holdings.active
+        fragment.journal.scan(
+            place + pack_sequence(start), place + pack_sequence(end), read, limit=room, max_bytes=READ_BYTES
+        )
+
+    def _end_drain(self) -> None:
+        if self._drained is not None:
+            drained, self._drained = self._drained, None
+            drained()
+
+
+def _delivery(key: bytes, record: bytes) -> Delivery:
+    sequence = sequence_of(key)
+    return render_open(record, sequence), pack_sequence(sequence)

@@ -1,0 +1,121 @@
+"""Deferral: messages that were set aside, and come out by their sequence number.
+
+Owns: their way out. They stay until someone asks for them: they do not expire, and nobody gets one unasked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from twinbus.broker.keys import pack_sequence
+from twinbus.broker.locks import Lock, pack_number
+from twinbus.broker.record import ACTIVE_STATE, make_record, render_locked, render_open, session_of, take_apart
+from twinbus.model.errors import MessageNotFound, StoreUnavailable
+from twinbus.store.protocol import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinbus.broker.fragment import Fragment
+    from twinbus.model.errors import ServiceBusError
+
+    Found: TypeAlias = list[tuple[bytes, bytes]]
+    """Messages as they go on the wire, each with its lock token; without a lock that is empty."""
+
+FAR_S = float("inf")
+
+
+class Deferral:
+    """The deferred messages of one fragment."""
+
+    def __init__(self, fragment: Fragment) -> None:
+        """Made by its fragment."""
+        self._fragment = fragment
+
+    def receive(
+        self,
+        sequences: list[int],
+        done: Callable[[Found | ServiceBusError], None],
+        *,
+        deletes: bool,
+        session: bytes | None = None,
+        session_until_ms: int | None = None,
+    ) -> None:
+        """Lock deferred messages, or delete them: all of them, or none where one is not there (MessageNotFound).
+
+        They are of `session`, if one is given; then they are locked as long as that is.
+        """
+        fragment = self._fragment
+        fragment.journal.check_works()
+        fragment.check_loaded()
+        taken = [sequence for sequence in sequences if sequence in fragment.deferred_out]
+        if taken:
+            raise MessageNotFound(f"the deferred message {taken[0]} is locked by another receiver")
+        for sequence in sequences:
+            fragment.deferred_out[sequence] = _as_deferred(Lock(0, sequence, 0, FAR_S))
+        life = fragment.life
+        found: Found = []
+        promise = fragment.journal.promise(lambda error: done(error if error is not None else found))
+
+        def read(values: list[bytes | None] | StoreError) -> None:
+            if life != fragment.life or isinstance(values, StoreError):
+                promise.give(StoreUnavailable("the store failed before the messages were read"))
+                return
+            items = [
+                (sequence, record)
+                for sequence, record in zip(sequences, values, strict=True)
+                if record is not None and (session is None or session_of(record) == session)
+            ]
+            if len(items) < len(sequences) or not promise.is_open:
+                for sequence in sequences:
+                    del fragment.deferred_out[sequence]
+                missing = next((one for one in sequences if one not in dict(items)), 0)
+                promise.give(MessageNotFound(f"Failed to find the deferred message {missing}."))
+            elif deletes:
+                found.extend([(_rendered(record, sequence), b"") for sequence, record in items])
+                self._delete(items, promise.give)
+            else:
+                found.extend(self._lock(items, session_until_ms))
+                promise.give(None)
+
+        fragment.journal.get([fragment.holdings.deferred + pack_sequence(one) for one in sequences], read)
+
+    def _lock(self, items: list[tuple[int, bytes]], session_until_ms: int | None) -> Found:
+        fragment = self._fragment
+        duration_ms = fragment.policy.lock_duration_ms
+        deadline_s = fragment.clock.monotonic_s() + duration_ms / 1000
+        until_ms = fragment.clock.wall_ms() + duration_ms
+        if session_until_ms is not None:
+            deadline_s, until_ms = FAR_S, session_until_ms
+        found = []
+        for lock, (sequence, record) in zip(fragment.locks.add(items, deadline_s), items, strict=True):
+            fragment.deferred_out[sequence] = _as_deferred(lock)
+            token = fragment.locks.token_prefix + pack_number(lock.number)
+            found.append((render_locked(_as_active(record), sequence, token, until_ms), token))
+        if fragment.sessions is not None:
+            fragment.sessions.note_locks([fragment.deferred_out[sequence] for sequence, _ in items])
+        if session_until_ms is None:
+            fragment.settlement.watch(deadline_s)
+        return found
+
+    def _delete(self, items: list[tuple[int, bytes]], answer: Callable[[ServiceBusError | None], None]) -> None:
+        locks = []
+        for sequence, record in items:
+            lock = self._fragment.deferred_out[sequence]
+            lock.size = len(record)
+            locks.append(lock)
+        self._fragment.remove(locks, answer)
+
+
+def _as_deferred(lock: Lock) -> Lock:
+    lock.is_deferred = lock.is_special = True
+    lock.alarm_ms = 0
+    return lock
+
+
+def _as_active(record: bytes) -> bytes:
+    return make_record(take_apart(record)._replace(state=ACTIVE_STATE))
+
+
+def _rendered(record: bytes, sequence: int) -> bytes:
+    return render_open(_as_active(record), sequence)

@@ -1,0 +1,231 @@
+"""What a fragment has on disk: its messages, how many, and under which numbers.
+
+Owns: the keys of its messages, the rows that go with them, and the marks: numbers and counters, which are written with
+every batch that changes them. What the marks of the last synced batch say is what there is for anyone to see (`shown`);
+the rest of this class speaks of what was written, synced or not. Knows nothing of who has a message or gets it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from twinbus.broker import keys
+from twinbus.broker.keys import pack_sequence, pack_session
+from twinbus.broker.record import HAS_ALARM, IS_SPECIAL, alarm_of, session_of
+from twinbus.store.protocol import Table
+
+if TYPE_CHECKING:
+    from twinbus.broker.agenda import Agenda
+    from twinbus.broker.journal import Journal
+    from twinbus.broker.locks import Lock
+    from twinbus.store.protocol import Batch
+
+MARKS: Final = Struct(">B15Q")
+_VERSION: Final = 2
+
+
+class Marks(NamedTuple):
+    """Numbers that a restart starts from."""
+
+    next: int = 1
+    """The next sequence number."""
+    low: int = 1
+    """Below it there are no active messages."""
+    latest_ms: int = 0
+    """When the last message was enqueued: no later one is earlier."""
+    active_count: int = 0
+    active_bytes: int = 0
+    deferred_count: int = 0
+    deferred_bytes: int = 0
+    scheduled_count: int = 0
+    scheduled_bytes: int = 0
+    expiry_low_ms: int = 0
+    expiry_low: int = 0
+    due_low_ms: int = 0
+    due_low: int = 0
+    generation: int = 0
+    """Of the ids that duplicates are known by."""
+    generation_ms: int = 0
+    """When it began."""
+
+    @property
+    def size(self) -> int:
+        """What the records of all messages weigh."""
+        return self.active_bytes + self.deferred_bytes + self.scheduled_bytes
+
+
+class Holdings:
+    """The records of one fragment."""
+
+    def __init__(self, prefix: bytes, journal: Journal) -> None:
+        """None yet."""
+        self.prefix = prefix
+        self.active = prefix + keys.ACTIVE
+        """How the keys of active messages start, and so on."""
+        self.deferred = prefix + keys.DEFERRED
+        self.scheduled = prefix + keys.SCHEDULED
+        self.sessions = prefix + keys.SESSION
+        self.marks_key = prefix + keys.MARKS
+        self.shown = Marks()
+        """What is synced."""
+        self.next = 1
+        self.low = 1
+        self.latest_ms = 0
+        self.active_count = 0
+        self.active_bytes = 0
+        self.deferred_count = 0
+        self.deferred_bytes = 0
+        self.scheduled_count = 0
+        self.scheduled_bytes = 0
+        self.generation = 0
+        self.generation_ms = 0
+        self.expiry: Agenda
+        self.due: Agenda
+        self._journal = journal
+        self._written: deque[Marks] = deque()
+
+    @property
+    def size(self) -> int:
+        """What it will hold once all that was taken in is synced."""
+        return self.active_bytes + self.deferred_bytes + self.scheduled_bytes
+
+    # --- marks --------------------------------------------------------------------------------------------------------
+
+    def write_marks(self, batch: Batch) -> None:
+        """Add them to a batch."""
+        expiry, due = self.expiry.low, self.due.low
+        marks = Marks(
+            self.next,
+            self.low,
+            self.latest_ms,
+            self.active_count,
+            self.active_bytes,
+            self.deferred_count,
+            self.deferred_bytes,
+            self.scheduled_count,
+            self.scheduled_bytes,
+            expiry[0],
+            expiry[1],
+            due[0],
+            due[1],
+            self.generation,
+            self.generation_ms,
+        )
+        self._written.append(marks)
+        batch.put(self.marks_key, MARKS.pack(_VERSION, *marks), Table.INDEX)
+
+    def show_marks(self) -> None:
+        """The oldest batch that was not synced is."""
+        self.shown = self._written.popleft()
+
+    def read_marks(self, value: bytes | None) -> None:
+        """What the disk holds is what there is."""
+        marks = Marks(*MARKS.unpack(value)[1:]) if value is not None else Marks()
+        self.shown = marks
+        self._written.clear()
+        self.next, self.low, self.latest_ms = marks.next, marks.low, marks.latest_ms
+        self.active_count, self.active_bytes = marks.active_count, marks.active_bytes
+        self.deferred_count, self.deferred_bytes = marks.deferred_count, marks.deferred_bytes
+        self.scheduled_count, self.scheduled_bytes = marks.scheduled_count, marks.scheduled_bytes
+        self.generation, self.generation_ms = marks.generation, marks.generation_ms
+
+    def start_agendas(self) -> None:
+        """Watch for what is due: the marks were read."""
+        marks = self.shown
+        self.expiry.start((marks.expiry_low_ms, marks.expiry_low), is_empty=not marks.active_count)
+        self.due.start((marks.due_low_ms, marks.due_low), is_empty=not marks.scheduled_count)
+
+    def stop_agendas(self) -> None:
+        """Nothing is due."""
+        self.expiry.stop()
+        self.due.stop()
+
+    # --- messages: each of these puts its changes into the batch of this turn -----------------------------------------
+
+    def add(self, record: bytes) -> int:
+        """An active message, under the next number."""
+        sequence = self.next
+        self.next = sequence + 1
+        self.put_again(sequence, record)
+        return sequence
+
+    def put_again(self, sequence: int, record: bytes) -> None:
+        """An active message under a number that it had before."""
+        self._journal.batch.put(self.active + pack_sequence(sequence), record)
+        self.active_count += 1
+        self.active_bytes += len(record)
+        if record[1] & IS_SPECIAL:
+            self.add_rows(sequence, record)
+
+    def add_rows(self, sequence: int, record: bytes) -> None:
+        """What goes with an active message."""
+        if record[1] & HAS_ALARM:
+            self.expiry.add(alarm_of(record), sequence)
+        session = session_of(record)
+        if session is not None:
+            self._journal.batch.put(self.session_key(session, sequence), b"", Table.INDEX)
+
+    def session_key(self, session: bytes, sequence: int) -> bytes:
+        """The row that says that a message is of a session."""
+        return self.sessions + pack_session(session) + pack_sequence(sequence)
+
+    def rewrite(self, lock: Lock, record: bytes) -> None:
+        """A message that is out becomes another, under its number. What it is out as knows its new size."""
+        growth = len(record) - lock.size
+        if lock.is_deferred:
+            self._journal.batch.put(self.deferred + pack_sequence(lock.sequence), record)
+            self.deferred_bytes += growth
+        else:
+            self._journal.batch.put(self.active + pack_sequence(lock.sequence), record)
+            self.active_bytes += growth
+        lock.size = len(record)
+
+    def remove(self, lock: Lock) -> None:
+        """A message that is out is deleted."""
+        if lock.is_deferred:
+            self._journal.batch.delete(self.deferred + pack_sequence(lock.sequence))
+            self.deferred_count -= 1
+            self.deferred_bytes -= lock.size
+            return
+        self.remove_active(lock.sequence, lock.size)
+        if lock.alarm_ms:
+            self.expiry.remove(lock.alarm_ms, lock.sequence)
+        if lock.session is not None:
+            self._journal.batch.delete(self.session_key(lock.session, lock.sequence), Table.INDEX)
+
+    def remove_active(self, sequence: int, size: int) -> None:
+        """An active message is deleted; not the rows that go with it."""
+        self._journal.batch.delete(self.active + pack_sequence(sequence))
+        self.active_count -= 1
+        self.active_bytes -= size
+
+    def remove_rows(self, sequence: int, record: bytes) -> None:
+        """What goes with an active message is deleted."""
+        if record[1] & HAS_ALARM:
+            self.expiry.remove(alarm_of(record), sequence)
+        session = session_of(record)
+        if session is not None:
+            self._journal.batch.delete(self.session_key(session, sequence), Table.INDEX)
+
+    def defer(self, lock: Lock, record: bytes) -> None:
+        """An active message that is out goes to the deferred ones, under its number."""
+        self.remove(lock)
+        self._journal.batch.put(self.deferred + pack_sequence(lock.sequence), record)
+        self.deferred_count += 1
+        self.deferred_bytes += len(record)
+
+    def schedule(self, sequence: int, record: bytes) -> None:
+        """A message for later, under a number of its own; it gets another one when it is due."""
+        self._journal.batch.put(self.scheduled + pack_sequence(sequence), record)
+        self.scheduled_count += 1
+        self.scheduled_bytes += len(record)
+        self.due.add(alarm_of(record), sequence)
+
+    def unschedule(self, sequence: int, record: bytes) -> None:
+        """A scheduled message is deleted: it is active now, or cancelled."""
+        self._journal.batch.delete(self.scheduled + pack_sequence(sequence))
+        self.scheduled_count -= 1
+        self.scheduled_bytes -= len(record)
+        self.due.remove(alarm_of(record), sequence)

@@ -1,0 +1,180 @@
+"""The line: which message of a fragment is next, and who gets it.
+
+Owns: the window of messages that can be handed out, the consumers that wait for them, and whose turn it is. What it
+means to hand one out is the fragment's affair. A fragment whose queue has sessions has `sessions` instead.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from twinbus.broker.keys import pack_sequence
+from twinbus.broker.window import WINDOW_BYTES, WINDOW_MESSAGES, Window
+from twinbus.store.protocol import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinbus.broker.consumer import Consumer
+    from twinbus.broker.fragment import Fragment
+    from twinbus.model.errors import ServiceBusError
+    from twinbus.store.protocol import Row
+
+SHARE: Final = 100
+"""Messages one of several consumers gets before it is the next one's turn."""
+DRAIN_PATIENCE_S: Final = 0.1
+
+
+class Line:
+    """Messages in order, to whoever is hungry."""
+
+    def __init__(self, fragment: Fragment) -> None:
+        """Nobody is there yet."""
+        self.consumers: set[Consumer] = set()
+        self.window = Window(1)
+        self._fragment = fragment
+        self._hungry: OrderedDict[Consumer, None] = OrderedDict()
+        self._draining: dict[Consumer, Callable[[], None]] = {}
+        self._handing: dict[Consumer, int] = {}
+        """Who will get how many messages once they are deleted."""
+
+    # --- consumers ----------------------------------------------------------------------------------------------------
+
+    def add(self, consumer: Consumer) -> None:
+        """A receiver has come; it says when it is hungry."""
+        self.consumers.add(consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        """A receiver has gone."""
+        self.consumers.discard(consumer)
+        self._draining.pop(consumer, None)
+        self._hungry.pop(consumer, None)
+        if not self.consumers:
+            self.window.clear()
+
+    def feed(self, consumer: Consumer) -> None:
+        """A receiver has room."""
+        if consumer in self.consumers:
+            self._hungry.setdefault(consumer)
+        self.dispatch()
+
+    def drain(self, consumer: Consumer, drained: Callable[[], None]) -> None:
+        """Give a receiver what there is now; `drained` is called when that was all, or after a tenth of a second."""
+        fragment = self._fragment
+        self._draining[consumer] = drained
+        deadline_s = fragment.clock.monotonic_s() + DRAIN_PATIENCE_S
+        fragment.timers.call_at(deadline_s, lambda: self._end_drain(consumer, drained))
+        self.feed(consumer)
+
+    def _end_drain(self, consumer: Consumer, drained: Callable[[], None]) -> None:
+        if self._draining.get(consumer) is drained:
+            del self._draining[consumer]
+            drained()
+
+    def begin_handing(self, consumer: Consumer, count: int) -> None:
+        """So many messages are being deleted, to be delivered then."""
+        consumer.reserve(count)
+        self._handing[consumer] = self._handing.get(consumer, 0) + count
+
+    def end_handing(self, consumer: Consumer, count: int) -> None:
+        """... and that was done."""
+        left = self._handing.pop(consumer, 0) - count
+        if left > 0:
+            self._handing[consumer] = left
+
+    def close(self, error: ServiceBusError) -> None:
+        """Nobody gets anything any more."""
+        for consumer in list(self.consumers):
+            consumer.entity_gone(error)
+        self.consumers.clear()
+        self._hungry.clear()
+        self._draining.clear()
+        self.window.clear()
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    @property
+    def lowest(self) -> int:
+        """Below it there is nothing that is not out."""
+        return self.window.lowest
+
+    def arrive(self, fresh: list[tuple[int, bytes]], size: int) -> None:
+        """Messages are on disk: now they are there for everyone."""
+        if fresh and self.consumers:
+            self.window.extend(fresh, size)
+
+    def bring_back(self, sequence: int, record: bytes) -> None:
+        """A message that was out is free again."""
+        window = self.window
+        if self.consumers and sequence < window.next_read:
+            window.put_back(sequence, record)
+        else:
+            window.next_read = min(window.next_read, sequence)
+
+    def take_away(self, sequences: set[int]) -> None:
+        """Messages that may be next are not: something else is done to them."""
+        self.window.take_away(sequences)
+
+    def restart(self, low: int) -> None:
+        """What is known of messages is void: they are read again, from `low` on."""
+        for consumer, count in self._handing.items():
+            consumer.reserve(-count)
+            if consumer in self.consumers:
+                self._hungry.setdefault(consumer)
+        self._handing.clear()
+        self.window = Window(low)
+
+    def dispatch(self) -> None:
+        """Hand out what can be."""
+        fragment, window, hungry = self._fragment, self.window, self._hungry
+        if not fragment.may_hand_out:
+            return  # what is handed out now could not be settled
+        while window.ready and hungry:
+            free = fragment.free_locks
+            if free <= 0:
+                break
+            consumer = next(iter(hungry))
+            count = min(consumer.room, len(window.ready), free)
+            if count <= 0:
+                del hungry[consumer]
+                continue
+            if len(hungry) > 1:
+                count = min(count, SHARE, len(window.ready) // len(hungry) or 1)
+                hungry.move_to_end(consumer)
+            fragment.hand_out(consumer, window.take(count))
+        self._read_on()
+        if self._draining and not window.is_reading:
+            self._finish_drains()
+
+    def _finish_drains(self) -> None:
+        is_empty = not self.window.ready
+        for consumer, drained in list(self._draining.items()):
+            if consumer in self._handing:
+                continue
+            if is_empty or consumer.room <= 0 or self._fragment.free_locks <= 0:
+                self._end_drain(consumer, drained)
+
+    def _read_on(self) -> None:
+        window, holdings = self.window, self._fragment.holdings
+        if self.consumers and window.wants_more(holdings.shown.next) and self._fragment.journal.trouble is None:
+            window.is_reading = True
+            start, end = window.next_read, holdings.shown.next
+            self._fragment.journal.scan(
+                holdings.active + pack_sequence(start),
+                holdings.active + pack_sequence(end),
+                lambda rows: self._was_read(window, rows, start, end),
+                limit=WINDOW_MESSAGES - len(window.ready),
+                max_bytes=WINDOW_BYTES,
+            )
+
+    def _was_read(self, window: Window, rows: list[Row] | StoreError, start: int, end: int) -> None:
+        if window is not self.window:
+            return  # the fragment was loaded anew, or purged
+        if isinstance(rows, StoreError):
+            self._fragment.journal.fail(str(rows))
+            return
+        window.fill(rows, start, end, self._fragment.out.__contains__)
+        if not self.consumers:
+            window.clear()
+        self.dispatch()

@@ -1,0 +1,246 @@
+"""Removal: deleting messages that nobody has received.
+
+Owns: purging, deleting the oldest, deleting up to a number, deleting by number. Messages that someone has, under a lock
+or otherwise, are left alone.
+
+They are read before they go, a bounded number in a turn: it has to be known how many they are, and what else lies
+beside them. Neighbours are deleted as one range, so that nothing is left to be searched in vain.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from twinbus.broker.keys import pack_sequence, sequence_of
+from twinbus.broker.locks import Lock
+from twinbus.broker.record import IS_SPECIAL, enqueued_of, session_of
+from twinbus.model.errors import ServiceBusError, StoreUnavailable
+from twinbus.store.protocol import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinbus.broker.fragment import Fragment, Item
+    from twinbus.store.protocol import Row
+
+    Done: TypeAlias = Callable[["Outcome | ServiceBusError"], None]
+
+AT_ONCE: Final = 500
+BYTES_AT_ONCE: Final = 1_048_576
+FAR: Final = 2**63
+FAR_S: Final = float("inf")
+
+
+class Wanted:
+    """Which messages are to go."""
+
+    __slots__ = ("before_ms", "most", "session", "up_to")
+
+    def __init__(
+        self, *, most: int = FAR, up_to: int = FAR, before_ms: int = FAR, session: bytes | None = None
+    ) -> None:
+        """So many at most, up to this sequence number, enqueued before this time, of this session."""
+        self.most = most
+        self.up_to = up_to
+        self.before_ms = before_ms
+        self.session = session
+
+    def includes(self, record: bytes) -> bool:
+        """This message is to go."""
+        if self.session is not None and session_of(record) != self.session:
+            return False
+        return enqueued_of(record) < self.before_ms
+
+
+class Outcome:
+    """What became of it."""
+
+    __slots__ = ("removed", "skipped")
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.removed = 0
+        self.skipped = 0
+        """Those that someone has."""
+
+
+class Walk:
+    """The way through the messages of one kind, a part of them in each turn."""
+
+    def __init__(
+        self,
+        fragment: Fragment,
+        place: bytes,
+        is_out: Callable[[int], bool],
+        delete: Callable[[list[Item]], None],
+        wanted: Wanted,
+        done: Done,
+    ) -> None:
+        """`delete` deletes all of a message but its record."""
+        self._fragment = fragment
+        self._place = place
+        self._is_out = is_out
+        self._delete = delete
+        self._wanted = wanted
+        self._done = done
+        self._outcome = Outcome()
+        self._life = fragment.life
+        self._end = min(fragment.holdings.shown.next, wanted.up_to + 1)
+
+    def begin(self, start: int) -> None:
+        """From a sequence number on."""
+        self._fragment.journal.check_works()
+        self._fragment.check_loaded()
+        self._go_on(start)
+
+    def _go_on(self, start: int) -> None:
+        journal, place = self._fragment.journal, self._place
+        promise = journal.promise(lambda error: self._done(error) if error is not None else None)
+
+        def read(rows: list[Row] | StoreError) -> None:
+            if self._life != self._fragment.life or isinstance(rows, StoreError):
+                promise.give(StoreUnavailable("the store failed before all messages were deleted"))
+            elif promise.is_open:
+                promise.give(None)
+                self._take(rows)
+
+        end = place + pack_sequence(max(start, self._end))
+        journal.scan(place + pack_sequence(start), end, read, limit=AT_ONCE, max_bytes=BYTES_AT_ONCE)
+
+    def _take(self, rows: list[Row]) -> None:
+        outcome, wanted, batch = self._outcome, self._wanted, self._fragment.journal.batch
+        chosen: list[Item] = []
+        run: list[bytes] = []
+        for key, record in rows:
+            sequence = sequence_of(key)
+            is_wanted = outcome.removed < wanted.most and wanted.includes(record)
+            if is_wanted and not self._is_out(sequence):
+                outcome.removed += 1
+                chosen.append((sequence, record))
+                run.append(key)
+                continue
+            outcome.skipped += is_wanted
+            if run:
+                batch.delete_range(run[0], run[-1] + b"\x00")
+                run = []
+        if run:
+            batch.delete_range(run[0], run[-1] + b"\x00")
+        if chosen:
+            self._delete(chosen)
+        next_start = sequence_of(rows[-1][0]) + 1 if rows and outcome.removed < wanted.most else None
+        self._fragment.journal.add(self._fragment, 0, _nothing, lambda error: self._told(error, next_start))
+
+    def _told(self, error: ServiceBusError | None, next_start: int | None) -> None:
+        if error is not None:
+            self._done(error)
+        elif next_start is None:
+            self._done(self._outcome)
+        else:
+            self._go_on(next_start)
+
+
+class Removal:
+    """Deletes messages of one fragment."""
+
+    def __init__(self, fragment: Fragment) -> None:
+        """Made by its fragment."""
+        self._fragment = fragment
+
+    def remove_active(self, wanted: Wanted, done: Done) -> None:
+        """Delete active messages, from the oldest on."""
+        fragment = self._fragment
+        Walk(fragment, fragment.holdings.active, fragment.out.__contains__, self._delete_active, wanted, done).begin(
+            max(fragment.holdings.low, 1)
+        )
+
+    def remove_deferred(self, wanted: Wanted, done: Done) -> None:
+        """Delete deferred messages, from the oldest on."""
+        fragment = self._fragment
+        is_out = fragment.deferred_out.__contains__
+        Walk(fragment, fragment.holdings.deferred, is_out, self._delete_deferred, wanted, done).begin(1)
+
+    def remove_scheduled(self, wanted: Wanted, done: Done) -> None:
+        """Delete scheduled messages, in the order in which they were scheduled."""
+        fragment = self._fragment
+        schedule = fragment.schedule
+        Walk(fragment, fragment.holdings.scheduled, schedule.is_going, schedule.delete, wanted, done).begin(1)
+
+    def _delete_active(self, items: list[Item]) -> None:
+        """All but the records themselves."""
+        fragment, holdings = self._fragment, self._fragment.holdings
+        numbers = [sequence for sequence, _ in items]
+        fragment.line.take_away(set(numbers))
+        fragment.out.add_leaving(numbers)
+        for sequence, record in items:
+            holdings.active_count -= 1
+            holdings.active_bytes -= len(record)
+            if record[1] & IS_SPECIAL:
+                holdings.remove_rows(sequence, record)
+
+        def applied() -> None:
+            for sequence in numbers:
+                fragment.out.remove(sequence)
+
+        fragment.journal.add(fragment, 0, applied, _nobody)
+
+    def _delete_deferred(self, items: list[Item]) -> None:
+        fragment, holdings = self._fragment, self._fragment.holdings
+        for sequence, record in items:
+            holdings.deferred_count -= 1
+            holdings.deferred_bytes -= len(record)
+            fragment.deferred_out[sequence] = Lock(0, sequence, len(record), FAR_S)
+
+        def applied() -> None:
+            for sequence, _ in items:
+                fragment.deferred_out.pop(sequence, None)
+
+        fragment.journal.add(fragment, 0, applied, _nobody)
+
+    # --- by number ----------------------------------------------------------------------------------------------------
+
+    def remove_numbers(self, sequences: list[int], done: Callable[[list[int] | ServiceBusError], None]) -> None:
+        """Delete messages by their sequence numbers, whatever their state; `done` hears which were deleted.
+
+        The others are not there, or someone has them.
+        """
+        fragment, holdings = self._fragment, self._fragment.holdings
+        fragment.journal.check_works()
+        fragment.check_loaded()
+        life = fragment.life
+        removed: list[int] = []
+        promise = fragment.journal.promise(lambda error: done(error if error is not None else removed))
+        asked = [sequence for sequence in sequences if sequence < holdings.shown.next]
+        places = [
+            (holdings.active, fragment.out.__contains__, self._delete_active),
+            (holdings.deferred, fragment.deferred_out.__contains__, self._delete_deferred),
+            (holdings.scheduled, fragment.schedule.is_going, fragment.schedule.delete),
+        ]
+
+        def read(values: list[bytes | None] | StoreError) -> None:
+            if life != fragment.life or isinstance(values, StoreError):
+                promise.give(StoreUnavailable("the store failed before the messages were deleted"))
+                return
+            for number, (place, is_out, delete) in enumerate(places):
+                found = values[number * len(asked) : (number + 1) * len(asked)]
+                items = [
+                    (sequence, record)
+                    for sequence, record in zip(asked, found, strict=True)
+                    if record is not None and not is_out(sequence)
+                ]
+                if items:
+                    delete(items)
+                    for sequence, _ in items:
+                        fragment.journal.batch.delete(place + pack_sequence(sequence))
+                    removed.extend([sequence for sequence, _ in items])
+            fragment.journal.add(fragment, 0, _nothing, promise.give)
+
+        keys = [place + pack_sequence(sequence) for place, _, _ in places for sequence in asked]
+        fragment.journal.get(keys, read)
+
+
+def _nothing() -> None:
+    """Nothing in memory has to change."""
+
+
+def _nobody(_error: ServiceBusError | None) -> None:
+    """Nobody waits for this."""

@@ -1,0 +1,110 @@
+"""Resubmission: dead letters that become active again.
+
+Owns: their way back, in one batch: a message is in the dead-letter queue, or active again under a new number, and never
+in both or neither. It is as it was sent, or as it was edited: not yet delivered, with all the time it may live, and
+without what was noted when it was dead-lettered. Duplicates are not looked for: it is one, and wanted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from twinbus.broker.intake import Parcel
+from twinbus.broker.keys import pack_sequence
+from twinbus.broker.locks import Lock
+from twinbus.broker.record import make_record, render_open, take_apart, without_properties
+from twinbus.model.errors import InvalidArgument, MessageNotFound, ServiceBusError, StoreUnavailable
+from twinbus.store.protocol import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinbus.broker.intake import Intake
+    from twinbus.broker.queue import Queue
+
+NOTED: Final = frozenset({"DeadLetterReason", "DeadLetterErrorDescription"})
+"""Properties that a message got when it was dead-lettered."""
+FAR_S: Final = float("inf")
+
+
+class Resubmission:
+    """The way back of one queue's dead letters."""
+
+    def __init__(self, queue: Queue) -> None:
+        """Made by its queue."""
+        self._queue = queue
+
+    def resubmit(
+        self,
+        sequences: list[int],
+        edited: bytes | None,
+        intake: Intake,
+        done: Callable[[list[int] | ServiceBusError], None],
+    ) -> None:
+        """Make dead letters active: all of them, or none. `done` hears their new sequence numbers.
+
+        `edited` is what the one message is from now on, as a client would send it.
+        """
+        main, dead = self._queue.main, self._queue.dead_letters
+        self._queue.check_sends()
+        dead.journal.check_takes_sends()
+        dead.check_loaded()
+        life = dead.life
+        numbers: list[int] = []
+        promise = dead.journal.promise(lambda error: done(error if error is not None else numbers))
+
+        def read(values: list[bytes | None] | StoreError) -> None:
+            if life != dead.life or isinstance(values, StoreError):
+                promise.give(StoreUnavailable("the store failed before the messages were resubmitted"))
+                return
+            found = [
+                (sequence, record)
+                for sequence, record in zip(sequences, values, strict=True)
+                if record is not None and sequence not in dead.out
+            ]
+            if not promise.is_open:
+                return
+            if len(found) < len(sequences):
+                missing = next(one for one in sequences if one not in dict(found))
+                promise.give(MessageNotFound(f"no dead letter {missing} is there, or someone has it"))
+                return
+            try:
+                parcel = self._read_anew([record for _, record in found], edited, intake)
+                first = main.enqueue(parcel.records, promise.give)
+            except ServiceBusError as error:
+                promise.give(error)
+                return
+            numbers.extend(range(first, first + len(parcel.records)))
+            locks = [_taken(sequence, record) for sequence, record in found]
+            dead.line.take_away(set(sequences))
+            dead.out.add(sorted(locks, key=_by_sequence))
+            dead.remove(locks, _nobody)
+
+        place = dead.holdings.active
+        dead.journal.get([place + pack_sequence(sequence) for sequence in sequences], read)
+
+    def _read_anew(self, records: list[bytes], edited: bytes | None, intake: Intake) -> Parcel:
+        parcel, now_ms = Parcel(), self._queue.main.clock.wall_ms()
+        for record in records:
+            payload = edited if edited is not None else _as_sent(record)
+            intake.add_to(parcel, payload, 0, now_ms, self._queue.terms)
+        if parcel.pings:
+            raise InvalidArgument("a ping cannot be stored")
+        return parcel
+
+
+def _as_sent(record: bytes) -> bytes:
+    parts = take_apart(record)
+    return render_open(make_record(parts._replace(bare=without_properties(parts.bare, NOTED))), 0)
+
+
+def _taken(sequence: int, record: bytes) -> Lock:
+    return Lock(0, sequence, len(record), FAR_S)
+
+
+def _by_sequence(lock: Lock) -> int:
+    return lock.sequence
+
+
+def _nobody(_error: ServiceBusError | None) -> None:
+    """Nobody waits for this."""

@@ -1,0 +1,134 @@
+"""The schedule: messages for later.
+
+Owns: their way from being scheduled to being active, or cancelled. A scheduled message has a sequence number, by which
+it can be cancelled; when it is due it becomes active under a new one, like any message that arrives then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twinbus.broker.keys import pack_sequence
+from twinbus.broker.record import ACTIVE_STATE, alarm_of, expires_ms, make_record, take_apart
+from twinbus.model.errors import MessageNotFound, StoreUnavailable
+from twinbus.store.protocol import StoreError
+
+if TYPE_CHECKING:
+    from twinbus.broker.agenda import Moments
+    from twinbus.broker.fragment import Fragment
+    from twinbus.broker.journal import Answered
+    from twinbus.model.errors import ServiceBusError
+
+
+class Schedule:
+    """The scheduled messages of one fragment."""
+
+    def __init__(self, fragment: Fragment) -> None:
+        """Made by its fragment."""
+        self._fragment = fragment
+        self._going: set[int] = set()
+        """Those that are being cancelled or made active: nothing else is done to them."""
+
+    def restart(self) -> None:
+        """What is in memory is void."""
+        self._going.clear()
+
+    def activate(self, moments: Moments) -> None:
+        """The agenda says that these are due."""
+        fragment = self._fragment
+        life, seen_next, due = fragment.life, fragment.holdings.shown.next, fragment.holdings.due
+        ready = [moment for moment in moments if moment[1] < seen_next]
+        is_early = len(ready) < len(moments)
+        low = next((moment for moment in moments if moment[1] >= seen_next), moments[-1])
+
+        def read(values: list[bytes | None] | StoreError) -> None:
+            if life != fragment.life:
+                return
+            if isinstance(values, StoreError):
+                fragment.journal.fail(str(values))
+                return
+            now_ms = max(fragment.clock.wall_ms(), fragment.holdings.latest_ms)
+            fragment.holdings.latest_ms = now_ms
+            fresh = []
+            moved = []
+            for (when_ms, sequence), record in zip(ready, values, strict=True):
+                if record is None:
+                    due.remove(when_ms, sequence)
+                elif sequence not in self._going:
+                    moved.append(sequence)
+                    fragment.holdings.unschedule(sequence, record)
+                    active = _activated(record, now_ms, fragment.clock.wall_ms())
+                    fresh.append((fragment.holdings.add(active), active))
+            size = sum([len(record) for _, record in fresh])
+            self._going.update(moved)
+
+            def applied() -> None:
+                self._going.difference_update(moved)
+                fragment.line.arrive(fresh, size)
+                due.done(low, is_early=is_early)
+
+            fragment.journal.add(fragment, 0, applied, _nobody)
+
+        keys = [fragment.holdings.scheduled + pack_sequence(sequence) for _, sequence in ready]
+        fragment.journal.get(keys, read)
+
+    def is_going(self, sequence: int) -> bool:
+        """Something is being done to it."""
+        return sequence in self._going
+
+    def delete(self, items: list[tuple[int, bytes]]) -> None:
+        """Delete scheduled messages, all but the records themselves, in the batch of this turn."""
+        fragment, holdings = self._fragment, self._fragment.holdings
+        numbers = [sequence for sequence, _ in items]
+        self._going.update(numbers)
+        for sequence, record in items:
+            holdings.scheduled_count -= 1
+            holdings.scheduled_bytes -= len(record)
+            holdings.due.remove(alarm_of(record), sequence)
+        fragment.journal.add(fragment, 0, lambda: self._going.difference_update(numbers), _nobody)
+
+    def cancel(self, sequences: list[int], answer: Answered) -> None:
+        """Delete scheduled messages: all of them, or none where one is not scheduled (MessageNotFound)."""
+        fragment = self._fragment
+        fragment.journal.check_works()
+        fragment.check_loaded()
+        for sequence in sequences:
+            if sequence in self._going or sequence >= fragment.holdings.shown.next:
+                raise not_scheduled(sequence)
+        self._going.update(sequences)
+        life = fragment.life
+        promise = fragment.journal.promise(answer)
+
+        def read(values: list[bytes | None] | StoreError) -> None:
+            if life != fragment.life or isinstance(values, StoreError):
+                promise.give(StoreUnavailable("the store failed before the messages were cancelled"))
+                return
+            found = [(sequence, record) for sequence, record in zip(sequences, values, strict=True) if record]
+            if len(found) < len(sequences):
+                self._going.difference_update(sequences)
+                for sequence, record in found:  # they may have been due meanwhile
+                    fragment.holdings.due.recall(alarm_of(record), sequence)
+                promise.give(not_scheduled(next(one for one in sequences if one not in dict(found))))
+                return
+            for sequence, record in found:
+                fragment.holdings.unschedule(sequence, record)
+            fragment.journal.add(fragment, 0, lambda: self._going.difference_update(sequences), promise.give)
+
+        fragment.journal.get([fragment.holdings.scheduled + pack_sequence(one) for one in sequences], read)
+
+
+def _activated(record: bytes, enqueued_ms: int, wall_ms: int) -> bytes:
+    parts = take_apart(record)
+    alarm_ms = expires_ms(parts.envelope, wall_ms)
+    return make_record(parts._replace(state=ACTIVE_STATE, enqueued_ms=enqueued_ms, alarm_ms=alarm_ms))
+
+
+def not_scheduled(sequence: int) -> MessageNotFound:
+    """Whoever cancels does not know a scheduled message."""
+    return MessageNotFound(
+        f"Failed to find the scheduled message {sequence}: it was enqueued or cancelled already, or never scheduled."
+    )
+
+
+def _nobody(_error: ServiceBusError | None) -> None:
+    """Nobody waits for this."""

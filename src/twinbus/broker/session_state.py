@@ -1,0 +1,152 @@
+"""What sessions remember: a few bytes each, which live longer than their messages; and which sessions there are.
+
+Owns: the rows of states, and the listing of sessions. Who may read or write a state is not its affair.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from twinbus.broker import keys
+from twinbus.broker.keys import LAST_SEQUENCE, after_kind, pack_session, session_of_key
+from twinbus.model.errors import StoreUnavailable
+from twinbus.store.protocol import StoreError, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinbus.broker.fragment import Fragment
+    from twinbus.broker.journal import Answered, Promise
+    from twinbus.model.errors import ServiceBusError
+    from twinbus.store.protocol import Row
+
+_UPDATED: Final = Struct(">Q")
+PAGES: Final = 1_000
+"""Places in the listing that are remembered, so that the next page need not count from the first session."""
+STATES_AT_ONCE: Final = 200
+
+
+class SessionStates:
+    """The states of one fragment's sessions."""
+
+    def __init__(self, fragment: Fragment) -> None:
+        """Made by its fragment."""
+        self._fragment = fragment
+        self._states = fragment.holdings.prefix + keys.STATE
+        self._states_end = after_kind(fragment.holdings.prefix, keys.STATE)
+        self._sessions_end = after_kind(fragment.holdings.prefix, keys.SESSION)
+        self._pages: dict[int, bytes] = {}
+        """By how many sessions come before: the key part of the last of them."""
+
+    def get(self, session: bytes, done: Callable[[bytes | ServiceBusError | None], None]) -> None:
+        """What a session remembers; None if nothing."""
+        self._check()
+        found: list[bytes] = []
+        promise = self._fragment.journal.promise(
+            lambda error: done(error if error is not None else (found[0] if found else None))
+        )
+
+        def read(values: list[bytes | None] | StoreError) -> None:
+            if isinstance(values, StoreError):
+                promise.give(_unavailable(values))
+                return
+            if values[0] is not None:
+                found.append(values[0][_UPDATED.size :])
+            promise.give(None)
+
+        self._fragment.journal.get([self._states + pack_session(session)], read, Table.INDEX)
+
+    def set(self, session: bytes, state: bytes | None, answer: Answered) -> None:
+        """Let a session remember something, or, with None, nothing."""
+        self._check()
+        journal, key = self._fragment.journal, self._states + pack_session(session)
+        if state is None:
+            journal.batch.delete(key, Table.INDEX)
+        else:
+            journal.batch.put(key, _UPDATED.pack(self._fragment.clock.wall_ms()) + state, Table.INDEX)
+        journal.add(self._fragment, len(state or b""), _nothing, answer)
+
+    # --- which sessions there are -------------------------------------------------------------------------------------
+
+    def list_all(self, skip: int, top: int, done: Callable[[list[bytes] | ServiceBusError], None]) -> None:
+        """Sessions that have active messages or a state: `top` of them, after the first `skip`."""
+        self._check()
+        found: list[bytes] = []
+        promise = self._fragment.journal.promise(lambda error: done(error if error is not None else found[skip:]))
+        known = max((count for count in self._pages if count <= skip), default=0)
+        found.extend([b""] * known)  # they are skipped
+        self._list_on(self._pages.get(known, b""), skip + top, found, promise)
+
+    def _list_on(self, after: bytes, count: int, found: list[bytes], promise: Promise) -> None:
+        """Find the session behind one; its messages, however many, are passed over at once."""
+        start = after + LAST_SEQUENCE + b"\xff" if after else b""
+        heard: list[list[Row]] = []
+
+        def hear(rows: list[Row] | StoreError) -> None:
+            if isinstance(rows, StoreError):
+                promise.give(_unavailable(rows))
+                return
+            heard.append(rows)
+            if len(heard) < 2 or not promise.is_open:  # noqa: PLR2004  # messages and states
+                return
+            parts = [pack_session(session_of_key(rows[0][0])) for rows in heard if rows]
+            if not parts:
+                promise.give(None)
+                return
+            nearest = min(parts)
+            found.append(nearest[2:])
+            if len(found) == count:
+                self._remember(count, nearest)
+                promise.give(None)
+            else:
+                self._list_on(nearest, count, found, promise)
+
+        sessions, states = self._fragment.holdings.sessions, self._states
+        scan = self._fragment.journal.scan
+        scan(sessions + start, self._sessions_end, hear, limit=1, max_bytes=1, table=Table.INDEX)
+        scan(states + start, self._states_end, hear, limit=1, max_bytes=1, table=Table.INDEX)
+
+    def _remember(self, count: int, after: bytes) -> None:
+        if len(self._pages) >= PAGES:
+            self._pages.clear()
+        self._pages[count] = after
+
+    def list_updated(
+        self, since_ms: int, skip: int, top: int, done: Callable[[list[bytes] | ServiceBusError], None]
+    ) -> None:
+        """Sessions whose state was set after a time."""
+        self._check()
+        found: list[bytes] = []
+        promise = self._fragment.journal.promise(
+            lambda error: done(error if error is not None else found[skip : skip + top])
+        )
+
+        def read(rows: list[Row] | StoreError) -> None:
+            if isinstance(rows, StoreError):
+                promise.give(_unavailable(rows))
+                return
+            found.extend([session_of_key(key) for key, value in rows if _UPDATED.unpack_from(value)[0] > since_ms])
+            if not rows or len(found) >= skip + top or not promise.is_open:
+                promise.give(None)
+            else:
+                ask(rows[-1][0] + b"\x00")
+
+        def ask(start: bytes) -> None:
+            self._fragment.journal.scan(
+                start, self._states_end, read, limit=STATES_AT_ONCE, max_bytes=1_048_576, table=Table.INDEX
+            )
+
+        ask(self._states)
+
+    def _check(self) -> None:
+        self._fragment.journal.check_works()
+        self._fragment.check_loaded()
+
+
+def _unavailable(error: StoreError) -> StoreUnavailable:
+    return StoreUnavailable(f"the store is unavailable: {error}")
+
+
+def _nothing() -> None:
+    """Nothing in memory has to change."""

@@ -1,0 +1,352 @@
+"""Settlement: what becomes of the messages of a fragment that are out.
+
+Owns: from a lock's number, or its expiry, to the change on disk, and the watch over locks and times to live. A message
+is not kept in memory while it is out, since most are completed unseen: what has to change it reads it first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from twinbus.broker.agenda import FAR_MS
+from twinbus.broker.keys import pack_sequence
+from twinbus.broker.locks import Lock
+from twinbus.broker.record import ACTIVE_STATE, DEFERRED_STATE, NEVER_MS, change_record, make_record, take_apart
+from twinbus.model.errors import InternalFault, MessageLockLost, ServiceBusError, StoreUnavailable
+from twinbus.store.protocol import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from twinbus.broker.agenda import Moments
+    from twinbus.broker.clock import Timer
+    from twinbus.broker.fragment import Fragment
+    from twinbus.broker.journal import Answered
+
+EXPIRE_AT_ONCE: Final = 500
+"""Locks that are ended in one turn when many expire."""
+_PAUSE_S: Final = 0.01
+
+Held: TypeAlias = "tuple[Lock, bytes]"
+"""A message that is out: as what, and its record."""
+
+
+class Settlement:
+    """The ends of locks, of one fragment."""
+
+    def __init__(self, fragment: Fragment) -> None:
+        """Made by its fragment."""
+        self._fragment = fragment
+        self._watch: Timer | None = None
+        self._watch_s = 0.0
+        self._is_expiring = False
+        self._is_expiry_put_off = False
+
+    # --- what receivers ask -------------------------------------------------------------------------------------------
+
+    def complete(self, numbers: Iterable[int], answer: Answered) -> list[int]:
+        """Delete messages that are locked. Returns those whose lock is lost; `answer` hears of the others."""
+        locks, lost = self._take(numbers)
+        if locks:
+            self._fragment.remove(locks, answer)
+        return lost
+
+    def release(self, numbers: Iterable[int], answer: Answered) -> list[int]:
+        """Give messages back as they are: nobody has seen them."""
+        locks, lost = self._take(numbers)
+        if locks:
+            self._read(locks, answer, self._return_unchanged)
+        return lost
+
+    def abandon(
+        self, numbers: Iterable[int], answer: Answered, properties: Mapping[str, object] | None = None
+    ) -> list[int]:
+        """Give messages back with a delivery more on their count, and perhaps with changed properties."""
+        locks, lost = self._take(numbers)
+        if locks:
+            self._read(locks, answer, lambda found, answer: self._return_counted(found, answer, properties))
+        return lost
+
+    def defer(
+        self, numbers: Iterable[int], answer: Answered, properties: Mapping[str, object] | None = None
+    ) -> list[int]:
+        """Set messages aside: whoever wants one has to know its sequence number. That is not counted as a delivery."""
+        locks, lost = self._take(numbers)
+        if locks:
+            self._read(locks, answer, lambda found, answer: self._set_aside(found, answer, properties))
+        return lost
+
+    def dead_letter(
+        self,
+        numbers: Iterable[int],
+        answer: Answered,
+        *,
+        reason: str | None = None,
+        description: str | None = None,
+        properties: Mapping[str, object] | None = None,
+    ) -> list[int]:
+        """Move messages to the dead-letter queue; those of a dead-letter queue stay there, and count a delivery."""
+        if self._fragment.dead_letters is None:
+            return self.abandon(numbers, answer, properties)
+        changes = dict(properties or {}) | reasons(reason, description)
+        locks, lost = self._take(numbers)
+        if locks:
+            self._read(locks, answer, lambda found, answer: self._bury_all(found, answer, changes))
+        return lost
+
+    def renew(self, number: int) -> int:
+        """Let a lock last its duration from now; the time on the wall clock until when. MessageLockLost."""
+        fragment = self._fragment
+        fragment.journal.check_works()
+        now_s, duration_ms = fragment.clock.monotonic_s(), fragment.policy.lock_duration_ms
+        if not fragment.locks.renew(number, now_s, now_s + duration_ms / 1000):
+            raise lock_lost()
+        self.watch(now_s + duration_ms / 1000)
+        return fragment.clock.wall_ms() + duration_ms
+
+    def holds(self, number: int) -> bool:
+        """A lock is there and has not expired."""
+        lock = self._fragment.locks.by_number.get(number)
+        return lock is not None and lock.deadline_s > self._fragment.clock.monotonic_s()
+
+    def _take(self, numbers: Iterable[int]) -> tuple[list[Lock], list[int]]:
+        self._fragment.journal.check_works()
+        now_s, take, sessions = self._fragment.clock.monotonic_s(), self._fragment.locks.take, self._fragment.sessions
+        found, lost = [], []
+        for number in numbers:
+            lock = take(number, now_s)
+            if lock is None:
+                lost.append(number)
+                continue
+            if sessions is not None:
+                sessions.note_end(lock)
+            found.append(lock)
+        return found, lost
+
+    # --- what is done with messages that are out ----------------------------------------------------------------------
+
+    def return_counted(self, locks: list[Lock], answer: Answered) -> None:
+        """Give back messages whose time is over: a delivery more on their count."""
+        self._read(locks, answer, lambda found, answer: self._return_counted(found, answer, None))
+
+    def _read(self, locks: list[Lock], answer: Answered, then: Callable[[list[Held], Answered], None]) -> None:
+        """Read the records of messages that are out."""
+        fragment = self._fragment
+        life = fragment.life
+
+        def read(values: list[bytes | None] | StoreError) -> None:
+            if life != fragment.life or isinstance(values, StoreError):
+                answer(StoreUnavailable("the store failed before the message was given back; its lock is void"))
+                if isinstance(values, StoreError) and life == fragment.life:
+                    fragment.journal.fail(str(values))
+                return
+            found = [(lock, record) for lock, record in zip(locks, values, strict=True) if record is not None]
+            try:
+                then(found, answer)
+            except Exception:
+                self._return_unchanged(found, _nobody)  # what cannot be done to them must not keep them out for ever
+                answer(InternalFault("the message could not be changed; it is there as it was"))
+                raise
+
+        holdings = fragment.holdings
+        places = [holdings.deferred if lock.is_deferred else holdings.active for lock in locks]
+        keys = [place + pack_sequence(lock.sequence) for place, lock in zip(places, locks, strict=True)]
+        fragment.journal.get(keys, read)
+
+    def _return_unchanged(self, found: list[Held], answer: Answered) -> None:
+        for lock, record in found:
+            self._fragment.bring_back(lock, record)
+        answer(None)
+        self._fragment.line.dispatch()
+
+    def _return_counted(self, found: list[Held], answer: Answered, properties: Mapping[str, object] | None) -> None:
+        fragment = self._fragment
+        most = fragment.policy.max_delivery_count
+        returned: list[Held] = []
+        exhausted_ones: list[Held] = []
+        for lock, record in found:  # nothing is put into the batch before all could be changed
+            count = take_apart(record).delivery_count + 1
+            if most is not None and count >= most:
+                changed = change_record(record, delivery_count=count, properties=exhausted(most, properties))
+                exhausted_ones.append((lock, changed))
+            else:
+                returned.append((lock, change_record(record, delivery_count=count, properties=properties)))
+        for lock, changed in exhausted_ones:
+            self._bury(lock, changed)
+        growth = 0
+        for lock, changed in returned:
+            growth += len(changed) - lock.size
+            fragment.holdings.rewrite(lock, changed)
+
+        def applied() -> None:
+            for lock, record in returned:
+                fragment.bring_back(lock, record)
+
+        fragment.journal.add(fragment, max(0, growth), applied, answer)
+
+    def _set_aside(self, found: list[Held], answer: Answered, properties: Mapping[str, object] | None) -> None:
+        fragment = self._fragment
+        deferred: list[Held] = []
+        for lock, record in found:
+            parts = take_apart(change_record(record, properties=properties))
+            deferred.append((lock, make_record(parts._replace(state=DEFERRED_STATE))))
+        for lock, record in deferred:
+            if lock.is_deferred:
+                fragment.holdings.rewrite(lock, record)
+            else:
+                fragment.holdings.defer(lock, record)
+                fragment.out.leave(lock.sequence)
+
+        def applied() -> None:
+            for lock, _ in deferred:
+                fragment.forget(lock)
+
+        fragment.journal.add(fragment, 0, applied, answer)
+
+    def _bury_all(self, found: list[Held], answer: Answered, changes: Mapping[str, object]) -> None:
+        for lock, record in [(lock, change_record(record, properties=changes)) for lock, record in found]:
+            self._bury(lock, record)
+        self._fragment.journal.add(self._fragment, 0, _nothing, answer)
+
+    def _bury(self, lock: Lock, record: bytes) -> None:
+        """Move one message to the dead-letter queue, in the batch of this turn."""
+        fragment = self._fragment
+        dead_letters = fragment.dead_letters
+        assert dead_letters is not None
+        fragment.remove([lock], _nobody)
+        parts = take_apart(change_record(record, annotations={"x-opt-enqueue-sequence-number": lock.sequence}))
+        dead_letters.take_in(make_record(parts._replace(state=ACTIVE_STATE, alarm_ms=NEVER_MS, session=None)))
+
+    # --- locks that expire --------------------------------------------------------------------------------------------
+
+    def watch(self, deadline_s: float) -> None:
+        """Look at the locks when this deadline is over, or before."""
+        if self._watch is not None:
+            if self._watch_s <= deadline_s:
+                return
+            self._watch.cancel()
+        self._watch_s = max(deadline_s, self._fragment.clock.monotonic_s() + _PAUSE_S)
+        self._watch = self._fragment.timers.call_at(self._watch_s, self._expire)
+
+    def _expire(self) -> None:
+        fragment = self._fragment
+        self._watch = None
+        if fragment.journal.trouble is not None:
+            self._is_expiry_put_off = True  # until the store speaks again
+            return
+        if not self._is_expiring:
+            expired = fragment.locks.take_expired(fragment.clock.monotonic_s(), EXPIRE_AT_ONCE)
+            if expired:
+                self._is_expiring = True
+                self.return_counted(expired, self._expired)
+        deadline_s = fragment.locks.next_deadline_s()
+        if deadline_s is not None:
+            self.watch(deadline_s)
+
+    def _expired(self, _error: ServiceBusError | None) -> None:
+        """Locks that expired are dealt with: the next may follow."""
+        self._is_expiring = False
+
+    def settled_down(self) -> None:
+        """The store speaks again."""
+        if self._is_expiry_put_off:
+            self._is_expiry_put_off = False
+            self._expire()
+
+    def restart(self) -> None:
+        """All locks are void."""
+        self._is_expiring = self._is_expiry_put_off = False
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    # --- messages that expire -----------------------------------------------------------------------------------------
+
+    def end_lives(self, moments: Moments) -> None:
+        """The agenda says that the time of these messages is over."""
+        fragment = self._fragment
+        seen_next, out, expiry = fragment.holdings.shown.next, fragment.out.locks, fragment.holdings.expiry
+        now_ms = fragment.clock.wall_ms()
+        later_ms = now_ms + fragment.policy.lock_duration_ms
+        ended: list[Lock] = []
+        is_early = False
+        low = moments[-1]
+        for moment in moments:
+            when_ms, sequence = moment
+            if sequence >= seen_next:
+                low, is_early = moment, True
+                break
+            lock = out.get(sequence)
+            if lock is not None:  # who holds it may still settle it; else its time is over when it comes back
+                expiry.remove(when_ms, sequence)
+                expiry.add(later_ms, sequence)
+                lock.alarm_ms = later_ms
+            elif sequence in out:
+                expiry.remove(when_ms, sequence)
+            else:
+                lock = Lock(0, sequence, 0, FAR_MS)
+                lock.alarm_ms = when_ms
+                ended.append(lock)
+        fragment.line.take_away({lock.sequence for lock in ended})
+        fragment.out.add(sorted(ended, key=_by_sequence))
+
+        def dealt_with(_error: ServiceBusError | None) -> None:
+            expiry.done(low, is_early=is_early)
+
+        self._read(ended, dealt_with, lambda found, answer: self._end(ended, found, answer))
+
+    def _end(self, ended: list[Lock], found: list[Held], answer: Answered) -> None:
+        fragment = self._fragment
+        there = {lock.sequence for lock, _ in found}
+        for lock in ended:
+            if lock.sequence not in there:  # it was settled, and this row is left of it
+                fragment.holdings.expiry.remove(lock.alarm_ms, lock.sequence)
+                fragment.out.remove(lock.sequence)
+        for lock, record in found:
+            lock.size, lock.session = len(record), take_apart(record).session
+        self._drop_expired(found)
+        fragment.journal.add(fragment, 0, _nothing, answer)
+
+    def end_stale(self, found: list[Held]) -> None:
+        """These were to be handed out, and their time is over."""
+        self._fragment.out.add([lock for lock, _ in found])
+        self._drop_expired(found)
+
+    def _drop_expired(self, found: list[Held]) -> None:
+        if self._fragment.policy.dead_letters_expired and self._fragment.dead_letters is not None:
+            why = reasons("TTLExpiredException", "The message expired and was dead lettered.")
+            for lock, record in [(lock, change_record(record, properties=why)) for lock, record in found]:
+                self._bury(lock, record)
+        elif found:
+            self._fragment.remove([lock for lock, _ in found], _nobody)
+
+
+def _by_sequence(lock: Lock) -> int:
+    return lock.sequence
+
+
+def lock_lost() -> MessageLockLost:
+    """Whoever settles or renews has no lock."""
+    return MessageLockLost(
+        "The lock supplied is invalid. Either the lock expired, or the message has already been removed from the queue."
+    )
+
+
+def reasons(reason: str | None, description: str | None) -> dict[str, object]:
+    """Why a message was dead-lettered, as its properties say it."""
+    found = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
+    return {name: text for name, text in found.items() if text is not None}
+
+
+def exhausted(most: int, properties: Mapping[str, object] | None) -> dict[str, object]:
+    """The properties of a message that was delivered too often."""
+    why = reasons("MaxDeliveryCountExceeded", f"Message could not be consumed after {most} delivery attempts.")
+    return dict(properties or {}) | why
+
+
+def _nothing() -> None:
+    """What a commit changed is told by others."""
+
+
+def _nobody(_error: ServiceBusError | None) -> None:
+    """Nobody waits for this."""

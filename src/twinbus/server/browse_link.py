@@ -1,0 +1,123 @@
+"""A link on which a client sees the messages of an entity without taking them: distribution-mode `copy`.
+
+Owns: the range that it asked for, and its credit. docs/browse.md says what it sees.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from twinbus.amqp.types import Symbol
+from twinbus.broker.browser import Browser
+from twinbus.model.errors import InvalidArgument
+from twinbus.server.answers import error_of
+from twinbus.server.keys import Right
+
+if TYPE_CHECKING:
+    from twinbus.amqp.aio import Peer
+    from twinbus.amqp.sender import Sender
+    from twinbus.broker.clock import Clock
+    from twinbus.broker.consumer import Delivery
+    from twinbus.broker.fragment import Fragment
+    from twinbus.model.errors import ServiceBusError
+    from twinbus.server.outgoing import Soon
+
+FRAGMENT: Final = "twinbus:fragment"
+FROM: Final = "twinbus:from-sequence-number"
+TO: Final = "twinbus:to-sequence-number"
+FILTERS: Final = (FRAGMENT, FROM, TO)
+LAST: Final = 2**63 - 1
+QUEUED_BYTES: Final = 1_048_576
+
+
+class BrowseLink:
+    """Messages of one fragment, shown to one link."""
+
+    right: ClassVar[Right] = Right.LISTEN
+
+    def __init__(
+        self, link: Sender, peer: Peer, path: str, fragment: Fragment, entity_id: int, clock: Clock, soon: Soon
+    ) -> None:
+        """Accept the link, and say from where to where there are messages."""
+        self.link = link
+        self.path = path
+        self.used_s = clock.monotonic_s()
+        self._peer = peer
+        self._clock = clock
+        self._soon = soon
+        self._is_full = False
+        first, last = _range(link)
+        holdings = fragment.holdings
+        link.accept(
+            properties={
+                Symbol("twinbus:entity-id"): entity_id,
+                Symbol("twinbus:low-sequence-number"): holdings.low,
+                Symbol("twinbus:next-sequence-number"): holdings.shown.next,
+            }
+        )
+        self._browser = Browser(fragment, self, first, last)
+
+    @property
+    def is_busy(self) -> bool:
+        """The client waits for messages."""
+        return self.link.credit > 0
+
+    @property
+    def room(self) -> int:
+        """How many messages the link takes now."""
+        peer = self._peer
+        if not peer.is_writable or peer.connection.queued_bytes > QUEUED_BYTES:
+            if peer.is_writable and not self._is_full:
+                self._is_full = True
+                self._soon(self.feed)
+            return 0
+        return self.link.sendable
+
+    def show(self, deliveries: list[Delivery]) -> int:
+        """Send messages, settled: there is nothing to settle. Only for as many as there is credit now."""
+        count = min(len(deliveries), self.link.credit if self.link.is_attached else 0)
+        self.link.send_many(deliveries[:count], settled=True)
+        return count
+
+    def feed(self) -> None:
+        """There is credit, or room in the socket."""
+        self._is_full = False
+        self._browser.go_on()
+
+    def receive_credit(self) -> None:
+        """The client granted credit, or wants it back."""
+        self.used_s = self._clock.monotonic_s()
+        if self.link.drain_requested:
+            self._browser.drain(self._drained)
+        else:
+            self.feed()
+
+    def _drained(self) -> None:
+        if self.link.drain_requested:
+            self.link.drained()
+
+    def entity_gone(self, error: ServiceBusError) -> None:
+        """The entity was deleted or disabled."""
+        self.link.detach(error=error_of(error))
+
+    def detached(self) -> None:
+        """The link is over."""
+        self._browser.leave()
+
+
+def _range(link: Sender) -> tuple[int, int]:
+    source = link.remote_attach.source if link.remote_attach is not None else None
+    filters: dict[str, object] = getattr(source, "filter", None) or {}
+    asked = {str(key): getattr(value, "value", value) for key, value in filters.items()}
+    unknown = [key for key in asked if key not in FILTERS]
+    if unknown:
+        raise InvalidArgument(f"a browse link has no filter {unknown[0]!r:.80}; it has {', '.join(FILTERS)}")
+    for key, value in asked.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise InvalidArgument(f"the filter {key} is {value!r:.60}; it is a whole number from 0 on")
+    if asked.get(FRAGMENT, 0) != 0:
+        raise InvalidArgument(f"there is no fragment {asked[FRAGMENT]}: the entity has one, number 0")
+    first, last = asked.get(FROM, 0), asked.get(TO, LAST)
+    assert isinstance(first, int)
+    assert isinstance(last, int)
+    return int(first), min(int(last), LAST)

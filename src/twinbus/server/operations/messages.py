@@ -1,0 +1,147 @@
+"""Operations on messages: looking, scheduling, renewing, settling, receiving what was deferred."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Final
+
+from twinbus.amqp.message import Message, Section
+from twinbus.amqp.types import Array, Timestamp
+from twinbus.broker.intake import SCHEDULED_TIME, Parcel
+from twinbus.broker.sessions import session_lock_lost
+from twinbus.broker.settlement import lock_lost
+from twinbus.model.errors import InvalidArgument, ServiceBusError
+from twinbus.server.operations.outcomes import done, failure, nothing, success
+from twinbus.server.outgoing import properties_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinbus.broker.deferral import Found
+    from twinbus.broker.journal import Answered
+    from twinbus.server.operations.arguments import Arguments
+    from twinbus.server.operations.subject import Subject
+    from twinbus.server.requests import Reply
+
+PEEK_MAX_COUNT: Final = 1_000
+PEEK_MAX_BYTES: Final = 524_288
+_PEEK_LOCK: Final = 1
+
+
+def peek(subject: Subject, arguments: Arguments, reply: Reply) -> None:
+    """Messages from a sequence number on, of a session or of all."""
+    start = arguments.number("from-sequence-number", lowest=-(2**63))
+    count = min(arguments.number("message-count", lowest=1), PEEK_MAX_COUNT)
+    session = arguments.session()
+
+    def peeked(found: list[bytes] | ServiceBusError) -> None:
+        if not isinstance(found, list):
+            reply(failure(found))
+        elif found:
+            reply(success({"messages": [{"message": message} for message in found]}))
+        else:
+            reply(nothing())
+
+    browsing = subject.fragment.browsing
+    if session is not None and subject.fragment.sessions is not None:
+        browsing.peek_session(session, start, count, PEEK_MAX_BYTES, peeked)
+    else:
+        browsing.peek(start, count, PEEK_MAX_BYTES, peeked)
+
+
+def schedule(subject: Subject, arguments: Arguments, reply: Reply) -> None:
+    """Store messages for later: all of them, or none."""
+    subject.check_main("schedule-message")
+    parcel, namespace = Parcel(), subject.namespace
+    now_ms = namespace.clock.wall_ms()
+    for item in arguments.maps("messages"):
+        payload = item.binary("message")
+        namespace.intake.add_to(parcel, payload, 0, now_ms, subject.queue.terms)
+        if not isinstance(Message(payload).lookup(Section.MESSAGE_ANNOTATIONS, SCHEDULED_TIME), int):
+            raise InvalidArgument(f"a message to be scheduled has the annotation {SCHEDULED_TIME}, a timestamp")
+    numbers: list[int] = []
+
+    def scheduled(error: ServiceBusError | None) -> None:
+        if error is None:
+            reply(success({"sequence-numbers": Array(int, list(numbers))}))
+        else:
+            reply(failure(error))
+
+    subject.queue.send(parcel, scheduled, numbers)
+
+
+def cancel(subject: Subject, arguments: Arguments, reply: Reply) -> None:
+    """Cancel scheduled messages: all of them, or none."""
+    subject.check_main("cancel-scheduled-message")
+    subject.fragment.schedule.cancel(arguments.sequence_numbers(), done(reply))
+
+
+def renew_lock(subject: Subject, arguments: Arguments, reply: Reply) -> None:
+    """Renew locks: all of them, or none where one is lost."""
+    settlement, numbers = subject.fragment.settlement, _lock_numbers(subject, arguments)
+    if not all(settlement.holds(number) for number in numbers):
+        raise lock_lost()
+    expirations: list[object] = [Timestamp(settlement.renew(number)) for number in numbers]
+    reply(success({"expirations": Array(Timestamp, expirations)}))
+
+
+def receive_deferred(subject: Subject, arguments: Arguments, reply: Reply) -> None:
+    """Deferred messages by their sequence numbers: all of them, or none."""
+    subject.queue.check_receives()
+    numbers = arguments.sequence_numbers()
+    mode = arguments.number("receiver-settle-mode", lowest=0, default=_PEEK_LOCK)
+    if mode > _PEEK_LOCK:
+        raise InvalidArgument(f"receiver-settle-mode is {mode}; it is 0 (receive and delete) or 1 (peek-lock)")
+    session, until_ms = arguments.session(), None
+    if subject.fragment.sessions is not None:
+        if session is None:
+            raise InvalidArgument(f"'{subject.path}' requires sessions: name the one of the messages by session-id")
+        until_ms = subject.hold_of(session).until_ms
+    else:
+        session = None
+
+    def received(found: Found | ServiceBusError) -> None:
+        if isinstance(found, ServiceBusError):
+            reply(failure(found))
+        else:
+            reply(success({"messages": [_received(message, token) for message, token in found]}))
+
+    subject.fragment.deferral.receive(
+        numbers, received, deletes=mode != _PEEK_LOCK, session=session, session_until_ms=until_ms
+    )
+
+
+def _received(message: bytes, token: bytes) -> dict[str, object]:
+    return {"message": message, "lock-token": uuid.UUID(bytes=token)} if token else {"message": message}
+
+
+def update_disposition(subject: Subject, arguments: Arguments, reply: Reply) -> None:
+    """Settle messages by their lock tokens: all of them, or none where one lock is lost."""
+    settle = _settlement(subject, arguments)
+    numbers, session = _lock_numbers(subject, arguments), arguments.session()
+    if not all(subject.fragment.settlement.holds(number) for number in numbers):
+        raise lock_lost() if session is None else session_lock_lost(session)
+    if len(settle(numbers, done(reply))) == len(numbers):
+        raise lock_lost()  # they expired a moment ago, so nobody else answers
+
+
+def _settlement(subject: Subject, arguments: Arguments) -> Callable[[list[int], Answered], list[int]]:
+    status, settlement = arguments.text("disposition-status"), subject.fragment.settlement
+    properties = properties_of(arguments.mapping("properties-to-modify"))
+    if status == "completed":
+        return settlement.complete
+    if status == "abandoned":
+        return lambda numbers, answer: settlement.abandon(numbers, answer, properties)
+    if status == "defered":
+        return lambda numbers, answer: settlement.defer(numbers, answer, properties)
+    if status == "suspended":
+        reason = arguments.text_or_none("deadletter-reason")
+        description = arguments.text_or_none("deadletter-description")
+        return lambda numbers, answer: settlement.dead_letter(
+            numbers, answer, reason=reason, description=description, properties=properties
+        )
+    raise InvalidArgument(f"disposition-status is {status!r:.60}; it can be completed, abandoned, suspended or defered")
+
+
+def _lock_numbers(subject: Subject, arguments: Arguments) -> list[int]:
+    return subject.fragment.lock_numbers([token.bytes for token in arguments.tokens()])

@@ -1,0 +1,135 @@
+"""Operations that delete messages nobody has, bring dead letters back, or are for who reads a queue as a log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from twinbus.amqp.types import Array, Int
+from twinbus.broker.removal import Outcome, Wanted
+from twinbus.model.errors import EntityClaimed, InvalidArgument, ServiceBusError
+from twinbus.model.path import SubQueue
+from twinbus.server.operations.outcomes import failure, nothing, success
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinbus.server.operations.arguments import Arguments
+    from twinbus.server.operations.subject import Subject
+    from twinbus.server.requests import Reply
+
+BATCH_DELETE_MAX: Final = 4_000
+STATES: Final = ("active", "deferred", "scheduled")
+
+
+def batch_delete(subject: Subject, arguments: Arguments, reply: Reply) -> None:
+    """Delete the oldest active messages."""
+    _check_claim(subject, arguments)
+    wanted = Wanted(
+        most=min(arguments.number("message-count", lowest=1), BATCH_DELETE_MAX),
+        before_ms=arguments.number("enqueued-time-utc", lowest=-(2**63), default=2**63),
+        session=arguments.session(),
+    )
+
+    def removed(outcome: Outcome | ServiceBusError) -> None:
+        if isinstance(outcome, ServiceBusError):
+            reply(failure(outcome))
+        elif outcome.removed:
+            reply(success({"message-count": Int(outcome.removed)}))
+        else:
+            reply(nothing({"message-count": Int(0)}))
+
+    subject.fragment.removal.remove_active(wanted, removed)
+
+
+def purge(subject: Subject, arguments: Arguments, reply: Reply) -> None:
+    """Delete all messages of a state that nobody has."""
+    _check_claim(subject, arguments)
+    state = arguments.text_or_none("state") or "active"
+    removal = subject.fragment.removal
+    kinds = dict(zip(STATES, (removal.remove_active, removal.remove_deferred, removal.remove_scheduled), strict=True))
+    if state not in kinds:
+        raise InvalidArgument(f"state is {state!r:.60}; it can be {', '.join(STATES)}")
+    kinds[state](Wanted(), _counted(reply, "removed"))
+
+
+def complete_up_to(subject: Subject, arguments: Arguments, reply: Reply) -> None:
+    """Complete active messages up to a sequence number; those that someone has are left."""
+    _check_claim(subject, arguments)
+    _check_fragment(arguments)
+    wanted = Wanted(up_to=arguments.number("sequence-number", lowest=0))
+    subject.fragment.removal.remove_active(wanted, _counted(reply, "completed"))
+
+
+def delete_numbers(subject: Subject, arguments: Arguments, reply: Reply) -> None:
+    """Delete messages by their sequence numbers, whatever their state."""
+    _check_claim(subject, arguments)
+
+    def removed(found: list[int] | ServiceBusError) -> None:
+        if isinstance(found, ServiceBusError):
+            reply(failure(found))
+        else:
+            reply(success({"sequence-numbers": Array(int, [*sorted(found)])}))
+
+    subject.fragment.removal.remove_numbers(arguments.sequence_numbers(), removed)
+
+
+def list_fragments(subject: Subject, _arguments: Arguments, reply: Reply) -> None:
+    """From where to where each fragment's log reaches."""
+    holdings = subject.fragment.holdings
+    reply(
+        success(
+            {
+                "entity-id": subject.queue.entity_id,
+                "fragments": [
+                    {
+                        "fragment": 0,
+                        "low-sequence-number": holdings.low,
+                        "next-sequence-number": holdings.shown.next,
+                        "message-count": holdings.shown.active_count,
+                        "is-available": subject.fragment.may_hand_out,
+                    }
+                ],
+            }
+        )
+    )
+
+
+def resubmit(subject: Subject, arguments: Arguments, reply: Reply) -> None:
+    """Make dead letters active again: all of them, or none; perhaps with other contents."""
+    if subject.sub_queue is not SubQueue.DEAD_LETTER:
+        raise InvalidArgument(f"resubmit is for a dead-letter queue, and '{subject.path}' is none")
+    edited = arguments.binary("message") if arguments.has("message") else None
+    numbers = arguments.sequence_numbers()
+    if edited is not None and len(numbers) > 1:
+        raise InvalidArgument("message is the new contents of one message, and sequence-numbers has several")
+
+    def resubmitted(found: list[int] | ServiceBusError) -> None:
+        if isinstance(found, ServiceBusError):
+            reply(failure(found))
+        else:
+            reply(success({"sequence-numbers": Array(int, list(found))}))
+
+    subject.queue.resubmission.resubmit(numbers, edited, subject.namespace.intake, resubmitted)
+
+
+def _counted(reply: Reply, name: str) -> Callable[[Outcome | ServiceBusError], None]:
+    def told(outcome: Outcome | ServiceBusError) -> None:
+        if isinstance(outcome, ServiceBusError):
+            reply(failure(outcome))
+        else:
+            reply(success({name: outcome.removed, "skipped": outcome.skipped}))
+
+    return told
+
+
+def _check_fragment(arguments: Arguments) -> None:
+    number = arguments.number("fragment", lowest=0, default=0)
+    if number:
+        raise InvalidArgument(f"there is no fragment {number}: the entity has one, number 0")
+
+
+def _check_claim(subject: Subject, arguments: Arguments) -> None:
+    """Who has the entity for itself shows it by its epoch."""
+    claim = subject.queue.claim_of(subject.sub_queue)
+    if claim.holder is not None and arguments.number("epoch", lowest=-(2**63), default=claim.epoch - 1) != claim.epoch:
+        raise EntityClaimed(f"'{subject.path}' is claimed by a receiver (epoch {claim.epoch}): show that epoch")

@@ -1,0 +1,122 @@
+"""A link on which a client receives the messages of one session.
+
+Owns: the wait for a session, and what the client is told of the one it has. The rest is as on any link that receives.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from twinbus.amqp.terminus import Source
+from twinbus.amqp.types import Symbol
+from twinbus.broker.sessions import session_lock_lost
+from twinbus.model.errors import InvalidArgument, OperationTimeout, ServiceBusError
+from twinbus.server.answers import error_of
+from twinbus.server.outgoing import Outgoing
+
+if TYPE_CHECKING:
+    from twinbus.amqp.aio import Peer
+    from twinbus.amqp.delivery import OutgoingDelivery
+    from twinbus.amqp.sender import Sender
+    from twinbus.broker.clock import Clock, Timer, Timers
+    from twinbus.broker.fragment import Fragment
+    from twinbus.broker.hold import Hold
+    from twinbus.server.outgoing import Soon
+
+SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
+LOCKED_UNTIL: Final = Symbol("com.microsoft:locked-until-utc")
+TIMEOUT: Final = "com.microsoft:timeout"
+WAIT_S: Final = 65.0
+"""How long a client waits for any session that is free, if it does not say."""
+WAIT_MAX_S: Final = 3_600.0
+_TICKS_TO_1970: Final = 621_355_968_000_000_000
+_TICKS_A_MS: Final = 10_000
+
+
+class SessionLink(Outgoing):
+    """Messages from one session to one link."""
+
+    def __init__(
+        self, link: Sender, peer: Peer, path: str, fragment: Fragment, clock: Clock, soon: Soon, timers: Timers
+    ) -> None:
+        """Accepted once it has a session."""
+        self.hold: Hold | None = None
+        self._timers = timers
+        self._patience: Timer | None = None
+        super().__init__(link, peer, path, fragment, clock, soon)
+
+    @property
+    def is_busy(self) -> bool:
+        """It waits for a session, or has one: its lock says how long."""
+        return True
+
+    def _enter(self) -> None:
+        sessions = self._fragment.sessions
+        assert sessions is not None
+        session = asked_session(self.link)
+        if session is not None:
+            sessions.accept(self, session, self._granted)
+            return
+        sessions.accept_any(self, self._granted)
+        if self.hold is None:
+            self._patience = self._timers.call_at(self._clock.monotonic_s() + self._wait_s(), self._give_up)
+
+    def _wait_s(self) -> float:
+        attach = self.link.remote_attach
+        wanted = (attach.properties or {}).get(TIMEOUT) if attach is not None else None
+        return min(max(0.0, wanted / 1000), WAIT_MAX_S) if isinstance(wanted, int) else WAIT_S
+
+    def _granted(self, hold: Hold) -> None:
+        self.hold = hold
+        if self._patience is not None:
+            self._patience.cancel()
+        theirs = self.link.remote_attach.source if self.link.remote_attach is not None else None
+        assert isinstance(theirs, Source)
+        source = Source(
+            address=theirs.address,
+            outcomes=theirs.outcomes,
+            default_outcome=theirs.default_outcome,
+            filter={**(theirs.filter or {}), SESSION_FILTER: hold.session.decode()},
+        )
+        ticks = hold.until_ms * _TICKS_A_MS + _TICKS_TO_1970
+        self.link.accept(source=source, properties={LOCKED_UNTIL: ticks})
+        self.feed()
+
+    def _give_up(self) -> None:
+        sessions = self._fragment.sessions
+        assert sessions is not None
+        if self.hold is None and not self.is_gone:
+            self.is_gone = True
+            sessions.give_up(self)
+            text = f"No session of '{self.path}' became free in time: accept one again."
+            self.link.refuse(error_of(OperationTimeout(text)))
+
+    def entity_gone(self, error: ServiceBusError) -> None:
+        """The entity was deleted or disabled, or the session lost."""
+        self.is_gone = True
+        if self.hold is None:
+            self.link.refuse(error_of(error))
+        else:
+            self.link.detach(error=error_of(error))
+
+    def detached(self, _lost: list[OutgoingDelivery]) -> None:
+        """The link is over: the session is free, and what was out is there again, uncounted."""
+        self.is_gone = True
+        if self._patience is not None:
+            self._patience.cancel()
+        self._fragment.line.remove(self)
+        if self.claim is not None:
+            self.claim.give_up(self)
+
+    def _lost(self) -> ServiceBusError:
+        return session_lock_lost(self.hold.session if self.hold is not None else b"")
+
+
+def asked_session(link: Sender) -> bytes | None:
+    """The session that a client wants; None if any."""
+    source = link.remote_attach.source if link.remote_attach is not None else None
+    asked = (getattr(source, "filter", None) or {}).get(SESSION_FILTER)
+    asked = getattr(asked, "value", asked)  # some clients describe it
+    if asked is not None and not isinstance(asked, str):
+        raise InvalidArgument("the session filter is the session's id, a string, or null for any")
+    return asked.encode() if asked is not None else None
