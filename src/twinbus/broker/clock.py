@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 LOOK_S: Final = 1.0
 """How often the wall clock is looked at: it may be set forward."""
 
+RUNG_AT_ONCE: Final = 100
+"""Calls that are made in one turn, if many are due by the wall clock."""
+
 
 class Clock(Protocol):
     """Where the broker reads the time."""
@@ -112,9 +115,9 @@ class Alarms:
     def _ring(self) -> None:
         self._look = None
         now_ms = self._clock.wall_ms()
-        due = []
-        while self._due and self._due[0][0] <= now_ms:  # what these calls set is for the next time
-            due.append(heapq.heappop(self._due)[2])
+        due: list[Timer] = []
+        while self._due and self._due[0][0] <= now_ms and len(due) < RUNG_AT_ONCE:
+            due.append(heapq.heappop(self._due)[2])  # what these calls set is for the next time
         for timer in due:
             if timer.call is not None:
                 timer.call()

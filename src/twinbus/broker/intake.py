@@ -234,14 +234,12 @@ class Intake:
 
 def is_ping(message: Message) -> bool:
     """It has the content type of a ping, and says nothing."""
+    if message.field(Section.PROPERTIES, _CONTENT_TYPE) != PING_CONTENT_TYPE:
+        return False
     section = message.body_section
     if section is Section.DATA:
-        is_empty = not any(message.data)
-    elif section is Section.VALUE:
-        is_empty = message.value in (None, "", b"")
-    else:
-        is_empty = section is None
-    return is_empty and message.field(Section.PROPERTIES, _CONTENT_TYPE) == PING_CONTENT_TYPE
+        return not any(message.data)
+    return section is None or (section is Section.VALUE and message.value in (None, "", b""))
 
 
 def digest_of(message_id: object) -> bytes:

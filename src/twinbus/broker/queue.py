@@ -126,8 +126,8 @@ class Queue:
 
     @property
     def is_in_use(self) -> bool:
-        """Someone receives from it, or could at once."""
-        return bool(self.main.line.consumers or self.dead_letters.line.consumers)
+        """Someone receives from it, or reads it."""
+        return any(fragment.line.consumers or fragment.browsers for fragment in (self.main, self.dead_letters))
 
     def fragment_of(self, sub_queue: SubQueue) -> Fragment:
         """Where a receiver of the queue, or of its dead-letter queue, takes messages from."""

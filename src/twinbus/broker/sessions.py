@@ -34,6 +34,8 @@ CANDIDATES: Final = 10_000
 """Free sessions that are remembered."""
 SEARCHED_AT_ONCE: Final = 500
 SEARCHED_BYTES: Final = 2_097_152
+SERVED_AT_ONCE: Final = 100
+"""Sessions whose receivers get messages in one turn."""
 REMOVALS: Final = 1_000
 """After so many messages are gone it is looked where the oldest is now."""
 
@@ -273,12 +275,10 @@ class Sessions:
         """Nobody gets anything any more."""
         for consumer in self.consumers:
             consumer.entity_gone(error)
-        for hold in self.holds.values():
-            hold.is_over = True
-        self.holds.clear()
-        self._by_consumer.clear()
+        for hold in list(self.holds.values()):
+            for lock in self._let_go(hold):
+                self._fragment.forget(lock)
         self._waiting.clear()
-        self._busy.clear()
 
     # --- messages: as of a line ---------------------------------------------------------------------------------------
 
@@ -350,10 +350,12 @@ class Sessions:
         """Hand out what can be."""
         if not self._fragment.may_hand_out:
             return
-        while self._busy:
+        for _ in range(min(len(self._busy), SERVED_AT_ONCE)):
             hold, _ = self._busy.popitem(last=False)
             if hold.is_open and not hold.is_over:
                 self._serve(hold)
+        if self._busy:
+            self._fragment.timers.call_at(self._fragment.clock.monotonic_s(), self.dispatch)
         self._offer()
         self._note_removals()
 

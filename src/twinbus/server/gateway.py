@@ -219,7 +219,11 @@ class Client:
             right = use.right if isinstance(use, Incoming | Outgoing | BrowseLink) else None
             if right is not None and not self.access.allows(right, use.path):
                 text = f"the token for '{use.path}' has expired: put a new one, and attach again"
-                link.detach(error=Error(condition=UNAUTHORIZED_ACCESS, description=text))
+                error = Error(condition=UNAUTHORIZED_ACCESS, description=text)
+                if isinstance(use, SessionLink) and use.hold is None:
+                    link.refuse(error)  # it still waits for its session
+                else:
+                    link.detach(error=error)
         self._expiry_s = float("inf")
         self._granted()
 

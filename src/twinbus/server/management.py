@@ -43,6 +43,8 @@ OPERATIONS: Final[dict[str, tuple[Right, Operation]]] = {
     "twinbus:fragments": (Right.LISTEN, removals.list_fragments),
 }
 """Each with the right it needs."""
+SENDS_TOO: Final = frozenset({"twinbus:resubmit"})
+"""What brings messages into the queue needs the right to send to it, too."""
 
 
 class Management:
@@ -61,8 +63,10 @@ class Management:
         if found is None:
             raise NotImplementedHere(f"$management does not know {operation!r:.80}; it knows {', '.join(OPERATIONS)}")
         right, act = found
-        self._access.check(right, self._path)
         subject = self._subject
+        self._access.check(right, self._path)
+        if operation in SENDS_TOO:
+            self._access.check(Right.SEND, subject.queue.path)
         subject.queue.note_use(subject.namespace.clock)
         act(subject, Arguments(request.body), reply)
 
