@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from twinbus.amqp.message import Message, Properties, build, data
+from twinbus.amqp.message import Header, Message, Properties, Section, build, data
+from twinbus.amqp.types import Timestamp
 from twinbus.broker.intake import Parcel
+from twinbus.broker.keys import KIND_BYTES, MARKS, PREFIX_BYTES
 from twinbus.broker.line import Line
 from twinbus.broker.namespace import Namespace
 from twinbus.model.queue import QueueDescription
 from twinbus.store.memory import MemoryDisk, MemoryStore
+from twinbus.store.protocol import Table
 from twinbus.testing.clock import FakeClock
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
     from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
+    from twinbus.broker.hold import Hold
     from twinbus.broker.journal import Journal
     from twinbus.broker.window import Window
     from twinbus.model.errors import ServiceBusError
@@ -38,6 +42,11 @@ class TestConsumer:
     __test__ = False
 
     def __init__(self, fragment: Fragment, *, deletes: bool = False) -> None:
+        self._begin(fragment, deletes=deletes)
+        assert isinstance(fragment.line, Line)
+        fragment.line.add(self)
+
+    def _begin(self, fragment: Fragment, *, deletes: bool) -> None:
         self.deletes = deletes
         self.is_gone = False
         self.credit = 0
@@ -46,8 +55,6 @@ class TestConsumer:
         self.errors: list[ServiceBusError] = []
         self.drains = 0
         self._fragment = fragment
-        assert isinstance(fragment.line, Line)
-        fragment.line.add(self)
 
     @property
     def room(self) -> int:
@@ -96,6 +103,27 @@ class TestConsumer:
 
     def numbers(self) -> list[int]:
         return self._fragment.lock_numbers([tag for _, tag in self.deliveries])
+
+
+class SessionConsumer(TestConsumer):
+    """A receiving link that accepts a session, the one of an id or any."""
+
+    def __init__(self, fragment: Fragment, session: bytes | None = None, *, deletes: bool = False) -> None:
+        self._begin(fragment, deletes=deletes)
+        assert fragment.sessions is not None
+        self.sessions = fragment.sessions
+        self.hold: Hold | None = None
+        if session is None:
+            self.sessions.accept_any(self, self._granted)
+        else:
+            self.sessions.accept(self, session, self._granted)
+
+    def _granted(self, hold: Hold) -> None:
+        self.hold = hold
+
+    @property
+    def session(self) -> bytes | None:
+        return self.hold.session if self.hold is not None else None
 
 
 class Rig:
@@ -166,6 +194,43 @@ class Rig:
         self.queue.send(parcel, answers)
         return answers
 
+    def send_one(self, body: bytes = b"", **details: Any) -> Answers:  # noqa: ANN401  # as `message` takes them
+        parcel, answers = Parcel(), Answers()
+        self.namespace.intake.add_to(parcel, message(body, **details), 0, self.clock.wall_ms(), self.queue.terms)
+        self.queue.send(parcel, answers)
+        return answers
+
+    def store_one(self, body: bytes = b"", **details: Any) -> None:  # noqa: ANN401  # as `message` takes them
+        answers = self.send_one(body, **details)
+        self.settle()
+        assert answers == [None]
+
+    def accept(self, session: bytes | None = None, credit: int = 0, *, deletes: bool = False) -> SessionConsumer:
+        consumer = SessionConsumer(self.main, session, deletes=deletes)
+        self.settle()
+        if credit:
+            consumer.grant(credit)
+            self.settle()
+        return consumer
+
+    def counts(self) -> tuple[int, int, int, int]:
+        """Active, deferred, scheduled and dead messages, as they are shown."""
+        shown = self.main.holdings.shown
+        return shown.active_count, shown.deferred_count, shown.scheduled_count, self.dead_letters.count
+
+    def rows(self, *kinds: bytes) -> int:
+        """What is on disk of some kinds; of none, all that is beside messages and marks."""
+        found = [key[PREFIX_BYTES : PREFIX_BYTES + KIND_BYTES] for key in self.disk.synced[Table.INDEX].values]
+        return sum(kind in kinds if kinds else kind != MARKS for kind in found)
+
+    def restart(self) -> None:
+        """Another life of the same store: what is in memory is lost, what is synced is not."""
+        self.fail()
+        self.send_one(b"lost", session="s")
+        self.settle()
+        self.reopen()
+        self.settle()
+
     def stored(self, *bodies: bytes) -> None:
         answers = self.send(*bodies)
         self.settle()
@@ -201,5 +266,25 @@ class _All(Random):
         return b
 
 
-def message(body: bytes) -> bytes:
-    return build(properties=Properties(message_id="m"), body=data(body))
+def property_of(found: Message, name: str) -> object:
+    return found.lookup(Section.APPLICATION_PROPERTIES, name)
+
+
+def annotation_of(found: Message, name: str) -> Any:  # noqa: ANN401  # whatever it is
+    return found.lookup(Section.MESSAGE_ANNOTATIONS, name)
+
+
+def message(
+    body: bytes,
+    *,
+    message_id: str = "m",
+    session: str | None = None,
+    ttl_ms: int | None = None,
+    due_ms: int | None = None,
+) -> bytes:
+    return build(
+        header=Header(ttl=ttl_ms) if ttl_ms is not None else None,
+        message_annotations={"x-opt-scheduled-enqueue-time": Timestamp(due_ms)} if due_ms is not None else None,
+        properties=Properties(message_id=message_id, group_id=session),
+        body=data(body),
+    )

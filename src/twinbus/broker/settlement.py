@@ -285,7 +285,7 @@ class Settlement:
                 expiry.remove(when_ms, sequence)
             else:
                 lock = Lock(0, sequence, 0, FAR_MS)
-                lock.alarm_ms = when_ms
+                lock.alarm_ms, lock.is_special = when_ms, True
                 ended.append(lock)
         fragment.line.take_away({lock.sequence for lock in ended})
         fragment.out.add(sorted(ended, key=_by_sequence))

@@ -1,0 +1,149 @@
+"""Deferred messages stay until someone asks for them by number."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.broker.rig import Answers, Rig, annotation_of, property_of
+from twinbus.amqp.message import Message
+from twinbus.model.errors import MessageNotFound, ServiceBusError
+from twinbus.model.queue import QueueDescription
+
+if TYPE_CHECKING:
+    from twinbus.broker.deferral import Found
+
+LOCKING = QueueDescription(lock_duration_ms=30_000, max_delivery_count=3)
+
+
+def deferred(*bodies: bytes, description: QueueDescription = LOCKING) -> Rig:
+    rig = Rig(description)
+    rig.stored(*bodies)
+    consumer = rig.consumer(len(bodies))
+    answers = Answers()
+    assert rig.main.settlement.defer(consumer.numbers(), answers) == []
+    rig.settle()
+    assert answers == [None]
+    rig.main.line.remove(consumer)
+    return rig
+
+
+def receive(rig: Rig, *numbers: int, deletes: bool = False) -> Found:
+    found: list[Found | ServiceBusError] = []
+    rig.main.deferral.receive(list(numbers), found.append, deletes=deletes)
+    rig.settle()
+    [answer] = found
+    if isinstance(answer, ServiceBusError):
+        raise answer
+    return answer
+
+
+def test_nobody_gets_a_deferred_message_unasked() -> None:
+    rig = deferred(b"a", b"b")
+    assert rig.counts() == (0, 2, 0, 0)
+    assert rig.consumer(9).bodies == []
+    rig.restart()
+    assert rig.consumer(9).bodies == []
+    assert rig.counts() == (0, 2, 0, 0)
+
+
+def test_it_is_locked_by_its_number_and_completed() -> None:
+    rig = deferred(b"a", b"b")
+    [(payload, token)] = receive(rig, 2)
+    assert Message(payload).data == [b"b"]
+    answers = Answers()
+    assert rig.main.settlement.complete(rig.main.lock_numbers([token]), answers) == []
+    rig.settle()
+    assert answers == [None]
+    assert rig.counts() == (0, 1, 0, 0)
+
+
+def test_or_deleted() -> None:
+    rig = deferred(b"a", b"b")
+    found = receive(rig, 1, 2, deletes=True)
+    assert [(Message(payload).data, token) for payload, token in found] == [([b"a"], b""), ([b"b"], b"")]
+    assert rig.counts() == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("numbers", [(3,), (1, 99), (2, 3)])
+def test_all_or_none(numbers: tuple[int, ...]) -> None:
+    rig = deferred(b"a", b"b")
+    rig.stored(b"active")
+    with pytest.raises(MessageNotFound):
+        receive(rig, *numbers)
+    assert len(receive(rig, 1, 2)) == 2
+
+
+def test_what_someone_has_is_not_given_to_another() -> None:
+    rig = deferred(b"a")
+    receive(rig, 1)
+    with pytest.raises(MessageNotFound, match="locked"):
+        receive(rig, 1)
+
+
+@pytest.mark.parametrize("how", ["abandoned", "lock expired"])
+def test_given_back_it_is_still_deferred_with_a_delivery_more(how: str) -> None:
+    rig = deferred(b"a")
+    for delivered in range(2):
+        [(payload, token)] = receive(rig, 1)
+        header = Message(payload).header
+        assert header is not None
+        assert header.delivery_count == delivered
+        if how == "abandoned":
+            rig.main.settlement.abandon(rig.main.lock_numbers([token]), Answers())
+            rig.settle()
+        else:
+            rig.wait(31)
+    assert rig.counts() == (0, 1, 0, 0)
+    assert rig.consumer(5).bodies == []
+    [(_, token)] = receive(rig, 1)
+    rig.main.settlement.abandon(rig.main.lock_numbers([token]), Answers())
+    rig.settle()
+    assert rig.counts() == (0, 0, 0, 1)
+    [dead] = rig.consumer(5, of=rig.dead_letters).messages
+    assert property_of(dead, "DeadLetterReason") == "MaxDeliveryCountExceeded"
+
+
+def test_deferred_again_with_properties() -> None:
+    rig = deferred(b"a")
+    [(_, token)] = receive(rig, 1)
+    rig.main.settlement.defer(rig.main.lock_numbers([token]), Answers(), {"why": "not yet"})
+    rig.settle()
+    [(payload, _)] = receive(rig, 1)
+    assert Message(payload).application_properties == {"why": "not yet"}
+    assert rig.counts() == (0, 1, 0, 0)
+
+
+def test_in_a_session_it_is_asked_for_by_who_has_the_session() -> None:
+    rig = Rig(QueueDescription(requires_session=True, lock_duration_ms=30_000))
+    rig.store_one(b"a", session="s")
+    consumer = rig.accept(b"s", 1)
+    rig.main.settlement.defer(consumer.numbers(), Answers())
+    rig.settle()
+    found: list[Found | ServiceBusError] = []
+    rig.main.deferral.receive([1], found.append, deletes=False, session=b"t", session_until_ms=1)
+    rig.settle()
+    rig.main.deferral.receive([1], found.append, deletes=False, session=b"s", session_until_ms=1)
+    rig.settle()
+    assert isinstance(found[0], MessageNotFound)
+    assert isinstance(found[1], list)
+    rig.main.line.remove(consumer)  # what it had of the session is free with it
+    rig.main.deferral.receive([1], found.append, deletes=False, session=b"s", session_until_ms=1)
+    rig.settle()
+    assert isinstance(found[2], list)
+
+
+def test_peeking_shows_every_state_in_order() -> None:
+    rig = deferred(b"deferred")
+    rig.stored(b"active")
+    rig.store_one(b"scheduled", due_ms=rig.clock.wall_ms() + 60_000)
+    rig.stored(b"last")
+    found: list[list[bytes] | ServiceBusError] = []
+    rig.main.browsing.peek(1, 3, 1_000_000, found.append)
+    rig.main.browsing.peek(4, 3, 1_000_000, found.append)
+    rig.settle()
+    pages = [[Message(payload) for payload in page] for page in found if isinstance(page, list)]
+    assert [[one.data[0] for one in page] for page in pages] == [[b"deferred", b"active", b"scheduled"], [b"last"]]
+    states = [annotation_of(one, "x-opt-message-state") for one in pages[0]]
+    assert states == [1, None, 2]

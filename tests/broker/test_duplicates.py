@@ -1,0 +1,82 @@
+"""Duplicates are accepted and dropped, within the window, also after a restart."""
+
+from __future__ import annotations
+
+from tests.broker.rig import Answers, Rig, message
+from twinbus.amqp.message import data
+from twinbus.broker.intake import BATCH_FORMAT, Parcel, digest_of
+from twinbus.broker.keys import IDS
+from twinbus.model.queue import QueueDescription
+
+DETECTING = QueueDescription(requires_duplicate_detection=True, duplicate_window_ms=60_000)
+
+
+def test_a_second_message_of_the_same_id_is_accepted_and_dropped() -> None:
+    rig = Rig(DETECTING)
+    rig.store_one(b"first", message_id="1")
+    rig.store_one(b"second", message_id="1")
+    rig.store_one(b"other", message_id="2")
+    assert rig.consumer(9).bodies == [b"first", b"other"]
+
+
+def test_one_that_is_on_its_way_counts() -> None:
+    rig = Rig(DETECTING)
+    answers = [rig.send_one(b"%d" % number, message_id="1") for number in range(3)]
+    rig.settle()
+    assert answers == [[None]] * 3
+    assert rig.counts() == (1, 0, 0, 0)
+
+
+def test_a_duplicate_is_not_accepted_before_the_first_is_on_disk() -> None:
+    rig = Rig(DETECTING)
+    first = rig.send_one(b"first", message_id="1")
+    rig.settle_reads()
+    second = rig.send_one(b"second", message_id="1")
+    rig.fail()
+    rig.settle()
+    assert first[0] is not None
+    assert second[0] is not None
+
+
+def test_duplicates_inside_a_batch_are_found() -> None:
+    rig = Rig(DETECTING)
+    parcel, answers = Parcel(), Answers()
+    numbers: list[int] = []
+    batch = data(*[message(b"x", message_id=one) for one in ("1", "2", "1", "3")])
+    rig.namespace.intake.add_to(parcel, batch, BATCH_FORMAT, rig.clock.wall_ms(), rig.queue.terms)
+    rig.queue.send(parcel, answers, numbers)
+    rig.settle()
+    assert answers == [None]
+    assert numbers == [1, 2, 0, 3]
+    assert rig.counts() == (3, 0, 0, 0)
+
+
+def test_the_window_counts_from_the_first_message() -> None:
+    rig = Rig(DETECTING)
+    rig.store_one(b"first", message_id="1")
+    rig.wait(40)
+    rig.store_one(b"dropped", message_id="1")
+    rig.wait(21)
+    rig.store_one(b"late", message_id="1")
+    assert rig.consumer(9).bodies == [b"first", b"late"]
+
+
+def test_a_completed_message_is_remembered_and_so_after_a_restart() -> None:
+    rig = Rig(DETECTING)
+    rig.store_one(b"first", message_id="1")
+    rig.consumer(1, deletes=True)
+    rig.restart()
+    rig.store_one(b"again", message_id="1")
+    assert rig.counts() == (0, 0, 0, 0)
+
+
+def test_old_ids_are_forgotten_on_disk() -> None:
+    rig = Rig(DETECTING)
+    for number in range(10):
+        rig.store_one(b"x", message_id=str(number))
+        rig.wait(30)
+    assert rig.rows(IDS) <= 5
+
+
+def test_ids_of_different_types_are_different() -> None:
+    assert len({digest_of(one) for one in ("1", b"1", 1)}) == 3
