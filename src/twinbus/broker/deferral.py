@@ -5,13 +5,13 @@ Owns: their way out. They stay until someone asks for them: they do not expire, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from twinbus.broker.keys import pack_sequence
 from twinbus.broker.locks import Lock, pack_number
+from twinbus.broker.lookup import look_up
 from twinbus.broker.record import ACTIVE_STATE, make_record, render_locked, render_open, session_of, take_apart
-from twinbus.model.errors import MessageNotFound, StoreUnavailable
-from twinbus.store.protocol import StoreError
+from twinbus.model.errors import MessageNotFound, MessageTooLarge
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     Found: TypeAlias = list[tuple[bytes, bytes]]
     """Messages as they go on the wire, each with its lock token; without a lock that is empty."""
 
-FAR_S = float("inf")
+FAR_S: Final = float("inf")
+RECEIVE_MAX_BYTES: Final = 4_194_304
+"""All that one call may ask for."""
 
 
 class Deferral:
@@ -54,31 +56,27 @@ class Deferral:
         for sequence in sequences:
             fragment.deferred_out[sequence] = _as_deferred(Lock(0, sequence, 0, FAR_S))
         life = fragment.life
-        found: Found = []
-        promise = fragment.journal.promise(lambda error: done(error if error is not None else found))
+        items: list[tuple[int, bytes]] = []
+        size = 0
 
-        def read(values: list[bytes | None] | StoreError) -> None:
-            if life != fragment.life or isinstance(values, StoreError):
-                promise.give(StoreUnavailable("the store failed before the messages were read"))
-                return
-            items = [
-                (sequence, record)
-                for sequence, record in zip(sequences, values, strict=True)
-                if record is not None and (session is None or session_of(record) == session)
-            ]
-            if len(items) < len(sequences) or not promise.is_open:
-                for sequence in sequences:
-                    del fragment.deferred_out[sequence]
-                missing = next((one for one in sequences if one not in dict(items)), 0)
-                promise.give(MessageNotFound(f"Failed to find the deferred message {missing}."))
-            elif deletes:
-                found.extend([(_rendered(record, sequence), b"") for sequence, record in items])
-                self._delete(items, promise.give)
+        def visit(place: int, record: bytes | None) -> None:
+            nonlocal size
+            if record is not None and (session is None or session_of(record) == session):
+                size += len(record)
+                if size <= RECEIVE_MAX_BYTES:
+                    items.append((sequences[place], record))
+
+        def looked_up(error: ServiceBusError | None) -> None:
+            problem = error or _problem(sequences, items, size)
+            if problem is None and deletes:
+                self._delete(items, done)
+            elif problem is None:
+                done(self._lock(items, session_until_ms))
             else:
-                found.extend(self._lock(items, session_until_ms))
-                promise.give(None)
+                self._leave(sequences, life)
+                done(problem)
 
-        fragment.journal.get([fragment.holdings.deferred + pack_sequence(one) for one in sequences], read)
+        look_up(fragment, [fragment.holdings.deferred + pack_sequence(one) for one in sequences], visit, looked_up)
 
     def _lock(self, items: list[tuple[int, bytes]], session_until_ms: int | None) -> Found:
         fragment = self._fragment
@@ -98,13 +96,28 @@ class Deferral:
             fragment.settlement.watch(deadline_s)
         return found
 
-    def _delete(self, items: list[tuple[int, bytes]], answer: Callable[[ServiceBusError | None], None]) -> None:
+    def _delete(self, items: list[tuple[int, bytes]], done: Callable[[Found | ServiceBusError], None]) -> None:
         locks = []
         for sequence, record in items:
             lock = self._fragment.deferred_out[sequence]
             lock.size = len(record)
             locks.append(lock)
-        self._fragment.remove(locks, answer)
+        found = [(_rendered(record, sequence), b"") for sequence, record in items]
+        self._fragment.remove(locks, lambda error: done(error if error is not None else found))
+
+    def _leave(self, sequences: list[int], life: int) -> None:
+        """Nobody has them after all."""
+        if life == self._fragment.life:
+            for sequence in sequences:
+                del self._fragment.deferred_out[sequence]
+
+
+def _problem(sequences: list[int], items: list[tuple[int, bytes]], size: int) -> ServiceBusError | None:
+    if size > RECEIVE_MAX_BYTES:
+        return MessageTooLarge(f"these messages have more than {RECEIVE_MAX_BYTES:,} bytes together: ask for fewer")
+    there = {sequence for sequence, _ in items}
+    missing = next((sequence for sequence in sequences if sequence not in there), None)
+    return MessageNotFound(f"Failed to find the deferred message {missing}.") if missing is not None else None
 
 
 def _as_deferred(lock: Lock) -> Lock:

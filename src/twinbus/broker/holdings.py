@@ -223,9 +223,9 @@ class Holdings:
         self.scheduled_bytes += len(record)
         self.due.add(alarm_of(record), sequence)
 
-    def unschedule(self, sequence: int, record: bytes) -> None:
+    def unschedule(self, sequence: int, due_ms: int, size: int) -> None:
         """A scheduled message is deleted: it is active now, or cancelled."""
         self._journal.batch.delete(self.scheduled + pack_sequence(sequence))
         self.scheduled_count -= 1
-        self.scheduled_bytes -= len(record)
-        self.due.remove(alarm_of(record), sequence)
+        self.scheduled_bytes -= size
+        self.due.remove(due_ms, sequence)

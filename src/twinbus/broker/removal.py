@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from twinbus.broker.keys import pack_sequence, sequence_of
 from twinbus.broker.locks import Lock
+from twinbus.broker.lookup import look_up
 from twinbus.broker.record import IS_SPECIAL, enqueued_of, session_of
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
 from twinbus.store.protocol import StoreError
@@ -206,9 +207,7 @@ class Removal:
         fragment, holdings = self._fragment, self._fragment.holdings
         fragment.journal.check_works()
         fragment.check_loaded()
-        life = fragment.life
         removed: list[int] = []
-        promise = fragment.journal.promise(lambda error: done(error if error is not None else removed))
         asked = [sequence for sequence in sequences if sequence < holdings.shown.next]
         places = [
             (holdings.active, fragment.out.__contains__, self._delete_active),
@@ -216,26 +215,22 @@ class Removal:
             (holdings.scheduled, fragment.schedule.is_going, fragment.schedule.delete),
         ]
 
-        def read(values: list[bytes | None] | StoreError) -> None:
-            if life != fragment.life or isinstance(values, StoreError):
-                promise.give(StoreUnavailable("the store failed before the messages were deleted"))
-                return
-            for number, (place, is_out, delete) in enumerate(places):
-                found = values[number * len(asked) : (number + 1) * len(asked)]
-                items = [
-                    (sequence, record)
-                    for sequence, record in zip(asked, found, strict=True)
-                    if record is not None and not is_out(sequence)
-                ]
-                if items:
-                    delete(items)
-                    for sequence, _ in items:
-                        fragment.journal.batch.delete(place + pack_sequence(sequence))
-                    removed.extend([sequence for sequence, _ in items])
-            fragment.journal.add(fragment, 0, _nothing, promise.give)
+        def visit(number: int, record: bytes | None) -> None:
+            sequence = asked[number // len(places)]
+            place, is_out, delete = places[number % len(places)]
+            if record is not None and not is_out(sequence):
+                delete([(sequence, record)])
+                fragment.journal.batch.delete(place + pack_sequence(sequence))
+                removed.append(sequence)
 
-        keys = [place + pack_sequence(sequence) for place, _, _ in places for sequence in asked]
-        fragment.journal.get(keys, read)
+        def looked_up(error: ServiceBusError | None) -> None:
+            if error is not None:
+                done(error)
+                return
+            fragment.journal.add(fragment, 0, _nothing, lambda error: done(error if error is not None else removed))
+
+        keys = [place + pack_sequence(sequence) for sequence in asked for place, _, _ in places]
+        look_up(fragment, keys, visit, looked_up)
 
 
 def _nothing() -> None:

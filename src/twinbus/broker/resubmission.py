@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 from twinbus.broker.intake import Parcel
 from twinbus.broker.keys import pack_sequence
 from twinbus.broker.locks import Lock
+from twinbus.broker.lookup import look_up
 from twinbus.broker.record import make_record, render_open, take_apart, without_properties
-from twinbus.model.errors import InvalidArgument, MessageNotFound, ServiceBusError, StoreUnavailable
-from twinbus.store.protocol import StoreError
+from twinbus.model.errors import InvalidArgument, MessageNotFound, ServiceBusError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,43 +45,46 @@ class Resubmission:
 
         `edited` is what the one message is from now on, as a client would send it.
         """
-        main, dead = self._queue.main, self._queue.dead_letters
+        dead = self._queue.dead_letters
         self._queue.check_sends()
         dead.journal.check_takes_sends()
         dead.check_loaded()
-        life = dead.life
-        numbers: list[int] = []
-        promise = dead.journal.promise(lambda error: done(error if error is not None else numbers))
+        found: list[tuple[int, bytes]] = []
 
-        def read(values: list[bytes | None] | StoreError) -> None:
-            if life != dead.life or isinstance(values, StoreError):
-                promise.give(StoreUnavailable("the store failed before the messages were resubmitted"))
-                return
-            found = [
-                (sequence, record)
-                for sequence, record in zip(sequences, values, strict=True)
-                if record is not None and sequence not in dead.out
-            ]
-            if not promise.is_open:
-                return
-            if len(found) < len(sequences):
-                missing = next(one for one in sequences if one not in dict(found))
-                promise.give(MessageNotFound(f"no dead letter {missing} is there, or someone has it"))
-                return
+        def visit(place: int, record: bytes | None) -> None:
+            if record is not None:
+                found.append((sequences[place], record))
+
+        def looked_up(error: ServiceBusError | None) -> None:
+            there = {sequence for sequence, _ in found if sequence not in dead.out}
+            missing = next((sequence for sequence in sequences if sequence not in there), None)
+            if error is None and missing is not None:
+                error = MessageNotFound(f"no dead letter {missing} is there, or someone has it")
             try:
+                if error is not None:
+                    raise error
                 parcel = self._read_anew([record for _, record in found], edited, intake)
-                first = main.enqueue(parcel.records, promise.give)
-            except ServiceBusError as error:
-                promise.give(error)
-                return
-            numbers.extend(range(first, first + len(parcel.records)))
-            locks = [_taken(sequence, record) for sequence, record in found]
-            dead.line.take_away(set(sequences))
-            dead.out.add(sorted(locks, key=_by_sequence))
-            dead.remove(locks, _nobody)
+                self._move(found, parcel, done)
+            except ServiceBusError as problem:
+                done(problem)
 
         place = dead.holdings.active
-        dead.journal.get([place + pack_sequence(sequence) for sequence in sequences], read)
+        look_up(dead, [place + pack_sequence(sequence) for sequence in sequences], visit, looked_up)
+
+    def _move(
+        self,
+        found: list[tuple[int, bytes]],
+        parcel: Parcel,
+        done: Callable[[list[int] | ServiceBusError], None],
+    ) -> None:
+        main, dead = self._queue.main, self._queue.dead_letters
+        numbers: list[int] = []
+        first = main.enqueue(parcel.records, lambda error: done(error if error is not None else numbers))
+        numbers.extend(range(first, first + len(parcel.records)))
+        locks = sorted([_taken(sequence, record) for sequence, record in found], key=_by_sequence)
+        dead.line.take_away({lock.sequence for lock in locks})
+        dead.out.add(locks)
+        dead.remove(locks, _nobody)
 
     def _read_anew(self, records: list[bytes], edited: bytes | None, intake: Intake) -> Parcel:
         parcel, now_ms = Parcel(), self._queue.main.clock.wall_ms()

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinbus.broker.keys import pack_sequence
+from twinbus.broker.lookup import look_up
 from twinbus.broker.record import ACTIVE_STATE, alarm_of, expires_ms, make_record, take_apart
-from twinbus.model.errors import MessageNotFound, StoreUnavailable
+from twinbus.model.errors import MessageNotFound
 from twinbus.store.protocol import StoreError
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Schedule:
                     due.remove(when_ms, sequence)
                 elif sequence not in self._going:
                     moved.append(sequence)
-                    fragment.holdings.unschedule(sequence, record)
+                    fragment.holdings.unschedule(sequence, when_ms, len(record))
                     active = _activated(record, now_ms, fragment.clock.wall_ms())
                     fresh.append((fragment.holdings.add(active), active))
             size = sum([len(record) for _, record in fresh])
@@ -96,25 +97,27 @@ class Schedule:
             if sequence in self._going or sequence >= fragment.holdings.shown.next:
                 raise not_scheduled(sequence)
         self._going.update(sequences)
-        life = fragment.life
-        promise = fragment.journal.promise(answer)
+        found: dict[int, tuple[int, int]] = {}
+        holdings, life = fragment.holdings, fragment.life
 
-        def read(values: list[bytes | None] | StoreError) -> None:
-            if life != fragment.life or isinstance(values, StoreError):
-                promise.give(StoreUnavailable("the store failed before the messages were cancelled"))
+        def visit(place: int, record: bytes | None) -> None:
+            if record is not None:
+                found[sequences[place]] = (alarm_of(record), len(record))
+
+        def looked_up(error: ServiceBusError | None) -> None:
+            missing = next((sequence for sequence in sequences if sequence not in found), None)
+            if error is None and missing is None:
+                for sequence, (due_ms, size) in found.items():
+                    holdings.unschedule(sequence, due_ms, size)
+                fragment.journal.add(fragment, 0, lambda: self._going.difference_update(sequences), answer)
                 return
-            found = [(sequence, record) for sequence, record in zip(sequences, values, strict=True) if record]
-            if len(found) < len(sequences):
+            if life == fragment.life:
                 self._going.difference_update(sequences)
-                for sequence, record in found:  # they may have been due meanwhile
-                    fragment.holdings.due.recall(alarm_of(record), sequence)
-                promise.give(not_scheduled(next(one for one in sequences if one not in dict(found))))
-                return
-            for sequence, record in found:
-                fragment.holdings.unschedule(sequence, record)
-            fragment.journal.add(fragment, 0, lambda: self._going.difference_update(sequences), promise.give)
+                for sequence, (due_ms, _) in found.items():  # they may have been due meanwhile
+                    holdings.due.recall(due_ms, sequence)
+            answer(error if error is not None or missing is None else not_scheduled(missing))
 
-        fragment.journal.get([fragment.holdings.scheduled + pack_sequence(one) for one in sequences], read)
+        look_up(fragment, [holdings.scheduled + pack_sequence(one) for one in sequences], visit, looked_up)
 
 
 def _activated(record: bytes, enqueued_ms: int, wall_ms: int) -> bytes:

@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.broker import keys
 from twinbus.broker.keys import LAST_SEQUENCE, after_kind, pack_session, session_of_key
-from twinbus.model.errors import StoreUnavailable
+from twinbus.model.errors import ServiceBusError, StoreUnavailable
 from twinbus.store.protocol import StoreError, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.journal import Answered, Promise
-    from twinbus.model.errors import ServiceBusError
+    from twinbus.broker.journal import Answered
     from twinbus.store.protocol import Row
 
 _UPDATED: Final = Struct(">Q")
+_SIZE_BYTES: Final = 2
+"""In front of a session's id in keys."""
 PAGES: Final = 1_000
 """Places in the listing that are remembered, so that the next page need not count from the first session."""
 STATES_AT_ONCE: Final = 200
@@ -72,40 +73,51 @@ class SessionStates:
     def list_all(self, skip: int, top: int, done: Callable[[list[bytes] | ServiceBusError], None]) -> None:
         """Sessions that have active messages or a state: `top` of them, after the first `skip`."""
         self._check()
-        found: list[bytes] = []
-        promise = self._fragment.journal.promise(lambda error: done(error if error is not None else found[skip:]))
         known = max((count for count in self._pages if count <= skip), default=0)
-        found.extend([b""] * known)  # they are skipped
-        self._list_on(self._pages.get(known, b""), skip + top, found, promise)
+        found: list[bytes] = []
 
-    def _list_on(self, after: bytes, count: int, found: list[bytes], promise: Promise) -> None:
-        """Find the session behind one; its messages, however many, are passed over at once."""
+        def step(after: bytes, count: int) -> None:
+            def told(nearest: bytes | ServiceBusError | None) -> None:
+                if isinstance(nearest, ServiceBusError):
+                    done(nearest)
+                    return
+                if nearest is not None and count >= skip:
+                    found.append(nearest[_SIZE_BYTES:])
+                if nearest is None or len(found) == top:
+                    if nearest is not None:
+                        self._remember(count + 1, nearest)
+                    done(found)
+                else:
+                    step(nearest, count + 1)
+
+            self._find_next(after, told)
+
+        step(self._pages.get(known, b""), known)
+
+    def _find_next(self, after: bytes, told: Callable[[bytes | ServiceBusError | None], None]) -> None:
+        """The session behind one, as it is in keys; its messages, however many, are passed over at once."""
         start = after + LAST_SEQUENCE + b"\xff" if after else b""
         heard: list[list[Row]] = []
+        nearest: list[bytes] = []
+        promise = self._fragment.journal.promise(
+            lambda error: told(error if error is not None else min(nearest, default=None))
+        )
 
         def hear(rows: list[Row] | StoreError) -> None:
             if isinstance(rows, StoreError):
                 promise.give(_unavailable(rows))
                 return
             heard.append(rows)
-            if len(heard) < 2 or not promise.is_open:  # noqa: PLR2004  # messages and states
-                return
-            parts = [pack_session(session_of_key(rows[0][0])) for rows in heard if rows]
-            if not parts:
+            nearest.extend([pack_session(session_of_key(key)) for key, _ in rows])
+            if len(heard) == len(places):
                 promise.give(None)
-                return
-            nearest = min(parts)
-            found.append(nearest[2:])
-            if len(found) == count:
-                self._remember(count, nearest)
-                promise.give(None)
-            else:
-                self._list_on(nearest, count, found, promise)
 
-        sessions, states = self._fragment.holdings.sessions, self._states
-        scan = self._fragment.journal.scan
-        scan(sessions + start, self._sessions_end, hear, limit=1, max_bytes=1, table=Table.INDEX)
-        scan(states + start, self._states_end, hear, limit=1, max_bytes=1, table=Table.INDEX)
+        places = (
+            (self._fragment.holdings.sessions, self._sessions_end),
+            (self._states, self._states_end),
+        )
+        for place, end in places:
+            self._fragment.journal.scan(place + start, end, hear, limit=1, max_bytes=1, table=Table.INDEX)
 
     def _remember(self, count: int, after: bytes) -> None:
         if len(self._pages) >= PAGES:
@@ -118,23 +130,33 @@ class SessionStates:
         """Sessions whose state was set after a time."""
         self._check()
         found: list[bytes] = []
-        promise = self._fragment.journal.promise(
-            lambda error: done(error if error is not None else found[skip : skip + top])
-        )
+        passed = 0
 
-        def read(rows: list[Row] | StoreError) -> None:
-            if isinstance(rows, StoreError):
-                promise.give(_unavailable(rows))
-                return
-            found.extend([session_of_key(key) for key, value in rows if _UPDATED.unpack_from(value)[0] > since_ms])
-            if not rows or len(found) >= skip + top or not promise.is_open:
-                promise.give(None)
-            else:
+        def take(rows: list[Row]) -> None:
+            nonlocal passed
+            for key, value in rows:
+                if _UPDATED.unpack_from(value)[0] > since_ms:
+                    passed += 1
+                    if passed > skip and len(found) < top:
+                        found.append(session_of_key(key))
+            if rows and len(found) < top:
                 ask(rows[-1][0] + b"\x00")
+            else:
+                done(found)
 
         def ask(start: bytes) -> None:
+            read: list[Row] = []
+            promise = self._fragment.journal.promise(lambda error: done(error) if error is not None else take(read))
+
+            def heard(rows: list[Row] | StoreError) -> None:
+                if isinstance(rows, StoreError):
+                    promise.give(_unavailable(rows))
+                    return
+                read.extend(rows)
+                promise.give(None)
+
             self._fragment.journal.scan(
-                start, self._states_end, read, limit=STATES_AT_ONCE, max_bytes=1_048_576, table=Table.INDEX
+                start, self._states_end, heard, limit=STATES_AT_ONCE, max_bytes=1_048_576, table=Table.INDEX
             )
 
         ask(self._states)

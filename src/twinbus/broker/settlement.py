@@ -12,7 +12,7 @@ from twinbus.broker.agenda import FAR_MS
 from twinbus.broker.keys import pack_sequence
 from twinbus.broker.locks import Lock
 from twinbus.broker.record import ACTIVE_STATE, DEFERRED_STATE, NEVER_MS, change_record, make_record, take_apart
-from twinbus.model.errors import InternalFault, MessageLockLost, ServiceBusError, StoreUnavailable
+from twinbus.model.errors import InternalFault, MessageLockLost, NotAllowed, ServiceBusError, StoreUnavailable
 from twinbus.store.protocol import StoreError
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 EXPIRE_AT_ONCE: Final = 500
 """Locks that are ended in one turn when many expire."""
+READ_AT_ONCE: Final = 500
+"""Messages that are read and changed in one turn, if many come back together."""
 _PAUSE_S: Final = 0.01
 
 Held: TypeAlias = "tuple[Lock, bytes]"
@@ -99,6 +101,9 @@ class Settlement:
         fragment = self._fragment
         fragment.journal.check_works()
         now_s, duration_ms = fragment.clock.monotonic_s(), fragment.policy.lock_duration_ms
+        lock = fragment.locks.by_number.get(number)
+        if lock is not None and lock.session is not None:
+            raise NotAllowed("the message is locked as long as its session is: renew the lock of that")
         if not fragment.locks.renew(number, now_s, now_s + duration_ms / 1000):
             raise lock_lost()
         self.watch(now_s + duration_ms / 1000)
@@ -130,7 +135,18 @@ class Settlement:
         self._read(locks, answer, lambda found, answer: self._return_counted(found, answer, None))
 
     def _read(self, locks: list[Lock], answer: Answered, then: Callable[[list[Held], Answered], None]) -> None:
-        """Read the records of messages that are out."""
+        """Read the records of messages that are out, a part of them in each turn."""
+        if len(locks) <= READ_AT_ONCE:
+            self._read_part(locks, answer, then)
+            return
+
+        def go_on(error: ServiceBusError | None) -> None:
+            told = answer if error is None else lambda _: answer(error)
+            self._read(locks[READ_AT_ONCE:], told, then)
+
+        self._read_part(locks[:READ_AT_ONCE], go_on, then)
+
+    def _read_part(self, locks: list[Lock], answer: Answered, then: Callable[[list[Held], Answered], None]) -> None:
         fragment = self._fragment
         life = fragment.life
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.types import Array, Int
+from twinbus.broker.lookup import AT_ONCE
 from twinbus.broker.removal import Outcome, Wanted
 from twinbus.model.errors import EntityClaimed, InvalidArgument, ServiceBusError
 from twinbus.model.path import SubQueue
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from twinbus.server.requests import Reply
 
 BATCH_DELETE_MAX: Final = 4_000
+RESUBMIT_MAX: Final = AT_ONCE
+"""They move together, so they are read together."""
 STATES: Final = ("active", "deferred", "scheduled")
 
 
@@ -100,6 +103,8 @@ def resubmit(subject: Subject, arguments: Arguments, reply: Reply) -> None:
         raise InvalidArgument(f"resubmit is for a dead-letter queue, and '{subject.path}' is none")
     edited = arguments.binary("message") if arguments.has("message") else None
     numbers = arguments.sequence_numbers()
+    if len(numbers) > RESUBMIT_MAX:
+        raise InvalidArgument(f"sequence-numbers has {len(numbers)} numbers; {RESUBMIT_MAX} can be resubmitted at once")
     if edited is not None and len(numbers) > 1:
         raise InvalidArgument("message is the new contents of one message, and sequence-numbers has several")
 
