@@ -10,14 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinbus.amqp.message import Header, Message, Properties, Section, build, data, sequence, value
-from twinbus.amqp.outline import outline_of
-from twinbus.broker.intake import BATCH_FORMAT, Intake, Parcel, Terms
+from twinbus.amqp.outline import field_offsets, outline_of, text_at
+from twinbus.amqp.types import Symbol, Timestamp
+from twinbus.broker.intake import BATCH_FORMAT, PING_CONTENT_TYPE, Intake, Parcel, Terms
 from twinbus.broker.record import make_envelope, take_apart
-from twinbus.model.errors import ArgumentOutOfRange, MalformedMessage, MessageTooLarge, ServiceBusError
+from twinbus.model.errors import ArgumentOutOfRange, MalformedMessage, MessageTooLarge, NotAllowed, ServiceBusError
 from twinbus.model.limits import NamespaceLimits
+from twinbus.model.queue import FOREVER_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from twinbus.broker.record import Parts
 
@@ -182,7 +184,15 @@ messages = st.builds(
     delivery_annotations=maps,
     message_annotations=maps,
     properties=st.none()
-    | st.builds(Properties, message_id=st.none() | texts | st.binary(max_size=5), subject=st.none() | texts),
+    | st.builds(
+        Properties,
+        message_id=st.none() | texts | st.binary(max_size=5),
+        subject=st.none() | texts,
+        content_type=st.none() | st.just(Symbol(PING_CONTENT_TYPE)),
+        absolute_expiry_time=st.none() | st.integers(0, 2**40).map(Timestamp),
+        creation_time=st.none() | st.integers(0, 2**40).map(Timestamp),
+        group_id=st.none() | texts,
+    ),
     application_properties=maps,
     body=bodies,
     footer=maps,
@@ -204,12 +214,42 @@ def test_an_outline_agrees_with_the_message(payload: bytes) -> None:
     assert payload[body_at:] == message.raw(message.body_section) + message.raw(Section.FOOTER)
 
 
+terms = st.builds(
+    Terms,
+    ttl_ms=st.sampled_from([5_000, FOREVER_MS]),
+    requires_session=st.booleans(),
+    detects_duplicates=st.booleans(),
+)
+
+
+def added(add: Callable[[Parcel], None]) -> tuple[object, ...]:
+    parcel = Parcel()
+    try:
+        add(parcel)
+    except NotAllowed as error:
+        return (str(error),)
+    return (parcel.records, parcel.ids, parcel.pings)
+
+
+@given(messages, terms)
+def test_both_ways_make_the_same_record(payload: bytes, terms: Terms) -> None:
+    usual = added(lambda parcel: make_intake().add_to(parcel, payload, 0, 77, terms))
+    assert usual == added(lambda parcel: make_intake()._add_unusual(parcel, payload, 77, terms))  # noqa: SLF001
+
+
 @given(messages)
-def test_both_ways_make_the_same_record(payload: bytes) -> None:
-    one, other = Parcel(), Parcel()
-    make_intake().add_to(one, payload, 0, 77, Terms())
-    make_intake()._add_unusual(other, payload, 77, Terms())  # noqa: SLF001
-    assert one.records == other.records
+def test_fields_are_found_where_they_are(payload: bytes) -> None:
+    outline = outline_of(payload)
+    if outline is None:
+        return
+    fields = field_offsets(payload, outline[3], 11)
+    assert fields is not None
+    message = Message(payload)
+    for index, at in enumerate(fields):
+        assert bool(at) == message.has_field(Section.PROPERTIES, index)
+        if at and isinstance(message.field(Section.PROPERTIES, index), str):
+            expected = message.field(Section.PROPERTIES, index)
+            assert text_at(payload, at) == expected or isinstance(expected, Symbol)
 
 
 def test_the_usual_message_has_an_outline() -> None:

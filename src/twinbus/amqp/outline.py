@@ -7,7 +7,7 @@ long, no properties, no body) has no outline: then `Message` is asked.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 Outline: TypeAlias = "tuple[int, int, int, int, int, int]"
 """Offsets into a message: end of the header (0 where there is none), start and end of the message annotations (the same
@@ -51,3 +51,57 @@ def outline_of(payload: bytes) -> Outline | None:
     if at != end or not body_at or not properties_end:
         return None
     return header_end, annotations_at, annotations_end, properties_at, properties_end, body_at
+
+
+_WIDTHS: Final = (0, 1, 2, 4, 8, 16)
+"""Bytes behind constructors 0x4., 0x5., ... 0x9.; from 0xA. on a size says how many."""
+
+
+def field_offsets(payload: bytes, at: int, count: int) -> list[int] | None:
+    """Where the first `count` fields of a section that is a list begin, 0 for each that is null or not there.
+
+    `at` is where the section begins, as an outline has it. None if it is written in a way that only `Message` reads.
+    """
+    offsets: list[int] = []
+    try:
+        constructor = payload[at + 3]
+        if constructor == 0xC0:
+            end, there, at = at + 5 + payload[at + 4], payload[at + 5], at + 6
+        elif constructor == 0xD0:
+            end = at + 8 + int.from_bytes(payload[at + 4 : at + 8], "big")
+            there, at = int.from_bytes(payload[at + 8 : at + 12], "big"), at + 12
+        else:
+            return None
+        for _ in range(min(count, there)):
+            constructor = payload[at]
+            offsets.append(0 if constructor == 0x40 else at)
+            kind = (constructor >> 4) - 4
+            if kind < 0:
+                return None  # a described value
+            if kind < 6:
+                at += 1 + _WIDTHS[kind]
+            elif kind & 1:
+                at += 5 + int.from_bytes(payload[at + 1 : at + 5], "big")
+            else:
+                at += 2 + payload[at + 1]
+            if at > end:
+                return None
+    except IndexError:
+        return None
+    offsets.extend([0] * (count - len(offsets)))
+    return offsets
+
+
+def text_at(payload: bytes, at: int) -> str | None:
+    """The string that begins there; None if it is no string."""
+    constructor = payload[at]
+    if constructor == 0xA1:
+        start, size = at + 2, payload[at + 1]
+    elif constructor == 0xB1:
+        start, size = at + 5, int.from_bytes(payload[at + 1 : at + 5], "big")
+    else:
+        return None
+    try:
+        return payload[start : start + size].decode()
+    except UnicodeDecodeError:
+        return None

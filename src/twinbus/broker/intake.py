@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Properties, Section
-from twinbus.amqp.outline import outline_of
+from twinbus.amqp.outline import field_offsets, outline_of, text_at
 from twinbus.broker.record import (
     ACTIVE_STATE,
     HAS_TTL,
@@ -140,17 +140,44 @@ class Intake:
         ):
             self._check(Message(payload))
         envelope = _read_header(payload[:header_end]) if header_end else _HEADER_DEFAULT
-        if (
-            annotations_end
-            or not terms.is_plain
-            or envelope.flags & HAS_TTL
-            or payload[properties_at + 3] != _LIST8
-            or payload[properties_at + 5] > _ABSOLUTE_EXPIRY
-            or len(payload) - body_at <= _SMALL_BODY
+        bare = payload[properties_at:]
+        if annotations_end or len(payload) - body_at <= _SMALL_BODY:
+            self._add_special(parcel, Message(payload), envelope, bare, enqueued_ms, terms)
+        elif (
+            terms.is_plain
+            and not envelope.flags & HAS_TTL
+            and payload[properties_at + 3] == _LIST8
+            and payload[properties_at + 5] <= _ABSOLUTE_EXPIRY
         ):
-            self._add_special(parcel, Message(payload), envelope, payload[properties_at:], enqueued_ms, terms)
+            parcel.records.append(make_plain_record(envelope, bare, enqueued_ms))
         else:
-            parcel.records.append(make_plain_record(envelope, payload[properties_at:], enqueued_ms))
+            self._add_outlined(parcel, payload, envelope, bare, enqueued_ms, terms)
+
+    def _add_outlined(
+        self, parcel: Parcel, payload: bytes, envelope: Envelope, bare: bytes, enqueued_ms: int, terms: Terms
+    ) -> None:
+        """A message without annotations and with a body: a few of its fields tell all."""
+        fields = field_offsets(bare, 0, _GROUP_ID + 1)
+        says_when = fields is None or (fields[_ABSOLUTE_EXPIRY] and not envelope.flags & HAS_TTL)
+        message_id = text_at(bare, fields[_MESSAGE_ID]) if fields is not None and terms.detects_duplicates else None
+        if fields is None or says_when or (terms.detects_duplicates and message_id is None):
+            self._add_special(parcel, Message(payload), envelope, bare, enqueued_ms, terms)
+            return
+        session = None
+        if terms.requires_session:
+            session = text_at(bare, fields[_GROUP_ID]) if fields[_GROUP_ID] else None
+            if session is None:
+                raise _no_session()
+        if terms.ttl_ms < FOREVER_MS:
+            envelope = with_ttl(envelope, terms.ttl_ms)
+        alarm_ms = expires_ms(envelope, enqueued_ms)
+        if session is None and not alarm_ms:
+            parcel.records.append(make_plain_record(envelope, bare, enqueued_ms))
+        else:
+            name = session.encode() if session is not None else None
+            parcel.records.append(make_record(Parts(envelope, bare, enqueued_ms, alarm_ms, ACTIVE_STATE, 0, name)))
+        if message_id is not None:
+            parcel.ids.append(digest_of(message_id))
 
     def _add_unusual(self, parcel: Parcel, payload: bytes, enqueued_ms: int, terms: Terms) -> None:
         message = Message(payload)
@@ -252,8 +279,12 @@ def digest_of(message_id: object) -> bytes:
 def _session_of(message: Message) -> bytes:
     session = message.field(Section.PROPERTIES, _GROUP_ID)
     if not isinstance(session, str):
-        raise NotAllowed("the queue requires sessions: set the message's session id (group-id)")
+        raise _no_session()
     return session.encode()
+
+
+def _no_session() -> NotAllowed:
+    return NotAllowed("the queue requires sessions: set the message's session id (group-id)")
 
 
 def _with_all_limits(message: Message, envelope: Envelope, enqueued_ms: int, terms: Terms) -> Envelope:
