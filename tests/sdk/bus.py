@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, cast
 from azure.servicebus import AutoLockRenewer, ServiceBusClient
 from azure.servicebus.aio import AutoLockRenewer as AsyncAutoLockRenewer
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
+from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncServiceBusAdministrationClient
+from azure.servicebus.management import ServiceBusAdministrationClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -78,6 +80,20 @@ class Loop(Driver):
         self._loop.close()
 
 
+class Calls:
+    """Something of the SDK that needs no opening: a receiver's session, or the client for queues themselves."""
+
+    def __init__(self, driver: Driver, called: Any) -> None:  # noqa: ANN401  # of either kind
+        self._driver = driver
+        self.called = called
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # whatever the SDK has
+        found = getattr(self.called, name)
+        if not callable(found):
+            return found
+        return lambda *arguments, **named: self._driver.run(lambda: found(*arguments, **named))
+
+
 class Handle:
     """A sender or receiver; its methods are those of the SDK's own."""
 
@@ -97,6 +113,12 @@ class Handle:
             return self._driver.run(lambda: found(*arguments, **named))
 
         return call
+
+    @property
+    def session(self) -> Calls:
+        """The session that a receiver has, once it has it."""
+        self._opening.result(PATIENCE_S)
+        return Calls(self._driver, self._handler.session)
 
     def __iter__(self) -> Iterator[Any]:
         self._opening.result(PATIENCE_S)
@@ -124,6 +146,7 @@ class Bus:
         self._tls = tls
         self._clients: list[Any] = []
         self._handles: list[Handle] = []
+        self._administration: Calls | None = None
 
     def client(self, connection_string: str | None = None, **options: object) -> Any:  # noqa: ANN401  # either kind
         """Another client; a failure is not tried again unless it is said how often."""
@@ -141,11 +164,40 @@ class Bus:
         return cast("ServiceBusReceiver", self._open((client or self._own).get_queue_receiver, queue, options))
 
     def renew(self, receiver: ServiceBusReceiver, message: Any, *, seconds: float) -> Callable[[], None]:  # noqa: ANN401
-        """Have a message's lock renewed by itself; what is returned ends that."""
+        """Have the lock of a message, or of a session, renewed by itself; what is returned ends that."""
         renewer: Any = self._driver.run(AsyncAutoLockRenewer if self.is_aio else AutoLockRenewer)
         handler = cast("Handle", receiver)._handler  # noqa: SLF001  # the SDK wants its own
-        self._driver.run(lambda: renewer.register(handler, message, max_lock_renewal_duration=seconds))
+        renewed = message.called if isinstance(message, Calls) else message
+        self._driver.run(lambda: renewer.register(handler, renewed, max_lock_renewal_duration=seconds))
         return lambda: self._driver.run(renewer.close)
+
+    def list_sessions(self, queue: str, **options: Any) -> list[str]:  # noqa: ANN401  # those of the SDK
+        """The ids of all sessions of a queue, page by page."""
+
+        client = self._own
+
+        async def collect() -> list[str]:
+            return [session async for session in client.list_queue_sessions(queue, **options)]
+
+        return cast(
+            "list[str]",
+            self._driver.run(collect if self.is_aio else lambda: list(client.list_queue_sessions(queue, **options))),
+        )
+
+    @property
+    def administration(self) -> ServiceBusAdministrationClient:
+        """The client for queues themselves."""
+        if self._administration is None:
+            kind: Any = AsyncServiceBusAdministrationClient if self.is_aio else ServiceBusAdministrationClient
+            shown = self._server._ready["admin_connection_string"]  # noqa: SLF001  # nobody else wants it
+            options = {"retry_total": 0, "connection_verify": self._server.ca_file}
+            client = self._driver.run(lambda: kind.from_connection_string(shown, **options))
+            self._administration = Calls(self._driver, client)
+        return cast("ServiceBusAdministrationClient", self._administration)
+
+    def update_queue(self, queue: str, **changes: Any) -> None:  # noqa: ANN401  # properties of a queue
+        """Have a queue as it is, but for these properties."""
+        self.administration.update_queue(self.administration.get_queue(queue), **changes)
 
     @property
     def _own(self) -> Any:  # noqa: ANN401  # either kind
@@ -158,7 +210,10 @@ class Bus:
 
     def close_in_background(self) -> list[Future[Any]]:
         """What is to be waited for."""
-        return [handle.close_in_background() for handle in self._handles]
+        closings = [handle.close_in_background() for handle in self._handles]
+        if self._administration is not None:
+            closings.append(self._driver.start(self._administration.called.close))
+        return closings
 
 
 def receive(receiver: ServiceBusReceiver, count: int, *, patience_s: float = 20) -> list[Any]:

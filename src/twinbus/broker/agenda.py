@@ -189,7 +189,8 @@ class Agenda:
             self._forget_until(now_ms, is_all=len(moments) < AT_ONCE)
         else:
             later = moments[len(due) :]
-            self._next_ms = later[0][0] if later else (now_ms if due else FAR_MS)
+            next_ms = later[0][0] if later else (now_ms if due else FAR_MS)
+            self._next_ms = min(next_ms, self._added[0])  # what was added meanwhile was not found
         if due:
             self._handle(due)
         else:
@@ -203,6 +204,8 @@ class Agenda:
             self._known.discard(heapq.heappop(self._seconds))
         if self._beyond_ms <= now_ms:
             self._beyond_ms = now_ms + LOOK_MS
+        if self._added[0] <= now_ms:
+            self._beyond_ms = self._added[0]  # what was added meanwhile was not found
 
     def done(self, low: tuple[int, int], *, is_early: bool = False) -> None:
         """What was due is dealt with: below `low` all rows are gone. Then it looks on.

@@ -6,10 +6,11 @@ whether someone has it or not; nothing changes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from twinbus.broker.keys import pack_sequence, pack_session, sequence_of
-from twinbus.broker.record import render_open
+from twinbus.broker.lookup import look_up
+from twinbus.broker.record import DEFERRED_STATE, SCHEDULED_STATE, render_open
 from twinbus.model.errors import StoreUnavailable
 from twinbus.store.protocol import StoreError, Table
 
@@ -17,9 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.journal import Promise
     from twinbus.model.errors import ServiceBusError
     from twinbus.store.protocol import Row
+
+SESSION_AT_ONCE: Final = 100
+"""Messages of one session that are peeked at once."""
+DEFERRED_ROW: Final = bytes((DEFERRED_STATE,))
+SCHEDULED_ROW: Final = bytes((SCHEDULED_STATE,))
 
 
 class Browsing:
@@ -73,46 +78,58 @@ class Browsing:
         max_bytes: int,
         done: Callable[[list[bytes] | ServiceBusError], None],
     ) -> None:
-        """The active messages of one session, from a sequence number on."""
+        """The messages of one session, from a sequence number on; no more than SESSION_AT_ONCE."""
         fragment = self._fragment
         fragment.journal.check_works()
         fragment.check_loaded()
         holdings, shown = fragment.holdings, fragment.holdings.shown
-        found: list[bytes] = []
-        promise = fragment.journal.promise(lambda error: done(error if error is not None else found))
-        place = holdings.sessions + pack_session(session)
-        start = min(max(from_sequence, holdings.low), shown.next)
+        start, limit = min(max(from_sequence, 1), shown.next), min(count, SESSION_AT_ONCE)
+        places = ((holdings.sessions, min(max(start, holdings.low), shown.next)), (holdings.aside, start))
+        listed: list[Row] = []
+        waiting = len(places)
+        promise = fragment.journal.promise(
+            lambda error: done(error) if error is not None else self._read_each(listed, limit, max_bytes, done)
+        )
 
-        def listed(rows: list[Row] | StoreError) -> None:
+        def add(rows: list[Row] | StoreError) -> None:
+            nonlocal waiting
             if isinstance(rows, StoreError):
                 promise.give(StoreUnavailable(f"the store is unavailable: {rows}"))
                 return
-            numbers = [sequence_of(key) for key, _ in rows]
-            self._read_each(numbers, max_bytes, found, promise)
+            waiting -= 1
+            listed.extend(rows)
+            if not waiting:
+                promise.give(None)
 
-        fragment.journal.scan(
-            place + pack_sequence(start),
-            place + pack_sequence(shown.next),
-            listed,
-            limit=count,
-            max_bytes=count,
-            table=Table.INDEX,
-        )
+        for place, first in places:
+            key = place + pack_session(session)
+            fragment.journal.scan(
+                key + pack_sequence(first),
+                key + pack_sequence(shown.next),
+                add,
+                limit=limit,
+                max_bytes=limit,
+                table=Table.INDEX,
+            )
 
-    def _read_each(self, numbers: list[int], max_bytes: int, found: list[bytes], promise: Promise) -> None:
-        def read(values: list[bytes | None] | StoreError) -> None:
-            if isinstance(values, StoreError):
-                promise.give(StoreUnavailable(f"the store is unavailable: {values}"))
-                return
-            size = 0
-            for number, record in zip(numbers, values, strict=True):
-                if record is not None and size <= max_bytes:
-                    size += len(record)
-                    found.append(render_open(record, number))
-            promise.give(None)
+    def _read_each(
+        self, listed: list[Row], limit: int, max_bytes: int, done: Callable[[list[bytes] | ServiceBusError], None]
+    ) -> None:
+        """Read the first messages that an index lists, each from where its state says that it lies."""
+        holdings = self._fragment.holdings
+        places = {b"": holdings.active, DEFERRED_ROW: holdings.deferred, SCHEDULED_ROW: holdings.scheduled}
+        rows = sorted([(sequence_of(key), state) for key, state in listed])[:limit]
+        found: list[bytes] = []
+        size = 0
 
-        active = self._fragment.holdings.active
-        self._fragment.journal.get([active + pack_sequence(number) for number in numbers], read)
+        def visit(place: int, record: bytes | None) -> None:
+            nonlocal size
+            if record is not None and size <= max_bytes:
+                size += len(record)
+                found.append(render_open(record, rows[place][0]))
+
+        keys = [places[state] + pack_sequence(sequence) for sequence, state in rows]
+        look_up(self._fragment, keys, visit, lambda error: done(error if error is not None else found))
 
 
 def _merged(rows: list[Row], reach: int, count: int, max_bytes: int) -> list[bytes]:

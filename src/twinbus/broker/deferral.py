@@ -11,6 +11,7 @@ from twinbus.broker.keys import pack_sequence
 from twinbus.broker.locks import Lock, pack_number
 from twinbus.broker.lookup import look_up
 from twinbus.broker.record import ACTIVE_STATE, make_record, render_locked, render_open, session_of, take_apart
+from twinbus.broker.sessions import session_lock_lost
 from twinbus.model.errors import MessageNotFound, MessageTooLarge
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Deferral:
         for sequence in sequences:
             fragment.deferred_out[sequence] = _as_deferred(Lock(0, sequence, 0, FAR_S))
         life = fragment.life
+        hold = fragment.sessions.holds.get(session) if fragment.sessions is not None and session is not None else None
         items: list[tuple[int, bytes]] = []
         size = 0
 
@@ -68,6 +70,8 @@ class Deferral:
 
         def looked_up(error: ServiceBusError | None) -> None:
             problem = error or _problem(sequences, items, size)
+            if hold is not None and hold.is_over:  # locked as long as that they would be locked for ever
+                problem = problem or session_lock_lost(hold.session)
             if problem is None and deletes:
                 self._delete(items, done)
             elif problem is None:
@@ -100,7 +104,7 @@ class Deferral:
         locks = []
         for sequence, record in items:
             lock = self._fragment.deferred_out[sequence]
-            lock.size = len(record)
+            lock.size, lock.session = len(record), session_of(record)
             locks.append(lock)
         found = [(_rendered(record, sequence), b"") for sequence, record in items]
         self._fragment.remove(locks, lambda error: done(error if error is not None else found))

@@ -329,7 +329,10 @@ class Fragment:
             self.out.remove(lock.sequence)
 
     def bring_back(self, lock: Lock, record: bytes) -> None:
-        """A message that was out is free again, as it is on disk."""
+        """A message that was out is free again, as it is on disk; unless its time is over."""
+        if record[1] & HAS_ALARM and not lock.is_deferred and alarm_of(record) <= self.clock.wall_ms():
+            self.settlement.end_stale([(lock, record)])
+            return
         self.forget(lock)
         if not lock.is_deferred:
             self.line.bring_back(lock.sequence, record)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from twinbus.broker import keys
 from twinbus.broker.keys import pack_sequence, pack_session
-from twinbus.broker.record import HAS_ALARM, IS_SPECIAL, alarm_of, session_of
+from twinbus.broker.record import DEFERRED_STATE, HAS_ALARM, IS_SPECIAL, SCHEDULED_STATE, alarm_of, session_of
 from twinbus.store.protocol import Table
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class Holdings:
         self.deferred = prefix + keys.DEFERRED
         self.scheduled = prefix + keys.SCHEDULED
         self.sessions = prefix + keys.SESSION
+        self.aside = prefix + keys.ASIDE
         self.marks_key = prefix + keys.MARKS
         self.shown = Marks()
         """What is synced."""
@@ -186,8 +187,7 @@ class Holdings:
         """A message that is out is deleted."""
         if lock.is_deferred:
             self._journal.batch.delete(self.deferred + pack_sequence(lock.sequence))
-            self.deferred_count -= 1
-            self.deferred_bytes -= lock.size
+            self.count_undeferred(lock.sequence, lock.size, lock.session)
             return
         self.remove_active(lock.sequence, lock.size)
         if lock.alarm_ms:
@@ -215,6 +215,22 @@ class Holdings:
         self._journal.batch.put(self.deferred + pack_sequence(lock.sequence), record)
         self.deferred_count += 1
         self.deferred_bytes += len(record)
+        self._put_aside(lock.session, lock.sequence, DEFERRED_STATE)
+
+    def count_undeferred(self, sequence: int, size: int, session: bytes | None) -> None:
+        """A deferred message is deleted, all but its record."""
+        self.deferred_count -= 1
+        self.deferred_bytes -= size
+        self._take_from_aside(session, sequence)
+
+    def _put_aside(self, session: bytes | None, sequence: int, state: int) -> None:
+        if session is not None:
+            key = self.aside + pack_session(session) + pack_sequence(sequence)
+            self._journal.batch.put(key, bytes((state,)), Table.INDEX)
+
+    def _take_from_aside(self, session: bytes | None, sequence: int) -> None:
+        if session is not None:
+            self._journal.batch.delete(self.aside + pack_session(session) + pack_sequence(sequence), Table.INDEX)
 
     def schedule(self, sequence: int, record: bytes) -> None:
         """A message for later, under a number of its own; it gets another one when it is due."""
@@ -222,10 +238,16 @@ class Holdings:
         self.scheduled_count += 1
         self.scheduled_bytes += len(record)
         self.due.add(alarm_of(record), sequence)
+        self._put_aside(session_of(record), sequence, SCHEDULED_STATE)
 
-    def unschedule(self, sequence: int, due_ms: int, size: int) -> None:
+    def unschedule(self, sequence: int, due_ms: int, size: int, session: bytes | None) -> None:
         """A scheduled message is deleted: it is active now, or cancelled."""
         self._journal.batch.delete(self.scheduled + pack_sequence(sequence))
+        self.count_unscheduled(sequence, due_ms, size, session)
+
+    def count_unscheduled(self, sequence: int, due_ms: int, size: int, session: bytes | None) -> None:
+        """... all but its record."""
         self.scheduled_count -= 1
         self.scheduled_bytes -= size
         self.due.remove(due_ms, sequence)
+        self._take_from_aside(session, sequence)

@@ -9,6 +9,7 @@ all of a fragment. Then comes which of its queues, then what kind of record, the
             SESSION                        session, sequence number        which messages a session has
             STATE                          session                         what a session remembers
             IDS                            generation, digest of an id     what was sent already
+            ASIDE                          session, sequence number        its deferred and scheduled messages
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ DUE: Final = b"\x02"
 SESSION: Final = b"\x03"
 STATE: Final = b"\x04"
 IDS: Final = b"\x05"
+ASIDE: Final = b"\x06"
 
 pack_sequence: Final = _SEQUENCE.pack
 pack_moment: Final = _MOMENT.pack

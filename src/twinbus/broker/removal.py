@@ -187,8 +187,7 @@ class Removal:
     def _delete_deferred(self, items: list[Item]) -> None:
         fragment, holdings = self._fragment, self._fragment.holdings
         for sequence, record in items:
-            holdings.deferred_count -= 1
-            holdings.deferred_bytes -= len(record)
+            holdings.count_undeferred(sequence, len(record), session_of(record))
             fragment.deferred_out[sequence] = Lock(0, sequence, len(record), FAR_S)
 
         def applied() -> None:

@@ -49,42 +49,43 @@ class Resubmission:
         self._queue.check_sends()
         dead.journal.check_takes_sends()
         dead.check_loaded()
-        found: list[tuple[int, bytes]] = []
+        taken: list[tuple[Lock, bytes]] = []
+        life = dead.life
 
         def visit(place: int, record: bytes | None) -> None:
-            if record is not None:
-                found.append((sequences[place], record))
+            """Nobody else has it from now on, however many are still to be read."""
+            sequence = sequences[place]
+            if record is not None and sequence not in dead.out:
+                lock = Lock(0, sequence, len(record), FAR_S)
+                dead.line.take_away({sequence})
+                dead.out.add([lock])
+                taken.append((lock, record))
 
         def looked_up(error: ServiceBusError | None) -> None:
-            there = {sequence for sequence, _ in found if sequence not in dead.out}
+            there = {lock.sequence for lock, _ in taken}
             missing = next((sequence for sequence in sequences if sequence not in there), None)
             if error is None and missing is not None:
                 error = MessageNotFound(f"no dead letter {missing} is there, or someone has it")
             try:
                 if error is not None:
                     raise error
-                parcel = self._read_anew([record for _, record in found], edited, intake)
-                self._move(found, parcel, done)
+                parcel = self._read_anew([record for _, record in taken], edited, intake)
+                self._move([lock for lock, _ in taken], parcel, done)
             except ServiceBusError as problem:
+                if life == dead.life:
+                    for lock, record in taken:
+                        dead.bring_back(lock, record)
                 done(problem)
+                dead.line.dispatch()
 
         place = dead.holdings.active
         look_up(dead, [place + pack_sequence(sequence) for sequence in sequences], visit, looked_up)
 
-    def _move(
-        self,
-        found: list[tuple[int, bytes]],
-        parcel: Parcel,
-        done: Callable[[list[int] | ServiceBusError], None],
-    ) -> None:
-        main, dead = self._queue.main, self._queue.dead_letters
+    def _move(self, locks: list[Lock], parcel: Parcel, done: Callable[[list[int] | ServiceBusError], None]) -> None:
         numbers: list[int] = []
-        first = main.enqueue(parcel.records, lambda error: done(error if error is not None else numbers))
+        first = self._queue.main.enqueue(parcel.records, lambda error: done(error if error is not None else numbers))
         numbers.extend(range(first, first + len(parcel.records)))
-        locks = sorted([_taken(sequence, record) for sequence, record in found], key=_by_sequence)
-        dead.line.take_away({lock.sequence for lock in locks})
-        dead.out.add(locks)
-        dead.remove(locks, _nobody)
+        self._queue.dead_letters.remove(locks, _nobody)
 
     def _read_anew(self, records: list[bytes], edited: bytes | None, intake: Intake) -> Parcel:
         parcel, now_ms = Parcel(), self._queue.main.clock.wall_ms()
@@ -99,14 +100,6 @@ class Resubmission:
 def _as_sent(record: bytes) -> bytes:
     parts = take_apart(record)
     return render_open(make_record(parts._replace(bare=without_properties(parts.bare, NOTED))), 0)
-
-
-def _taken(sequence: int, record: bytes) -> Lock:
-    return Lock(0, sequence, len(record), FAR_S)
-
-
-def _by_sequence(lock: Lock) -> int:
-    return lock.sequence
 
 
 def _nobody(_error: ServiceBusError | None) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from twinbus.broker.keys import pack_sequence
 from twinbus.broker.lookup import look_up
-from twinbus.broker.record import ACTIVE_STATE, alarm_of, expires_ms, make_record, take_apart
+from twinbus.broker.record import ACTIVE_STATE, alarm_of, expires_ms, make_record, session_of, take_apart
 from twinbus.model.errors import MessageNotFound
 from twinbus.store.protocol import StoreError
 
@@ -52,23 +52,30 @@ class Schedule:
             fragment.holdings.latest_ms = now_ms
             fresh = []
             moved = []
+            left = []
             for (when_ms, sequence), record in zip(ready, values, strict=True):
                 if record is None:
                     due.remove(when_ms, sequence)
-                elif sequence not in self._going:
+                elif sequence in self._going:
+                    left.append((when_ms, sequence))
+                else:
                     moved.append(sequence)
-                    fragment.holdings.unschedule(sequence, when_ms, len(record))
+                    fragment.holdings.unschedule(sequence, when_ms, len(record), session_of(record))
                     active = _activated(record, now_ms, fragment.clock.wall_ms())
                     fresh.append((fragment.holdings.add(active), active))
             size = sum([len(record) for _, record in fresh])
             self._going.update(moved)
+            lowest = min([low, *left])  # what is being cancelled is there, should the store fail before that is done
 
             def applied() -> None:
                 self._going.difference_update(moved)
                 fragment.line.arrive(fresh, size)
-                due.done(low, is_early=is_early)
+                due.done(lowest, is_early=is_early or bool(left))
 
-            fragment.journal.add(fragment, 0, applied, _nobody)
+            if len(left) < len(moments):
+                fragment.journal.add(fragment, 0, applied, _nobody)
+            else:
+                applied()
 
         keys = [fragment.holdings.scheduled + pack_sequence(sequence) for _, sequence in ready]
         fragment.journal.get(keys, read)
@@ -83,9 +90,7 @@ class Schedule:
         numbers = [sequence for sequence, _ in items]
         self._going.update(numbers)
         for sequence, record in items:
-            holdings.scheduled_count -= 1
-            holdings.scheduled_bytes -= len(record)
-            holdings.due.remove(alarm_of(record), sequence)
+            holdings.count_unscheduled(sequence, alarm_of(record), len(record), session_of(record))
         fragment.journal.add(fragment, 0, lambda: self._going.difference_update(numbers), _nobody)
 
     def cancel(self, sequences: list[int], answer: Answered) -> None:
@@ -97,23 +102,23 @@ class Schedule:
             if sequence in self._going or sequence >= fragment.holdings.shown.next:
                 raise not_scheduled(sequence)
         self._going.update(sequences)
-        found: dict[int, tuple[int, int]] = {}
+        found: dict[int, tuple[int, int, bytes | None]] = {}
         holdings, life = fragment.holdings, fragment.life
 
         def visit(place: int, record: bytes | None) -> None:
             if record is not None:
-                found[sequences[place]] = (alarm_of(record), len(record))
+                found[sequences[place]] = (alarm_of(record), len(record), session_of(record))
 
         def looked_up(error: ServiceBusError | None) -> None:
             missing = next((sequence for sequence in sequences if sequence not in found), None)
             if error is None and missing is None:
-                for sequence, (due_ms, size) in found.items():
-                    holdings.unschedule(sequence, due_ms, size)
+                for sequence, (due_ms, size, session) in found.items():
+                    holdings.unschedule(sequence, due_ms, size, session)
                 fragment.journal.add(fragment, 0, lambda: self._going.difference_update(sequences), answer)
                 return
             if life == fragment.life:
                 self._going.difference_update(sequences)
-                for sequence, (due_ms, _) in found.items():  # they may have been due meanwhile
+                for sequence, (due_ms, _, _) in found.items():  # they may have been due meanwhile
                     holdings.due.recall(due_ms, sequence)
             answer(error if error is not None or missing is None else not_scheduled(missing))
 

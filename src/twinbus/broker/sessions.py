@@ -52,6 +52,8 @@ class Sessions:
         self._candidates: OrderedDict[bytes, None] = OrderedDict()
         self._busy: OrderedDict[Hold, None] = OrderedDict()
         """Those to be looked at by the next dispatch."""
+        self._held_up: dict[Hold, None] = {}
+        """Those whose receivers could take more, were not too many messages out."""
         self._next_search = 1
         """From this sequence number on there may be sessions that are not remembered."""
         self._is_searching = False
@@ -116,11 +118,13 @@ class Sessions:
         """See whether a session has messages; if not, its would-be receiver waits on, before all others."""
 
         def seen() -> None:
-            if hold.is_empty:
+            if hold.ready:
+                self._grant(hold)
+            elif hold.is_empty:
                 self._take_back(hold)
                 self._offer()
             else:
-                self._grant(hold)
+                self._read(hold, seen)
 
         self._read(hold, seen)
 
@@ -177,8 +181,10 @@ class Sessions:
         """Let a receiver have its session for its duration from now; until when, on the wall clock."""
         fragment = self._fragment
         duration_ms = fragment.policy.lock_duration_ms
-        hold.deadline_s = fragment.clock.monotonic_s() + duration_ms / 1000
+        before_s, hold.deadline_s = hold.deadline_s, fragment.clock.monotonic_s() + duration_ms / 1000
         hold.until_ms = fragment.clock.wall_ms() + duration_ms
+        if hold.deadline_s < before_s:  # the lock duration was made shorter: it is looked at later than that
+            self._watch(hold)
         return hold.until_ms
 
     def find(self, session: bytes, consumer: Consumer | None = None) -> Hold:
@@ -210,6 +216,7 @@ class Sessions:
         del self.holds[hold.session]
         self._by_consumer.pop(hold.consumer, None)
         self._busy.pop(hold, None)
+        self._held_up.pop(hold, None)
         by_number = self._fragment.locks.by_number
         locks = [by_number.pop(number) for number in sorted(hold.numbers) if number in by_number]
         hold.numbers.clear()
@@ -232,7 +239,7 @@ class Sessions:
             return
         for lock in self._let_go(hold):
             self._fragment.forget(lock)
-        self._offer()
+        self.dispatch()
 
     def feed(self, consumer: Consumer) -> None:
         """A receiver has room."""
@@ -350,6 +357,9 @@ class Sessions:
         """Hand out what can be."""
         if not self._fragment.may_hand_out:
             return
+        if self._held_up and self._fragment.free_locks > 0:
+            self._busy.update(self._held_up)
+            self._held_up.clear()
         for _ in range(min(len(self._busy), SERVED_AT_ONCE)):
             hold, _ = self._busy.popitem(last=False)
             if hold.is_open and not hold.is_over:
@@ -364,6 +374,8 @@ class Sessions:
         while hold.ready and not hold.is_over:
             count = min(consumer.room, len(hold.ready), fragment.free_locks)
             if count <= 0:
+                if consumer.room > 0:
+                    self._held_up[hold] = None
                 break
             fragment.hand_out(consumer, hold.take(count), hold.until_ms)
         if hold.wants_more:

@@ -109,10 +109,12 @@ class Settlement:
         self.watch(now_s + duration_ms / 1000)
         return fragment.clock.wall_ms() + duration_ms
 
-    def holds(self, number: int) -> bool:
-        """A lock is there and has not expired."""
+    def holds(self, number: int, session: bytes | None = None) -> bool:
+        """A lock is there, has not expired, and is on a message of that session, if one is named."""
         lock = self._fragment.locks.by_number.get(number)
-        return lock is not None and lock.deadline_s > self._fragment.clock.monotonic_s()
+        if lock is None or lock.deadline_s <= self._fragment.clock.monotonic_s():
+            return False
+        return session is None or self._fragment.sessions is None or lock.session == session
 
     def _take(self, numbers: Iterable[int]) -> tuple[list[Lock], list[int]]:
         self._fragment.journal.check_works()
@@ -282,8 +284,7 @@ class Settlement:
         """The agenda says that the time of these messages is over."""
         fragment = self._fragment
         seen_next, out, expiry = fragment.holdings.shown.next, fragment.out.locks, fragment.holdings.expiry
-        now_ms = fragment.clock.wall_ms()
-        later_ms = now_ms + fragment.policy.lock_duration_ms
+        now_ms, duration_ms = fragment.clock.wall_ms(), fragment.policy.lock_duration_ms
         ended: list[Lock] = []
         is_early = False
         low = moments[-1]
@@ -294,6 +295,7 @@ class Settlement:
                 break
             lock = out.get(sequence)
             if lock is not None:  # who holds it may still settle it; else its time is over when it comes back
+                later_ms = max(now_ms, when_ms) + duration_ms  # the wall clock may have been set back since the look
                 expiry.remove(when_ms, sequence)
                 expiry.add(later_ms, sequence)
                 lock.alarm_ms = later_ms
@@ -309,7 +311,8 @@ class Settlement:
         def dealt_with(_error: ServiceBusError | None) -> None:
             expiry.done(low, is_early=is_early)
 
-        self._read(ended, dealt_with, lambda found, answer: self._end(ended, found, answer))
+        # An agenda shows a bounded number of them; in parts, those of another part would be taken for settled ones.
+        self._read_part(ended, dealt_with, lambda found, answer: self._end(ended, found, answer))
 
     def _end(self, ended: list[Lock], found: list[Held], answer: Answered) -> None:
         fragment = self._fragment

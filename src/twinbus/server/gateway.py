@@ -318,7 +318,9 @@ class Client:
             claim.check(where, epoch, others=bool(fragment.line.consumers))
         use: Outgoing
         if fragment.sessions is not None:
-            use = SessionLink(link, self._peer, where, fragment, clock, soon, self._namespace.timers)
+            most = self._namespace.limits.max_id_characters
+            timers = self._namespace.timers
+            use = SessionLink(link, self._peer, where, fragment, clock, soon, timers=timers, max_characters=most)
         else:
             use = Outgoing(link, self._peer, where, fragment, clock, soon)
         if isinstance(epoch, int):

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 CREDIT = 100
 """Requests a client may have unanswered."""
+REQUEST_MAX_BYTES = 1_048_576
+"""A request holds messages, or more of them than can be taken: it is the node that says so, since some clients cannot
+use a link again on which one was rejected."""
 WAITING_BYTES = 4_194_304
 """Answers that may wait for a client to open its session's window."""
 
@@ -86,7 +89,7 @@ class RequestLink:
         self._find_reply_link = find_reply_link
         self._clock = clock
         self._open = 0
-        link.accept()
+        link.accept(max_message_size=REQUEST_MAX_BYTES)
         link.keep_credit(CREDIT)
 
     @property

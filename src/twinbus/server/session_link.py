@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from twinbus.amqp.terminus import Source
 from twinbus.amqp.types import Symbol
 from twinbus.broker.sessions import session_lock_lost
-from twinbus.model.errors import InvalidArgument, OperationTimeout, ServiceBusError
+from twinbus.model.errors import ArgumentOutOfRange, InvalidArgument, OperationTimeout, ServiceBusError
 from twinbus.server.answers import error_of
 from twinbus.server.outgoing import Outgoing
 
@@ -37,10 +37,20 @@ class SessionLink(Outgoing):
     """Messages from one session to one link."""
 
     def __init__(
-        self, link: Sender, peer: Peer, path: str, fragment: Fragment, clock: Clock, soon: Soon, timers: Timers
+        self,
+        link: Sender,
+        peer: Peer,
+        path: str,
+        fragment: Fragment,
+        clock: Clock,
+        soon: Soon,
+        *,
+        timers: Timers,
+        max_characters: int,
     ) -> None:
-        """Accepted once it has a session."""
+        """Accepted once it has a session; `max_characters` are what the id of one may have."""
         self.hold: Hold | None = None
+        self._max_characters = max_characters
         self._timers = timers
         self._patience: Timer | None = None
         super().__init__(link, peer, path, fragment, clock, soon)
@@ -53,7 +63,7 @@ class SessionLink(Outgoing):
     def _enter(self) -> None:
         sessions = self._fragment.sessions
         assert sessions is not None
-        session = asked_session(self.link)
+        session = asked_session(self.link, self._max_characters)
         if session is not None:
             sessions.accept(self, session, self._granted)
             return
@@ -112,11 +122,15 @@ class SessionLink(Outgoing):
         return session_lock_lost(self.hold.session if self.hold is not None else b"")
 
 
-def asked_session(link: Sender) -> bytes | None:
-    """The session that a client wants; None if any."""
+def asked_session(link: Sender, most: int) -> bytes | None:
+    """The session that a client wants; None if any. Its id has `most` characters at most."""
     source = link.remote_attach.source if link.remote_attach is not None else None
     asked = (getattr(source, "filter", None) or {}).get(SESSION_FILTER)
     asked = getattr(asked, "value", asked)  # some clients describe it
-    if asked is not None and not isinstance(asked, str):
+    if asked is None:
+        return None
+    if not isinstance(asked, str):
         raise InvalidArgument("the session filter is the session's id, a string, or null for any")
-    return asked.encode() if asked is not None else None
+    if len(asked) > most:
+        raise ArgumentOutOfRange(f"a session id of {len(asked)} characters; it can have {most}")
+    return asked.encode()

@@ -10,7 +10,7 @@ from twinbus.amqp.types import Array, Timestamp
 from twinbus.broker.intake import SCHEDULED_TIME, Parcel
 from twinbus.broker.sessions import session_lock_lost
 from twinbus.broker.settlement import lock_lost
-from twinbus.model.errors import InvalidArgument, ServiceBusError
+from twinbus.model.errors import InvalidArgument, MessageTooLarge, ServiceBusError
 from twinbus.server.operations.outcomes import done, failure, nothing, success
 from twinbus.server.outgoing import properties_of
 
@@ -54,8 +54,9 @@ def schedule(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     subject.check_main("schedule-message")
     parcel, namespace = Parcel(), subject.namespace
     now_ms = namespace.clock.wall_ms()
-    for item in arguments.maps("messages"):
-        payload = item.binary("message")
+    payloads = [item.binary("message") for item in arguments.maps("messages")]
+    _check_sizes(subject, payloads)
+    for payload in payloads:
         namespace.intake.add_to(parcel, payload, 0, now_ms, subject.queue.terms)
         if not isinstance(Message(payload).lookup(Section.MESSAGE_ANNOTATIONS, SCHEDULED_TIME), int):
             raise InvalidArgument(f"a message to be scheduled has the annotation {SCHEDULED_TIME}, a timestamp")
@@ -68,6 +69,16 @@ def schedule(subject: Subject, arguments: Arguments, reply: Reply) -> None:
             reply(failure(error))
 
     subject.queue.send(parcel, scheduled, numbers)
+
+
+def _check_sizes(subject: Subject, payloads: list[bytes]) -> None:
+    """A message is no larger than its queue takes; all together are no larger than a batch may be."""
+    largest, most = max([len(payload) for payload in payloads]), subject.queue.description.max_message_kb * 1024
+    if largest > most:
+        raise MessageTooLarge(f"a message of {largest} bytes; '{subject.path}' takes {most}")
+    total, most = sum([len(payload) for payload in payloads]), subject.namespace.limits.max_message_bytes
+    if total > most:
+        raise MessageTooLarge(f"messages of {total} bytes together; {most} can be scheduled at once")
 
 
 def cancel(subject: Subject, arguments: Arguments, reply: Reply) -> None:
@@ -119,7 +130,7 @@ def update_disposition(subject: Subject, arguments: Arguments, reply: Reply) -> 
     """Settle messages by their lock tokens: all of them, or none where one lock is lost."""
     settle = _settlement(subject, arguments)
     numbers, session = _lock_numbers(subject, arguments), arguments.session()
-    if not all(subject.fragment.settlement.holds(number) for number in numbers):
+    if not all(subject.fragment.settlement.holds(number, session) for number in numbers):
         raise lock_lost() if session is None else session_lock_lost(session)
     if len(settle(numbers, done(reply))) == len(numbers):
         raise lock_lost()  # they expired a moment ago, so nobody else answers
