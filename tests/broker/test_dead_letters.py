@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.broker.rig import Answers, Rig
+from twinbus.model.errors import MessageTooLarge
 from twinbus.model.queue import QueueDescription
 from twinbus.store.protocol import Table
 
@@ -121,3 +122,16 @@ def test_abandoned_with_properties_it_has_them_at_the_next_delivery() -> None:
     rig.settle()
     assert consumer.messages[1].application_properties == {"why": "later"}
     assert rig.main.size == sum(map(len, rig.disk.synced[Table.LOG].values.values()))
+
+
+@pytest.mark.parametrize("how", ["abandon", "defer", "dead_letter"])
+def test_properties_cannot_grow_without_end(how: str) -> None:
+    """What a receiver adds is refused beyond what a sender could; the message is there as it was."""
+    rig = Rig()
+    rig.stored(b"x")
+    answers = Answers()
+    getattr(rig.main.settlement, how)(rig.consumer(1).numbers(), answers, properties={"note": "x" * 70_000})
+    rig.settle()
+    assert isinstance(answers[0], MessageTooLarge)
+    assert rig.counts() == (1, 0, 0, 0)
+    assert rig.consumer(1).bodies == [b"x"]

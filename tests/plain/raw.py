@@ -22,6 +22,7 @@ from twinbus.amqp.events import (
     ConnectionClosed,
     ConnectionOpened,
     DeliveriesReceived,
+    Drained,
     LinkDetached,
     ReceiptsUpdated,
     SaslFailed,
@@ -53,6 +54,11 @@ SETTINGS = Settings(container_id="raw", limits=Limits(max_message_size=8_388_608
 class Refused(Exception):
     """A link was; the message is the condition of the error."""
 
+    def __init__(self, error: Error | None) -> None:
+        super().__init__(condition_of(error))
+        self.text = str(error.description) if error is not None else ""
+        """What is said to be wrong."""
+
 
 class Raw(Program):
     """One connection with one session."""
@@ -73,7 +79,13 @@ class Raw(Program):
         return link
 
     async def attach_receiver(
-        self, address: object, *, source: Source | None = None, target: str = "here", settled: bool = False
+        self,
+        address: object,
+        *,
+        source: Source | None = None,
+        target: str = "here",
+        settled: bool = False,
+        properties: dict[str, object] | None = None,
     ) -> Receiver:
         link = self.session.attach_receiver(
             f"receiver {next(self._names)}",
@@ -81,6 +93,7 @@ class Raw(Program):
             target=Target(address=target),
             snd_settle_mode=SenderSettleMode.SETTLED if settled else SenderSettleMode.UNSETTLED,
             rcv_settle_mode=ReceiverSettleMode.FIRST if settled else ReceiverSettleMode.SECOND,
+            properties=properties,
         )
         await self._attached(link)
         return link
@@ -89,12 +102,20 @@ class Raw(Program):
         await self.until(lambda: any(event.link is link for event in self.noted(AttachConfirmed)))
         attach = next(event.attach for event in self.noted(AttachConfirmed) if event.link is link)
         if attach.source is None and attach.target is None:
-            raise Refused(await self.detached(link))
+            raise Refused(await self._end_of(link))
 
     async def detached(self, link: Link) -> str | None:
         """Why a link has ended."""
+        return condition_of(await self._end_of(link))
+
+    async def _end_of(self, link: Link) -> Error | None:
         await self.until(lambda: any(event.link is link for event in self.noted(LinkDetached)))
-        return condition_of(next(event.error for event in self.noted(LinkDetached) if event.link is link))
+        return next(event.error for event in self.noted(LinkDetached) if event.link is link)
+
+    async def detach(self, link: Link) -> None:
+        """End a link, and wait for the answer."""
+        link.detach()
+        await self.detached(link)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -115,6 +136,20 @@ class Raw(Program):
         await self.until(lambda: len(self.received(link)) >= before + count)
         return self.received(link)[before:]
 
+    async def receive_all(self, link: Receiver, count: int) -> list[IncomingDelivery]:
+        """So many, and what a link gives beyond them: nothing, if they were all."""
+        return await self.receive(link, count) + await self.drain(link)
+
+    async def drain(self, link: Receiver, credit: int = 1_000) -> list[IncomingDelivery]:
+        """What a link gives now; one that takes messages is answered within a tenth of a second, whatever there is."""
+        before, drains = len(self.received(link)), self._drains(link)
+        link.grant(credit, drain=True)
+        await self.until(lambda: self._drains(link) > drains)
+        return self.received(link)[before:]
+
+    def _drains(self, link: Receiver) -> int:
+        return len([event for event in self.noted(Drained) if event.link is link])
+
     def received(self, link: Receiver) -> list[IncomingDelivery]:
         return [one for event in self.noted(DeliveriesReceived) if event.link is link for one in event.deliveries]
 
@@ -133,6 +168,12 @@ class Raw(Program):
 
     async def ask(self, node: str, properties: Mapping[str, object], body: object) -> dict[str, Any]:
         """A request on links of its own; the properties of the answer."""
+        answer = await self.request(node, properties, body)
+        assert isinstance(answer.application_properties, dict)
+        return {str(name): found for name, found in answer.application_properties.items()}
+
+    async def request(self, node: str, properties: Mapping[str, object], body: object) -> Message:
+        """... the whole answer."""
         answers = await self.attach_receiver(node, target="answers")
         answers.grant(10)
         requests = await self.attach_sender(node)
@@ -144,8 +185,7 @@ class Raw(Program):
         assert answer.properties.correlation_id == request.message_id
         answers.detach()
         requests.detach()
-        assert isinstance(answer.application_properties, dict)
-        return {str(name): found for name, found in answer.application_properties.items()}
+        return answer
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

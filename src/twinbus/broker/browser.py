@@ -28,6 +28,10 @@ class Reader(Protocol):
     """A link that looks."""
 
     @property
+    def is_hungry(self) -> bool:
+        """It wants messages, though it may not have room now."""
+
+    @property
     def room(self) -> int:
         """How many messages it takes now."""
 
@@ -71,10 +75,12 @@ class Browser:
             return
         holdings, life = fragment.holdings, fragment.life
         start, end = max(self._next, holdings.low), min(self._end, holdings.shown.next)
-        room = min(self.reader.room, READ_AT_ONCE)
-        if start >= end or room <= 0:
+        if start >= end or not self.reader.is_hungry:
             self._end_drain()
             return
+        room = min(self.reader.room, READ_AT_ONCE)
+        if room <= 0:
+            return  # it says when there is
         self._is_reading = True
 
         def read(rows: list[Row] | StoreError) -> None:

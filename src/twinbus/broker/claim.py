@@ -35,12 +35,15 @@ class Claim:
         if self.holder is None and others:
             raise EntityClaimed(f"'{path}' has receivers without a claim: end them first")
 
-    def take(self, consumer: Consumer, path: str, epoch: int) -> Consumer | None:
-        """It is this consumer's now. Returns whom it displaces."""
-        displaced, self.holder, self.epoch = self.holder, consumer, epoch
+    def displace(self, path: str, epoch: int) -> None:
+        """Whoever has it loses it to a newer claim, and what it had under locks is free."""
+        displaced, self.holder = self.holder, None
         if displaced is not None:
             displaced.entity_gone(LinkStolen(f"a receiver of '{path}' with epoch {epoch} took the place of this one"))
-        return displaced
+
+    def take(self, consumer: Consumer, epoch: int) -> None:
+        """It is this consumer's now."""
+        self.holder, self.epoch = consumer, epoch
 
     def give_up(self, consumer: Consumer) -> None:
         """A consumer has gone."""

@@ -63,6 +63,7 @@ class Policy:
         "lock_duration_ms",
         "max_delivery_count",
         "max_locks",
+        "max_properties_bytes",
     )
 
     def __init__(
@@ -73,6 +74,7 @@ class Policy:
         max_locks: int,
         dead_letters_expired: bool = False,
         duplicate_window_ms: int = 0,
+        max_properties_bytes: int = 65_536,
     ) -> None:
         """`max_delivery_count` is None where messages are never dead-lettered for it."""
         self.lock_duration_ms = lock_duration_ms
@@ -80,6 +82,7 @@ class Policy:
         self.max_locks = max_locks
         self.dead_letters_expired = dead_letters_expired
         self.duplicate_window_ms = duplicate_window_ms
+        self.max_properties_bytes = max_properties_bytes
 
 
 class Fragment:

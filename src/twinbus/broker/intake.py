@@ -57,8 +57,7 @@ _CREATION_TIME: Final = 9
 _GROUP_ID: Final = 10
 _NAMES_OF_IDS: Final = {_MESSAGE_ID: "message-id", _GROUP_ID: "session id (group-id)"}
 _LIST8: Final = 0xC0
-_SMALL_BODY: Final = 8
-"""An empty one takes no more."""
+_PING: Final = PING_CONTENT_TYPE.encode()
 _DIGEST_BYTES: Final = 16
 
 
@@ -141,7 +140,7 @@ class Intake:
             self._check(Message(payload))
         envelope = _read_header(payload[:header_end]) if header_end else _HEADER_DEFAULT
         bare = payload[properties_at:]
-        if annotations_end or len(payload) - body_at <= _SMALL_BODY:
+        if annotations_end or payload.find(_PING, properties_at, properties_end) >= 0:
             self._add_special(parcel, Message(payload), envelope, bare, enqueued_ms, terms)
         elif (
             terms.is_plain

@@ -112,6 +112,11 @@ class Line:
         else:
             window.next_read = min(window.next_read, sequence)
 
+    def read_again(self, sequence: int) -> None:
+        """A message that was out is free again, and has to be read before it is handed out."""
+        self.window.clear()
+        self.window.next_read = min(self.window.next_read, sequence)
+
     def take_away(self, sequences: set[int]) -> None:
         """Messages that may be next are not: something else is done to them."""
         self.window.take_away(sequences)

@@ -176,12 +176,16 @@ def disabled(path: str, status: str, what: str) -> EntityDisabled:
 
 def policies(description: QueueDescription, limits: NamespaceLimits) -> tuple[Policy, Policy]:
     """What its fragment does with messages, and what its dead-letter area does: nothing is dead-lettered twice."""
-    duration_ms = description.lock_duration_ms
-    main = Policy(
-        lock_duration_ms=duration_ms,
-        max_delivery_count=description.max_delivery_count,
-        max_locks=limits.max_locks,
-        dead_letters_expired=description.dead_lettering_on_expiration,
-        duplicate_window_ms=description.duplicate_window_ms,
-    )
-    return main, Policy(lock_duration_ms=duration_ms, max_delivery_count=None, max_locks=limits.max_locks)
+
+    def policy(most: int | None, *, expired: bool) -> Policy:
+        return Policy(
+            lock_duration_ms=description.lock_duration_ms,
+            max_delivery_count=most,
+            max_locks=limits.max_locks,
+            dead_letters_expired=expired,
+            duplicate_window_ms=description.duplicate_window_ms,
+            max_properties_bytes=limits.max_properties_bytes,
+        )
+
+    main = policy(description.max_delivery_count, expired=description.dead_lettering_on_expiration)
+    return main, policy(None, expired=False)

@@ -109,27 +109,36 @@ class Walk:
         journal.scan(place + pack_sequence(start), end, read, limit=AT_ONCE, max_bytes=BYTES_AT_ONCE)
 
     def _take(self, rows: list[Row]) -> None:
-        outcome, wanted, batch = self._outcome, self._wanted, self._fragment.journal.batch
+        outcome, wanted = self._outcome, self._wanted
         chosen: list[Item] = []
-        run: list[bytes] = []
         for key, record in rows:
             sequence = sequence_of(key)
-            is_wanted = outcome.removed < wanted.most and wanted.includes(record)
-            if is_wanted and not self._is_out(sequence):
+            if outcome.removed >= wanted.most or not wanted.includes(record):
+                continue
+            if self._is_out(sequence):
+                outcome.skipped += 1
+            else:
                 outcome.removed += 1
                 chosen.append((sequence, record))
-                run.append(key)
-                continue
-            outcome.skipped += is_wanted
-            if run:
-                batch.delete_range(run[0], run[-1] + b"\x00")
-                run = []
-        if run:
-            batch.delete_range(run[0], run[-1] + b"\x00")
+        self._delete_records([sequence for sequence, _ in chosen])
         if chosen:
             self._delete(chosen)
         next_start = sequence_of(rows[-1][0]) + 1 if rows and outcome.removed < wanted.most else None
         self._fragment.journal.add(self._fragment, 0, _nothing, lambda error: self._told(error, next_start))
+
+    def _delete_records(self, sequences: list[int]) -> None:
+        """Ranges have no gaps: what was not there when it was looked at may have come meanwhile."""
+        batch, place = self._fragment.journal.batch, self._place
+        first = last = 0
+        for sequence in [*sequences, FAR]:
+            if last and sequence == last + 1:
+                last = sequence
+                continue
+            if last > first:
+                batch.delete_range(place + pack_sequence(first), place + pack_sequence(last + 1))
+            elif last:
+                batch.delete(place + pack_sequence(last))
+            first = last = sequence
 
     def _told(self, error: ServiceBusError | None, next_start: int | None) -> None:
         if error is not None:

@@ -371,6 +371,8 @@ class Sessions:
 
     def _serve(self, hold: Hold) -> None:
         fragment, consumer = self._fragment, hold.consumer
+        if hold.deadline_s <= fragment.clock.monotonic_s():
+            return  # its time is over, which its receiver is about to be told
         while hold.ready and not hold.is_over:
             count = min(consumer.room, len(hold.ready), fragment.free_locks)
             if count <= 0:

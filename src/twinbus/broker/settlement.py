@@ -8,11 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from twinbus.amqp.message import Message, Section
 from twinbus.broker.agenda import FAR_MS
 from twinbus.broker.keys import pack_sequence
+from twinbus.broker.line import Line
 from twinbus.broker.locks import Lock
 from twinbus.broker.record import ACTIVE_STATE, DEFERRED_STATE, NEVER_MS, change_record, make_record, take_apart
-from twinbus.model.errors import InternalFault, MessageLockLost, NotAllowed, ServiceBusError, StoreUnavailable
+from twinbus.model.errors import (
+    InternalFault,
+    MessageLockLost,
+    MessageTooLarge,
+    NotAllowed,
+    ServiceBusError,
+    StoreUnavailable,
+)
 from twinbus.store.protocol import StoreError
 
 if TYPE_CHECKING:
@@ -59,6 +68,13 @@ class Settlement:
         if locks:
             self._read(locks, answer, self._return_unchanged)
         return lost
+
+    def free(self, numbers: Iterable[int]) -> None:
+        """Give messages back as they are, at once, when their holder is gone for good."""
+        for lock in self._take(numbers)[0]:
+            self._fragment.forget(lock)
+            if isinstance(self._fragment.line, Line) and not lock.is_deferred:
+                self._fragment.line.read_again(lock.sequence)
 
     def abandon(
         self, numbers: Iterable[int], answer: Answered, properties: Mapping[str, object] | None = None
@@ -161,6 +177,9 @@ class Settlement:
             found = [(lock, record) for lock, record in zip(locks, values, strict=True) if record is not None]
             try:
                 then(found, answer)
+            except MessageTooLarge as error:
+                self._return_unchanged(found, _nobody)
+                answer(error)
             except Exception:
                 self._return_unchanged(found, _nobody)  # what cannot be done to them must not keep them out for ever
                 answer(InternalFault("the message could not be changed; it is there as it was"))
@@ -188,7 +207,7 @@ class Settlement:
                 changed = change_record(record, delivery_count=count, properties=exhausted(most, properties))
                 exhausted_ones.append((lock, changed))
             else:
-                returned.append((lock, change_record(record, delivery_count=count, properties=properties)))
+                returned.append((lock, self._changed(record, properties, delivery_count=count)))
         for lock, changed in exhausted_ones:
             self._bury(lock, changed)
         growth = 0
@@ -206,7 +225,7 @@ class Settlement:
         fragment = self._fragment
         deferred: list[Held] = []
         for lock, record in found:
-            parts = take_apart(change_record(record, properties=properties))
+            parts = take_apart(self._changed(record, properties))
             deferred.append((lock, make_record(parts._replace(state=DEFERRED_STATE))))
         for lock, record in deferred:
             if lock.is_deferred:
@@ -222,9 +241,21 @@ class Settlement:
         fragment.journal.add(fragment, 0, applied, answer)
 
     def _bury_all(self, found: list[Held], answer: Answered, changes: Mapping[str, object]) -> None:
-        for lock, record in [(lock, change_record(record, properties=changes)) for lock, record in found]:
+        for lock, record in [(lock, self._changed(record, changes)) for lock, record in found]:
             self._bury(lock, record)
         self._fragment.journal.add(self._fragment, 0, _nothing, answer)
+
+    def _changed(
+        self, record: bytes, properties: Mapping[str, object] | None, *, delivery_count: int | None = None
+    ) -> bytes:
+        """A message as its receiver wants it to be. MessageTooLarge if that is more than may be."""
+        changed = change_record(record, delivery_count=delivery_count, properties=properties)
+        most = self._fragment.policy.max_properties_bytes
+        if properties and len(changed) > len(record):
+            size = Message(take_apart(changed).bare).size_of(Section.APPLICATION_PROPERTIES)
+            if size > most:
+                raise MessageTooLarge(f"the message would have {size} bytes of properties; it can have {most}")
+        return changed
 
     def _bury(self, lock: Lock, record: bytes) -> None:
         """Move one message to the dead-letter queue, in the batch of this turn."""

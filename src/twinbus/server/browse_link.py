@@ -63,6 +63,11 @@ class BrowseLink:
         return self.link.credit > 0
 
     @property
+    def is_hungry(self) -> bool:
+        """The client waits for messages."""
+        return self.link.credit > 0
+
+    @property
     def room(self) -> int:
         """How many messages the link takes now."""
         peer = self._peer

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from twinbus.amqp.link import Link
     from twinbus.amqp.performatives import Attach
     from twinbus.broker.clock import Timer
+    from twinbus.broker.consumer import Consumer
     from twinbus.broker.namespace import Namespace
     from twinbus.broker.queue import Queue
     from twinbus.server.keys import KeyRing
@@ -271,11 +272,15 @@ class Client:
         if isinstance(link, Sender):
             return ReplyLink(link, where, clock)
         assert isinstance(link, Receiver)
-        subject = Subject(self._namespace, queue, address.sub_queue, self._find_session)
+        subject = Subject(self._namespace, queue, address.sub_queue, self._find_session, self._is_mine)
         node = Management(where, subject, self.access)
         use = RequestLink(link, where, node, find_reply_link, clock)
         queue.producers.add(use)
         return use
+
+    def _is_mine(self, consumer: Consumer) -> bool:
+        """It is a link of this connection."""
+        return any(use is consumer for use in self._uses.values())
 
     def _find_session(self, queue: Queue, session: bytes) -> SessionLink | None:
         """The link of this connection that has a session."""
@@ -316,6 +321,7 @@ class Client:
             raise InvalidArgument(f"{EPOCH} is {epoch!r:.60}; it is a whole number")
         else:
             claim.check(where, epoch, others=bool(fragment.line.consumers))
+            claim.displace(where, epoch)
         use: Outgoing
         if fragment.sessions is not None:
             most = self._namespace.limits.max_id_characters
@@ -324,7 +330,7 @@ class Client:
         else:
             use = Outgoing(link, self._peer, where, fragment, clock, soon)
         if isinstance(epoch, int):
-            claim.take(use, where, epoch)
+            claim.take(use, epoch)
         use.claim = claim
         return use
 

@@ -68,7 +68,8 @@ class Management:
         if operation in SENDS_TOO:
             self._access.check(Right.SEND, subject.queue.path)
         subject.queue.note_use(subject.namespace.clock)
-        act(subject, Arguments(request.body), reply)
+        most = subject.namespace.limits.max_id_characters
+        act(subject, Arguments(request.body, max_id_characters=most), reply)
 
     def refuse(self, error: ServiceBusError) -> Response:
         """Status, condition and text."""

@@ -6,13 +6,14 @@ disk. It is the consumer that a fragment knows.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Accepted, Modified, Rejected, Released
 from twinbus.amqp.states import SenderSettleMode
 from twinbus.broker.line import Line
 from twinbus.broker.settlement import lock_lost
-from twinbus.model.errors import LinkStolen, NotImplementedHere, ServiceBusError
+from twinbus.model.errors import LinkStolen, NotImplementedHere, ServiceBusError, StoreUnavailable
 from twinbus.server.answers import error_of
 from twinbus.server.keys import Right
 
@@ -119,10 +120,12 @@ class Outgoing:
     def entity_gone(self, error: ServiceBusError) -> None:
         """The entity was deleted or disabled, or another receiver has claimed it: that one gets what was out."""
         self.is_gone = True
-        unsettled = self.link.unsettled() if isinstance(error, LinkStolen) else []
+        numbers = self._numbers(self.link.unsettled()) if isinstance(error, LinkStolen) and not self.deletes else []
         self.link.detach(error=error_of(error))
         self._fragment.line.remove(self)
-        self._release(unsettled)
+        self._give_up_claim()
+        with suppress(StoreUnavailable):  # then all locks are void
+            self._fragment.settlement.free(numbers)
 
     def session_lost(self, error: ServiceBusError) -> None:
         """The time for which it had its session is over."""
@@ -132,9 +135,12 @@ class Outgoing:
         """The link is over. What never left for the client is free at once; for the rest its locks hold on."""
         self.is_gone = True
         self._fragment.line.remove(self)
+        self._give_up_claim()
+        self._release([delivery for delivery in lost if delivery.delivery_id is None])
+
+    def _give_up_claim(self) -> None:
         if self.claim is not None:
             self.claim.give_up(self)
-        self._release([delivery for delivery in lost if delivery.delivery_id is None])
 
     def _release(self, deliveries: list[OutgoingDelivery]) -> None:
         if deliveries and not self.deletes:

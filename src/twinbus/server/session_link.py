@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from twinbus.amqp.terminus import Source
 from twinbus.amqp.types import Symbol
 from twinbus.broker.sessions import session_lock_lost
-from twinbus.model.errors import ArgumentOutOfRange, InvalidArgument, OperationTimeout, ServiceBusError
+from twinbus.model.errors import ArgumentOutOfRange, InvalidArgument, LinkStolen, OperationTimeout, ServiceBusError
 from twinbus.server.answers import error_of
 from twinbus.server.outgoing import Outgoing
 
@@ -104,10 +104,13 @@ class SessionLink(Outgoing):
     def entity_gone(self, error: ServiceBusError) -> None:
         """The entity was deleted or disabled, or the session lost."""
         self.is_gone = True
+        self._give_up_claim()
         if self.hold is None:
             self.link.refuse(error_of(error))
         else:
             self.link.detach(error=error_of(error))
+        if isinstance(error, LinkStolen):
+            self._fragment.line.remove(self)
 
     def detached(self, _lost: list[OutgoingDelivery]) -> None:
         """The link is over: the session is free, and what was out is there again, uncounted."""
@@ -115,8 +118,7 @@ class SessionLink(Outgoing):
         if self._patience is not None:
             self._patience.cancel()
         self._fragment.line.remove(self)
-        if self.claim is not None:
-            self.claim.give_up(self)
+        self._give_up_claim()
 
     def _lost(self) -> ServiceBusError:
         return session_lock_lost(self.hold.session if self.hold is not None else b"")

@@ -9,7 +9,7 @@ import uuid
 from typing import Final
 
 from twinbus.amqp.types import Array
-from twinbus.model.errors import InvalidArgument
+from twinbus.model.errors import ArgumentOutOfRange, InvalidArgument
 
 MAX_ITEMS: Final = 10_000
 """Tokens or sequence numbers in one request."""
@@ -19,11 +19,12 @@ SEQUENCE_MAX: Final = 2**63 - 1
 class Arguments:
     """What one request says."""
 
-    def __init__(self, body: object) -> None:
+    def __init__(self, body: object, *, max_id_characters: int, name: str = "the body of a request") -> None:
         """InvalidArgument if it is no map."""
         if not isinstance(body, dict):
-            raise InvalidArgument("the body of a request is a map")
+            raise InvalidArgument(f"{name} is {body!r:.60}; it is a map")
         self._values: dict[object, object] = body
+        self._max_id_characters = max_id_characters
 
     def has(self, name: str) -> bool:
         """It is there, and is not null."""
@@ -59,6 +60,8 @@ class Arguments:
     def session(self, name: str = "session-id") -> bytes | None:
         """The id of a session, if one is named."""
         found = self.text_or_none(name)
+        if found is not None and len(found) > self._max_id_characters:
+            raise ArgumentOutOfRange(f"{name} has {len(found)} characters; it can have {self._max_id_characters}")
         return found.encode() if found is not None else None
 
     def binary(self, name: str) -> bytes:
@@ -77,7 +80,8 @@ class Arguments:
 
     def maps(self, name: str) -> list[Arguments]:
         """A list of maps."""
-        return [Arguments(item) for item in self._items(name)]
+        most, item_name = self._max_id_characters, f"an item of {name}"
+        return [Arguments(item, max_id_characters=most, name=item_name) for item in self._items(name)]
 
     def tokens(self) -> list[uuid.UUID]:
         """Lock tokens, each once."""

@@ -60,6 +60,8 @@ def schedule(subject: Subject, arguments: Arguments, reply: Reply) -> None:
         namespace.intake.add_to(parcel, payload, 0, now_ms, subject.queue.terms)
         if not isinstance(Message(payload).lookup(Section.MESSAGE_ANNOTATIONS, SCHEDULED_TIME), int):
             raise InvalidArgument(f"a message to be scheduled has the annotation {SCHEDULED_TIME}, a timestamp")
+    if parcel.pings:
+        raise InvalidArgument("a ping cannot be scheduled")
     numbers: list[int] = []
 
     def scheduled(error: ServiceBusError | None) -> None:
@@ -99,6 +101,7 @@ def renew_lock(subject: Subject, arguments: Arguments, reply: Reply) -> None:
 def receive_deferred(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Deferred messages by their sequence numbers: all of them, or none."""
     subject.queue.check_receives()
+    subject.check_receives(arguments)
     numbers = arguments.sequence_numbers()
     mode = arguments.number("receiver-settle-mode", lowest=0, default=_PEEK_LOCK)
     if mode > _PEEK_LOCK:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from twinbus.amqp.types import Array, Int
 from twinbus.broker.lookup import AT_ONCE
 from twinbus.broker.removal import Outcome, Wanted
-from twinbus.model.errors import EntityClaimed, InvalidArgument, ServiceBusError
+from twinbus.model.errors import InvalidArgument, ServiceBusError
 from twinbus.model.path import SubQueue
 from twinbus.server.operations.outcomes import failure, nothing, success
 
@@ -26,7 +26,7 @@ STATES: Final = ("active", "deferred", "scheduled")
 
 def batch_delete(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Delete the oldest active messages."""
-    _check_claim(subject, arguments)
+    subject.check_claim(arguments)
     wanted = Wanted(
         most=min(arguments.number("message-count", lowest=1), BATCH_DELETE_MAX),
         before_ms=arguments.number("enqueued-time-utc", lowest=-(2**63), default=2**63),
@@ -46,7 +46,7 @@ def batch_delete(subject: Subject, arguments: Arguments, reply: Reply) -> None:
 
 def purge(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Delete all messages of a state that nobody has."""
-    _check_claim(subject, arguments)
+    subject.check_claim(arguments)
     state = arguments.text_or_none("state") or "active"
     removal = subject.fragment.removal
     kinds = dict(zip(STATES, (removal.remove_active, removal.remove_deferred, removal.remove_scheduled), strict=True))
@@ -57,7 +57,7 @@ def purge(subject: Subject, arguments: Arguments, reply: Reply) -> None:
 
 def complete_up_to(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Complete active messages up to a sequence number; those that someone has are left."""
-    _check_claim(subject, arguments)
+    subject.check_claim(arguments)
     _check_fragment(arguments)
     wanted = Wanted(up_to=arguments.number("sequence-number", lowest=0))
     subject.fragment.removal.remove_active(wanted, _counted(reply, "completed"))
@@ -65,7 +65,7 @@ def complete_up_to(subject: Subject, arguments: Arguments, reply: Reply) -> None
 
 def delete_numbers(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Delete messages by their sequence numbers, whatever their state."""
-    _check_claim(subject, arguments)
+    subject.check_claim(arguments)
 
     def removed(found: list[int] | ServiceBusError) -> None:
         if isinstance(found, ServiceBusError):
@@ -101,6 +101,7 @@ def resubmit(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Make dead letters active again: all of them, or none; perhaps with other contents."""
     if subject.sub_queue is not SubQueue.DEAD_LETTER:
         raise InvalidArgument(f"resubmit is for a dead-letter queue, and '{subject.path}' is none")
+    subject.check_claim(arguments)
     edited = arguments.binary("message") if arguments.has("message") else None
     numbers = arguments.sequence_numbers()
     if len(numbers) > RESUBMIT_MAX:
@@ -131,10 +132,3 @@ def _check_fragment(arguments: Arguments) -> None:
     number = arguments.number("fragment", lowest=0, default=0)
     if number:
         raise InvalidArgument(f"there is no fragment {number}: the entity has one, number 0")
-
-
-def _check_claim(subject: Subject, arguments: Arguments) -> None:
-    """Who has the entity for itself shows it by its epoch."""
-    claim = subject.queue.claim_of(subject.sub_queue)
-    if claim.holder is not None and arguments.number("epoch", lowest=-(2**63), default=claim.epoch - 1) != claim.epoch:
-        raise EntityClaimed(f"'{subject.path}' is claimed by a receiver (epoch {claim.epoch}): show that epoch")

@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinbus.broker.sessions import session_lock_lost
-from twinbus.model.errors import NotAllowed
+from twinbus.model.errors import EntityClaimed, NotAllowed
 from twinbus.model.path import SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from twinbus.broker.consumer import Consumer
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.hold import Hold
     from twinbus.broker.namespace import Namespace
     from twinbus.broker.queue import Queue
     from twinbus.broker.sessions import Sessions
+    from twinbus.server.operations.arguments import Arguments
     from twinbus.server.session_link import SessionLink
 
 
@@ -28,13 +30,15 @@ class Subject:
         queue: Queue,
         sub_queue: SubQueue,
         find_session: Callable[[Queue, bytes], SessionLink | None],
+        is_mine: Callable[[Consumer], bool],
     ) -> None:
-        """`find_session` finds the link of the asker that has a session."""
+        """`find_session` finds the link of the asker that has a session, `is_mine` knows the asker's links."""
         self.namespace = namespace
         self.queue = queue
         self.sub_queue = sub_queue
         self.fragment: Fragment = queue.fragment_of(sub_queue)
         self._find_session = find_session
+        self._is_mine = is_mine
 
     @property
     def path(self) -> str:
@@ -54,7 +58,21 @@ class Subject:
 
     def hold_of(self, session: bytes) -> Hold:
         """A session that the asker has now. SessionLockLost."""
-        link = self._find_session(self.queue, session)
+        sessions, link = self.sessions(), self._find_session(self.queue, session)
         if link is None:
             raise session_lock_lost(session)
-        return self.sessions().find(session, link)
+        return sessions.find(session, link)
+
+    def check_receives(self, arguments: Arguments) -> None:
+        """EntityClaimed if someone else has it for itself; the asker does if it has the link, or shows its epoch."""
+        holder = self.queue.claim_of(self.sub_queue).holder
+        if holder is not None and not self._is_mine(holder):
+            self.check_claim(arguments)
+
+    def check_claim(self, arguments: Arguments) -> None:
+        """EntityClaimed if someone has it for itself and the asker does not show its epoch."""
+        claim = self.queue.claim_of(self.sub_queue)
+        if claim.holder is None:
+            return
+        if arguments.number("epoch", lowest=-(2**63), default=claim.epoch - 1) != claim.epoch:
+            raise EntityClaimed(f"'{self.path}' is claimed by a receiver (epoch {claim.epoch}): show that epoch")
