@@ -67,7 +67,8 @@ def test_a_failed_store_refuses_all_that_waits() -> None:
     assert [type(error) for error in answers] == [StoreUnavailable]
     assert rig.failed == [rig.journal]
     assert not rig.queue.runtime().is_available
-    with pytest.raises(StoreUnavailable, match="input/output error"):
+    assert "input/output error" in rig.journal.failure
+    with pytest.raises(StoreUnavailable, match="it failed, and is being opened again"):
         rig.send(b"3")
 
 

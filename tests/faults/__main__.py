@@ -1,4 +1,4 @@
-"""The command: python -m tests.faults --kills N | --cuts N | --slow-disk [--seed S] [--minutes M] [--keep DIR]."""
+"""The command: python -m tests.faults [--features] --kills N | --cuts N | --slow-disk [--seed S] [--minutes M] ..."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import uvloop
 
+from tests.faults.features.scene import Features
 from tests.faults.harness import Death, Plan, endure
 from tests.faults.slow_disk import LONG, suffer
 
@@ -32,6 +33,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="of all that is left to chance")
     parser.add_argument("--minutes", type=float, default=None, help="no more deaths after this time")
     parser.add_argument("--failing-syncs", action="store_true", help="with --cuts: some syncs fail before")
+    parser.add_argument(
+        "--features",
+        action="store_true",
+        help="with --kills or --cuts: sessions, schedules, duplicates, expiry and deferral instead of plain queues",
+    )
     parser.add_argument("--keep", type=Path, default=None, metavar="DIR", help="leave data and log of the server there")
     options = parser.parse_args()
     if options.keep is not None:
@@ -69,8 +75,10 @@ async def live(options: argparse.Namespace, folder: Path) -> tuple[list[str], st
         deaths=options.kills if options.kills is not None else options.cuts,
         until=until,
         fails_syncs=options.failing_syncs,
+        slows_syncs=options.features,
     )
-    report = await endure(plan, folder, say)
+    scene = Features(options.seed) if options.features else None
+    report = await endure(plan, folder, say, scene)
     return report.problems, report.summary()
 
 

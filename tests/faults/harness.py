@@ -6,7 +6,9 @@
 After the last death the server starts once more, without clients: the counts that it tells must be what is there, and
 what is received to the end must be what `ledger` expects. Then it stops cleanly, and once more nothing may come back.
 
-Owns: the order of events. Clients are in `workload`, the promises in `ledger`, what a power cut leaves in `disk`.
+Owns: the order of events. Which queues there are, who uses them and how they are reckoned up is a `Scene`: here that of
+plain queues; `features` has another. Clients are in `workload`, the promises in `ledger`, what a power cut leaves in
+`disk`.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tests.faults import management
 from tests.faults.ledger import Ledger
@@ -27,8 +29,10 @@ from tests.faults.shim import Action, Shim
 from tests.faults.workload import Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
+
+    from tests.faults.server_process import Endpoint
 
 QUEUES: Final = tuple(f"queue-{number}" for number in range(6))
 STORES: Final = 4
@@ -36,6 +40,7 @@ DRAIN_S: Final = 30.0
 NOTHING_COMES_S: Final = 5.0
 """From a queue that is said to hold messages: then it has none, and its count is wrong."""
 CREDIT: Final = 200
+SLOW_SYNC_MS: Final = (20, 200)
 
 
 class Death(Enum):
@@ -62,6 +67,8 @@ class Plan:
     """Some power cuts leave some of what was not synced; else each leaves nothing of it."""
     fails_syncs: bool = False
     """In some lives, before the power is cut, one to three syncs of a store fail."""
+    slows_syncs: bool = False
+    """In some lives syncs take their time, so that much is waiting for its answer when the power is cut."""
     options: tuple[str, ...] = (f"--stores={STORES}",)
 
 
@@ -88,10 +95,30 @@ class Report:
         return "\n".join([*self.problems, self.summary()])
 
 
-async def endure(plan: Plan, folder: Path, say: Callable[[str], None] = lambda _line: None) -> Report:
+class Scene(Protocol):
+    """Queues, who uses them, and what must be true of them at the end."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was promised."""
+
+    async def prepare(self, endpoint: Endpoint) -> None:
+        """Make the queues."""
+
+    def clients(self, server: ServerProcess, rng: random.Random) -> Workload:
+        """Who uses them while the server dies again and again."""
+
+    async def reckon(self, server: ServerProcess, clients: Workload) -> list[str]:
+        """Look at all that is there, with nobody else at work: what is wrong beside what the ledger tells."""
+
+
+async def endure(
+    plan: Plan, folder: Path, say: Callable[[str], None] = lambda _line: None, scene: Scene | None = None
+) -> Report:
     """Go through with a plan. A server that does not start any more, or does not stop, is a problem as well."""
     report, rng, started = Report(plan.seed), random.Random(plan.seed), time.monotonic()
-    report.ledger = ledger = Ledger(random.Random(plan.seed))
+    scene = scene if scene is not None else PlainQueues(plan.seed)
+    report.ledger = scene.ledger
     async with AsyncExitStack() as stack:
         shim = None
         server = ServerProcess(folder, options=plan.options)
@@ -100,11 +127,16 @@ async def endure(plan: Plan, folder: Path, say: Callable[[str], None] = lambda _
             server = ServerProcess(folder, shim=shim, options=plan.options)
         try:
             await stack.enter_async_context(server)
-            made = await _live_and_die(plan, server, shim, report, rng, say)
-            report.problems += await _reckon(server, ledger, made)
+            await scene.prepare(server.endpoint)
+            clients = scene.clients(server, random.Random(rng.random()))
+            async with clients:
+                await _live_and_die(plan, server, shim, clients, report, rng, say)
+            for end, count in clients.ends.most_common():
+                say(f"{count:6} clients ended by: {end}")
+            report.problems += await _reckon(scene, server, clients)
         except ServerFailed as failure:
             report.problems.append(f"server: {failure}")
-    report.problems += ledger.problems
+    report.problems += scene.ledger.problems
     report.starts_s, report.seconds = server.starts_s, time.monotonic() - started
     return report
 
@@ -113,83 +145,111 @@ async def _live_and_die(
     plan: Plan,
     server: ServerProcess,
     shim: Shim | None,
+    clients: Workload,
     report: Report,
     rng: random.Random,
     say: Callable[[str], None],
-) -> dict[str, bool | None]:
-    """Life after life; what the maker of queues was told of them."""
-    for queue in QUEUES:
-        await management.make_queue(server.endpoint, queue)
+) -> None:
+    """Life after life."""
     assert report.ledger is not None
-    workload = Workload(server, report.ledger, QUEUES, random.Random(rng.random()))
-    async with workload:
-        while report.deaths < plan.deaths and time.monotonic() < plan.until:
-            if workload.has_failed or report.ledger.problems:
-                break
-            with _sickness(plan, server, shim, rng):
-                await asyncio.sleep(rng.uniform(*plan.life_s))
-            await server.kill()
-            if shim is not None:
-                torn = random.Random(rng.random()) if plan.may_tear and rng.random() < 0.5 else None
-                shim.disk().cut_power(torn)
-            await server.start()
-            report.deaths += 1
-            say(f"death {report.deaths} of {plan.deaths}: started in {server.starts_s[-1]:.2f} s; {_state(report)}")
-    for end, count in workload.ends.most_common():
-        say(f"{count:6} clients ended by: {end}")
-    return workload.made
+    while report.deaths < plan.deaths and time.monotonic() < plan.until:
+        if clients.has_failed or report.ledger.problems:
+            break
+        with _sickness(plan, server, shim, rng):
+            await asyncio.sleep(rng.uniform(*plan.life_s))
+        await server.kill()
+        if shim is not None:
+            torn = random.Random(rng.random()) if plan.may_tear and rng.random() < 0.5 else None
+            shim.disk().cut_power(torn)
+        await server.start()
+        report.deaths += 1
+        say(f"death {report.deaths} of {plan.deaths}: started in {server.starts_s[-1]:.2f} s; {_state(report)}")
 
 
 def _sickness(
     plan: Plan, server: ServerProcess, shim: Shim | None, rng: random.Random
 ) -> AbstractContextManager[object]:
-    """What a disk does in one life of the server: mostly nothing."""
-    if shim is None or not plan.fails_syncs or rng.random() < 0.3:
-        return nullcontext()
-    store = server.data / "stores" / str(rng.randrange(STORES))
-    return shim.rule(Action.FAIL_SYNC, store, times=rng.randint(1, 3))
+    """What the disks do in one life of the server: mostly nothing."""
+    sickness = ExitStack()
+    if shim is None:
+        return sickness
+    if plan.fails_syncs and rng.random() >= 0.3:
+        store = server.data / "stores" / str(rng.randrange(STORES))
+        sickness.enter_context(shim.rule(Action.FAIL_SYNC, store, times=rng.randint(1, 3)))
+    if plan.slows_syncs and rng.random() < 0.5:
+        stores = server.data / "stores"
+        sickness.enter_context(shim.rule(Action.DELAY_SYNC, stores, delay_ms=rng.randint(*SLOW_SYNC_MS)))
+    return sickness
 
 
-async def _reckon(server: ServerProcess, ledger: Ledger, made: dict[str, bool | None]) -> list[str]:
-    """Look at all that is there, with nobody else at work."""
-    await server.kill()
-    await server.start()
-    problems = await _check_made(server, made)
-    for queue in QUEUES:
-        told = await management.active_count(server.endpoint, queue)
-        completed = await drain(server, ledger, queue)
-        if told != completed:
-            problems.append(f"count: {queue} was said to hold {told} messages, and held {completed}")
-    ledger.close()
-    await server.stop()
-    await server.start()
-    for queue in QUEUES:
-        told = await management.active_count(server.endpoint, queue)
-        if told != 0:
-            problems.append(f"count: {queue} is empty and is said to hold {told} messages")
-        await drain(server, ledger, queue)
-    await server.stop()
-    return problems
+async def _reckon(scene: Scene, server: ServerProcess, clients: Workload) -> list[str]:
+    try:
+        return await scene.reckon(server, clients)
+    except OSError as failure:
+        return [f"reckoning: {failure}"]
+
+
+class PlainQueues:
+    """Senders and receivers, and somebody who makes queues and removes them."""
+
+    def __init__(self, seed: int) -> None:
+        self.ledger = Ledger(random.Random(seed))
+
+    async def prepare(self, endpoint: Endpoint) -> None:
+        for queue in QUEUES:
+            await management.make_queue(endpoint, queue)
+
+    def clients(self, server: ServerProcess, rng: random.Random) -> Workload:
+        return Workload(server, self.ledger, QUEUES, rng)
+
+    async def reckon(self, server: ServerProcess, clients: Workload) -> list[str]:
+        await server.kill()
+        await server.start()
+        problems = await _check_made(server, clients.made)
+        for queue in QUEUES:
+            told = await management.active_count(server.endpoint, queue)
+            completed = await drain(server, self.ledger, queue)
+            if told != completed:
+                problems.append(f"count: {queue} was said to hold {told} messages, and held {completed}")
+        self.ledger.close()
+        await server.stop()
+        await server.start()
+        for queue in QUEUES:
+            told = await management.active_count(server.endpoint, queue)
+            if told != 0:
+                problems.append(f"count: {queue} is empty and is said to hold {told} messages")
+            await drain(server, self.ledger, queue)
+        await server.stop()
+        return problems
 
 
 async def drain(server: ServerProcess, ledger: Ledger, queue: str) -> int:
-    """Receive and complete until a queue has nothing more; how many that were.
+    """Receive and complete until a queue has nothing more; how many that were."""
+    async with connected(ReceivingLine(ledger, queue), server.endpoint) as line:
+
+        async def is_empty() -> bool:
+            return await management.active_count(server.endpoint, queue) == 0
+
+        await drain_line(line, is_empty)
+        await close(line)
+        return line.completed
+
+
+async def drain_line(line: ReceivingLine, is_empty: Callable[[], Awaitable[bool]]) -> None:
+    """Receive and complete what comes until a queue is said to be empty, or nothing has come for long.
 
     The answer to a drain is not enough: a broker that still reads from its disk gives it, too.
     """
-    async with connected(ReceivingLine(ledger, queue), server.endpoint) as line:
-        deadline = time.monotonic() + NOTHING_COMES_S
-        while True:
-            completed, line.has_drained = line.completed, False
-            line.link.grant(CREDIT, drain=True)
-            if not await line.until(lambda: line.has_drained and not line.unconfirmed, patience_s=DRAIN_S):
-                raise LineFailed(f"{queue}: {len(line.unconfirmed)} completions not confirmed in {DRAIN_S:.0f} s")
-            if line.completed > completed:
-                deadline = time.monotonic() + NOTHING_COMES_S
-            elif time.monotonic() > deadline or await management.active_count(server.endpoint, queue) == 0:
-                break
-        await close(line)
-        return line.completed
+    deadline = time.monotonic() + NOTHING_COMES_S
+    while True:
+        completed, line.has_drained = line.completed, False
+        line.link.grant(CREDIT, drain=True)
+        if not await line.until(lambda: line.has_drained and not line.unconfirmed, patience_s=DRAIN_S):
+            raise LineFailed(f"{line.address}: {len(line.unconfirmed)} completions not confirmed in {DRAIN_S:.0f} s")
+        if line.completed > completed:
+            deadline = time.monotonic() + NOTHING_COMES_S
+        elif time.monotonic() > deadline or await is_empty():
+            break
 
 
 async def _check_made(server: ServerProcess, made: dict[str, bool | None]) -> list[str]:

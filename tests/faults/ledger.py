@@ -38,8 +38,8 @@ class Entry:
     """All that is known of one message."""
 
     queue: str
-    line: int
-    """Of which link it is: one number for each life of a sender."""
+    line: int | None
+    """Of which link it is: one number for each life of a sender. None: it keeps no order with any other."""
     is_accepted: bool = False
     refusal: str | None = None
     sequence_number: int | None = None
@@ -62,7 +62,7 @@ class Ledger:
 
     # --- senders ------------------------------------------------------------------------------------------------------
 
-    def write(self, queue: str, line: int, filler_bytes: int) -> tuple[int, bytes]:
+    def write(self, queue: str, line: int | None, filler_bytes: int) -> tuple[int, bytes]:
         """A new message, which will be sent now."""
         number, filler = len(self.entries), self._rng.randbytes(filler_bytes)
         self.entries.append(Entry(queue, line))
@@ -81,6 +81,19 @@ class Ledger:
         """Somebody got a message: its number, if it is one of ours."""
         self.received_count += 1
         where = f"from {queue} came, as number {sequence_number},"
+        number = self._identify(queue, where, body)
+        if number is None:
+            return None
+        entry = self.entries[number]
+        if entry.sequence_number not in {None, sequence_number}:
+            self._tell(f"doubled: {where} message {number}, which had been number {entry.sequence_number}")
+        self._note_place(queue, where, sequence_number, number)
+        entry.sequence_number = sequence_number
+        self._must_be_there(number)
+        return number
+
+    def _identify(self, queue: str, where: str, body: bytes) -> int | None:
+        """Which message it is, of those that were sent to a queue and may be there."""
         number, checksum = HEAD.unpack_from(body) if len(body) >= HEAD.size else (-1, b"")
         if not 0 <= number < len(self.entries) or checksum != _checksum(number, body[HEAD.size :]):
             self._tell(f"strange: {where} {len(body)} bytes that nobody sent")
@@ -91,14 +104,12 @@ class Ledger:
             return None
         if entry.is_completion_confirmed:
             self._tell(f"back: {where} message {number}, whose completion was confirmed")
-        if entry.sequence_number not in {None, sequence_number}:
-            self._tell(f"doubled: {where} message {number}, which had been number {entry.sequence_number}")
-        other = self._by_sequence.setdefault((queue, sequence_number), number)
+        return int(number)
+
+    def _note_place(self, place: str, where: str, sequence_number: int, number: int) -> None:
+        other = self._by_sequence.setdefault((place, sequence_number), number)
         if other != number:
             self._tell(f"doubled: {where} message {number}, where message {other} had been")
-        entry.sequence_number = sequence_number
-        self._must_be_there(number)
-        return int(number)
 
     def _must_be_there(self, number: int) -> None:
         if not self.entries[number].is_completion_requested:
@@ -125,7 +136,7 @@ class Ledger:
     def _check_order(self) -> None:
         last: dict[int, tuple[int, int]] = {}
         for number, entry in enumerate(self.entries):
-            if entry.sequence_number is None:
+            if entry.sequence_number is None or entry.line is None:
                 continue
             before, sequence_number = last.get(entry.line, (-1, -1))
             if sequence_number > entry.sequence_number:

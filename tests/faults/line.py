@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeVar
 
 from twinbus.amqp.aio import connect
 from twinbus.amqp.connection import Connection
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from twinbus.amqp.events import Event
     from twinbus.amqp.receiver import Receiver
     from twinbus.amqp.sender import Sender
+    from twinbus.amqp.session import Session
 
     LineT = TypeVar("LineT", bound="Line")
 
@@ -61,12 +62,14 @@ class Line:
     """What both kinds have in common."""
 
     peer: Peer
+    links: ClassVar = 1
+    """So many does it attach."""
 
     def __init__(self, ledger: Ledger, queue: str) -> None:
         self.ledger = ledger
         self.queue = queue
         self.number = next(_numbers)
-        self.is_attached = False
+        self.attached = 0
         self.end: str | None = None
         """Why it is over, once it is."""
         self._changed = asyncio.Event()
@@ -75,6 +78,10 @@ class Line:
         """Become the handler of a connection."""
         self.peer = peer
         return self
+
+    @property
+    def is_attached(self) -> bool:
+        return self.attached == self.links
 
     def attach(self) -> None:
         raise NotImplementedError
@@ -86,7 +93,7 @@ class Line:
         if isinstance(event, ConnectionOpened):
             self.attach()
         elif isinstance(event, AttachConfirmed):
-            self.is_attached = True
+            self.attached += 1
         elif isinstance(event, LinkDetached | ConnectionClosed):
             self.end = self.end or f"{type(event).__name__}: {event.error}"
         elif isinstance(event, SaslFailed):
@@ -132,9 +139,12 @@ class SendingLine(Line):
     def send(self, filler_bytes: int) -> int:
         """Send one message; its number."""
         number, body = self.ledger.write(self.queue, self.number, filler_bytes)
-        payload = build(header=Header(durable=True), body=data(body))
-        self.unanswered[self.link.send(payload)] = number
+        self.post(number, build(header=Header(durable=True), body=data(body)))
         return number
+
+    def post(self, number: int, payload: bytes) -> None:
+        """Send what was written."""
+        self.unanswered[self.link.send(payload)] = number
 
     def react(self, event: Event) -> None:
         if not isinstance(event, SendsUpdated):
@@ -161,14 +171,21 @@ class ReceivingLine(Line):
         super().__init__(ledger, queue)
         self.unconfirmed: dict[IncomingDelivery, int] = {}
         self.completed = 0
+        self.address = queue
         self.has_drained = False
         self._choose = choose
 
     def attach(self) -> None:
         session = self.peer.connection.begin_session()
-        source = Source(address=self.queue)
+        self.attach_receiver(session, Source(address=self.address))
+
+    def attach_receiver(self, session: Session, source: Source, properties: dict[str, object] | None = None) -> None:
+        """Ask for the link on which the messages come."""
         self.link = session.attach_receiver(
-            f"faults-{self.number}", source=source, rcv_settle_mode=ReceiverSettleMode.SECOND
+            f"faults-{self.number}",
+            source=source,
+            rcv_settle_mode=ReceiverSettleMode.SECOND,
+            properties=properties,
         )
 
     def react(self, event: Event) -> None:
@@ -178,24 +195,39 @@ class ReceivingLine(Line):
         elif isinstance(event, ReceiptsUpdated) and event.settled:
             for delivery in event.deliveries:
                 number = self.unconfirmed.pop(delivery, None)
-                if number is not None and isinstance(event.state, Accepted):
-                    self.ledger.completion_confirmed(number)
-                    self.completed += 1
+                if number is not None:
+                    self.confirmed(number, event.state)
         elif isinstance(event, Drained):
             self.has_drained = True
 
     def _receive(self, delivery: IncomingDelivery) -> None:
-        message = Message(delivery.payload)
-        annotations = message.message_annotations
-        assert isinstance(annotations, dict)
-        number = self.ledger.receive(self.queue, annotations[SEQUENCE_NUMBER], b"".join(message.data))
+        number = self.note(Message(delivery.payload))
         outcome = self._choose()
         if outcome is None:
             return
-        if number is not None and outcome is ACCEPTED:
-            self.ledger.completion_requested(number)
+        if number is not None and self.ask(number, outcome):
             self.unconfirmed[delivery] = number
         self.link.settle([delivery], outcome, settled=False)
+
+    # --- what the ledger is told --------------------------------------------------------------------------------------
+
+    def note(self, message: Message) -> int | None:
+        """A message came: its number, if it is one of ours."""
+        annotations = message.message_annotations
+        assert isinstance(annotations, dict)
+        return self.ledger.receive(self.queue, annotations[SEQUENCE_NUMBER], b"".join(message.data))
+
+    def ask(self, number: int, outcome: Composite) -> bool:
+        """It will be settled now. True if it matters when that is confirmed."""
+        if outcome is ACCEPTED:
+            self.ledger.completion_requested(number)
+        return outcome is ACCEPTED
+
+    def confirmed(self, number: int, state: object) -> None:
+        """The broker has said what became of it."""
+        if isinstance(state, Accepted):
+            self.ledger.completion_confirmed(number)
+            self.completed += 1
 
 
 @asynccontextmanager
@@ -212,6 +244,8 @@ async def connected(line: LineT, endpoint: Endpoint) -> AsyncIterator[LineT]:
     try:
         if not await line.until(lambda: line.is_attached, patience_s=CONNECT_S):
             raise LineFailed(f"no answer to the attach in {CONNECT_S:.0f} s")
+        if line.end is not None:  # a link that is refused is attached for a moment
+            raise LineFailed(line.end)
         yield line
     finally:
         line.peer.transport.abort()

@@ -13,7 +13,7 @@ import http.client
 import re
 import time
 import urllib.parse
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from tests.faults.server_process import Endpoint
@@ -22,18 +22,28 @@ TIMEOUT_S: Final = 30.0
 QUEUE: Final = (
     '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
     '<QueueDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">'
-    "<LockDuration>PT1M</LockDuration><MaxDeliveryCount>1000000</MaxDeliveryCount>"
-    "</QueueDescription></content></entry>"
+    "{}</QueueDescription></content></entry>"
 )
+SETTINGS: Final = {"LockDuration": "PT1M", "MaxDeliveryCount": "1000000"}
 """Whatever happens to a message, it is not dead-lettered for it."""
+
+
+class Counts(NamedTuple):
+    """What a queue is said to hold."""
+
+    active: int
+    dead: int
+    scheduled: int
+    deferred: int
 
 
 class Unexpected(Exception):
     """An answer that is none of those that were to be expected."""
 
 
-async def make_queue(endpoint: Endpoint, name: str) -> None:
-    status, body = await _ask(endpoint, "PUT", name, QUEUE)
+async def make_queue(endpoint: Endpoint, name: str, **settings: str) -> None:
+    content = "".join(f"<{setting}>{text}</{setting}>" for setting, text in (SETTINGS | settings).items())
+    status, body = await _ask(endpoint, "PUT", name, QUEUE.format(content))
     if status not in {201, 409}:
         raise Unexpected(f"PUT {name}: {status} {body[:300]}")
 
@@ -52,11 +62,21 @@ async def is_there(endpoint: Endpoint, name: str) -> bool:
 
 
 async def active_count(endpoint: Endpoint, name: str) -> int:
+    return (await counts(endpoint, name)).active
+
+
+async def counts(endpoint: Endpoint, name: str) -> Counts:
     status, body = await _ask(endpoint, "GET", name)
-    found = re.search(r"ActiveMessageCount>(\d+)<", body)
-    if status != 200 or found is None:
+    found = dict(re.findall(r"[:<](\w*MessageCount)>(\d+)<", body))
+    if status != 200 or "ActiveMessageCount" not in found:
         raise Unexpected(f"GET {name}: {status} {body[:300]}")
-    return int(found[1])
+    total = int(found.pop("MessageCount"))
+    return Counts(
+        active=int(found["ActiveMessageCount"]),
+        dead=int(found["DeadLetterMessageCount"]),
+        scheduled=int(found["ScheduledMessageCount"]),
+        deferred=total - sum(int(count) for count in found.values()),
+    )
 
 
 async def _ask(endpoint: Endpoint, method: str, name: str, body: str | None = None) -> tuple[int, str]:

@@ -51,9 +51,18 @@ class Workload:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        works = [self._send] * SENDERS + [self._receive] * RECEIVERS + [self._make_queues]
-        self._tasks = [asyncio.ensure_future(self._keep_at(work)) for work in works]
+        self._tasks = [asyncio.ensure_future(self._keep_at(work)) for work in self.works()]
         return self
+
+    def works(self) -> Sequence[Callable[[], Awaitable[None]]]:
+        """What is done all the time, each by a client of its own."""
+        return [self._send] * SENDERS + [self._receive] * RECEIVERS + [self._make_queues]
+
+    def new_sender(self) -> SendingLine:
+        return SendingLine(self._ledger, self._rng.choice(self._queues))
+
+    def new_receiver(self) -> ReceivingLine:
+        return ReceivingLine(self._ledger, self._rng.choice(self._queues), self._choose)
 
     @property
     def has_failed(self) -> bool:
@@ -87,7 +96,7 @@ class Workload:
         if len(self._ledger.waiting) > BACKLOG_MAX:
             await asyncio.sleep(PAUSE_S)
             return
-        line = SendingLine(self._ledger, rng.choice(self._queues))
+        line = self.new_sender()
         most_unanswered, messages = rng.choice([1, 5, 50, 200]), rng.randint(1, 400)
         async with connected(line, await self._server.serving()):
             for _ in range(messages):
@@ -102,7 +111,7 @@ class Workload:
     async def _receive(self) -> None:
         """Receive for a while with some credit, complete most, give some back, keep a few; and hang up."""
         rng = self._rng
-        line = ReceivingLine(self._ledger, rng.choice(self._queues), self._choose)
+        line = self.new_receiver()
         async with connected(line, await self._server.serving()):
             line.link.keep_credit(rng.choice([1, 10, 100]))
             await line.until(lambda: False, patience_s=rng.uniform(0.1, 1.0))

@@ -14,7 +14,7 @@ are told that it is unavailable, and what they sent may still appear when it spe
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
 from twinbus.model.errors import ServerBusy, ServiceBusError, StoreUnavailable
 from twinbus.store.protocol import StoreError, Table
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     Answered: TypeAlias = Callable[[ServiceBusError | None], None]
 
 T = TypeVar("T")
+FAILED: Final = "it failed, and is being opened again"
 
 
 class Keeper(Protocol):
@@ -99,7 +100,9 @@ class Journal:
         self.store = store
         self.batch: Batch = store.batch()
         self.trouble: str | None = None
-        """Why the store does not work; None while it does."""
+        """Why the store does not work, as clients are told it; None while it does."""
+        self.failure = ""
+        """Why it failed last, as its owner may know it: with the names of files."""
         self.refusal: str | None = None
         """Why nothing more may be sent, though the rest works: the disk is nearly full."""
         self.keepers: dict[Keeper, None] = {}
@@ -244,7 +247,7 @@ class Journal:
         if self._has_failed:
             return
         self._has_failed = True
-        self.trouble = reason
+        self.failure, self.trouble = reason, FAILED
         waiters = self._waiters
         for commit in self._commits:
             waiters = commit.waiters + waiters
@@ -253,7 +256,7 @@ class Journal:
         for keeper in list(self.keepers):
             keeper.lose_store()
         self._on_failed(self)
-        self._refuse([answer for _, answer in waiters], reason)
+        self._refuse([answer for _, answer in waiters], FAILED)
 
     def resume(self, store: Store) -> None:
         """The store was opened anew: what the disk holds is what there is."""

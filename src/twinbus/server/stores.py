@@ -95,6 +95,7 @@ class Stores:
 
     async def _reopen(self, journal: Journal) -> None:
         number = self._namespace.journals.index(journal)
+        log.warning("store %d is closed, to be opened again: %s", number, journal.failure)
         await self._close(journal.store)
         pause_s, longest_s = RETRY_S
         while True:
@@ -102,12 +103,12 @@ class Stores:
             pause_s = min(2 * pause_s, longest_s)
             reason = await self._look_at(self._directories[number])
             if reason is not None:
-                journal.trouble = reason
+                log.warning("store %d is not opened again yet: %s", number, reason)
                 continue
             store = await self._open(number)
             if not isinstance(store, StoreError):
                 break
-            journal.trouble = str(store)
+            log.warning("store %d cannot be opened again yet: %s", number, store)
         log.info("store %d is open again", number)
         journal.resume(store)
 

@@ -1,0 +1,127 @@
+"""What clients ask of `$management`: each operation once, from what the book is told before to what it is told after.
+
+Owns: the arguments on the wire, and what each answer means for the ledger.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from tests.faults.features.letter import Received
+from tests.faults.line import LineFailed
+from twinbus.amqp.message import Message
+from twinbus.amqp.types import Array, Int, UInt
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Callable, Iterator
+
+    from tests.faults.features.ledger import FeatureLedger
+    from tests.faults.features.lines import Desk
+
+NOT_FOUND: Final = 404
+
+
+async def cancel(book: FeatureLedger, desk: Desk, numbers: list[int], sequence_numbers: list[int]) -> None:
+    """Cancel scheduled messages; that it is asked for is written down already."""
+    with _unanswered(lambda: book.cancel_unanswered(numbers)):
+        answer = await desk.ask("com.microsoft:cancel-scheduled-message", _of_numbers(sequence_numbers))
+        if answer.status == 200:
+            book.cancel_confirmed(numbers)
+        elif answer.status == NOT_FOUND:
+            book.cancel_refused(numbers)
+        else:
+            raise LineFailed(answer.description)
+
+
+async def fetch(
+    book: FeatureLedger,
+    desk: Desk,
+    queue: str,
+    numbers: list[int],
+    sequence_numbers: list[int],
+    session: str | None = None,
+) -> list[uuid.UUID]:
+    """Receive deferred messages under locks: the tokens of these; none if somebody else has one of them."""
+    arguments = _of_numbers(sequence_numbers) | _of_session(session) | {"receiver-settle-mode": UInt(1)}
+    answer = await desk.ask("com.microsoft:receive-by-sequence-number", arguments)
+    if answer.status != 200:
+        if answer.status == NOT_FOUND and "locked" not in answer.description:
+            book.deferred_missed(queue, numbers, answer.description)
+        return []
+    for message in answer.body["messages"]:
+        book.receive_deferred(queue, Received.read(Message(message["message"])))
+    return [message["lock-token"] for message in answer.body["messages"]]
+
+
+async def fetch_and_delete(
+    book: FeatureLedger,
+    desk: Desk,
+    queue: str,
+    numbers: list[int],
+    sequence_numbers: list[int],
+    session: str | None = None,
+) -> None:
+    """Receive deferred messages without locks: then they are gone."""
+    for number in numbers:
+        book.completion_requested(number)
+    arguments = _of_numbers(sequence_numbers) | _of_session(session) | {"receiver-settle-mode": UInt(0)}
+    answer = await desk.ask("com.microsoft:receive-by-sequence-number", arguments)
+    if answer.status == 200:
+        for message in answer.body["messages"]:
+            book.receive_deferred(queue, Received.read(Message(message["message"])))
+        for number in numbers:
+            book.completion_confirmed(number)
+
+
+async def settle(
+    book: FeatureLedger,
+    desk: Desk,
+    numbers: list[int],
+    tokens: list[uuid.UUID],
+    status: str,
+    session: str | None = None,
+) -> bool:
+    """Settle deferred messages by their tokens; False if that is not certain."""
+    if status == "completed":
+        for number in numbers:
+            book.completion_requested(number)
+    arguments: dict[str, object] = {"disposition-status": status, "lock-tokens": Array(type(tokens[0]), [*tokens])}
+    answer = await desk.ask("com.microsoft:update-disposition", arguments | _of_session(session))
+    if answer.status == 200 and status == "completed":
+        for number in numbers:
+            book.completion_confirmed(number)
+    return answer.status == 200
+
+
+async def peek_all(desk: Desk, session: str | None = None) -> list[Received]:
+    """All that lies in a queue, in one of its sessions, or among its dead letters."""
+    found: list[Received] = []
+    while True:
+        start = found[-1].sequence_number + 1 if found else 1
+        arguments = {"from-sequence-number": start, "message-count": Int(250)} | _of_session(session)
+        answer = await desk.ask("com.microsoft:peek-message", arguments)
+        if answer.status == 204:
+            return found
+        if answer.status != 200:
+            raise LineFailed(f"peek-message: {answer.status} {answer.description}")
+        found += [Received.read(Message(message["message"])) for message in answer.body["messages"]]
+
+
+def _of_numbers(sequence_numbers: list[int]) -> dict[str, object]:
+    return {"sequence-numbers": Array(int, [*sequence_numbers])}
+
+
+def _of_session(session: str | None) -> dict[str, object]:
+    return {"session-id": session} if session is not None else {}
+
+
+@contextmanager
+def _unanswered(note: Callable[[], None]) -> Iterator[None]:
+    """Make a note if no answer comes."""
+    try:
+        yield
+    except BaseException:
+        note()
+        raise
