@@ -4,7 +4,7 @@ BIN := .venv/bin
 MINUTES ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile run test lint format bench depth connections soak demo lock clean
+.PHONY: help setup compile run test lint format bench depth indexes connections soak demo lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -39,6 +39,9 @@ bench: compile ## measure the engine beside another one, and the queue beside Ra
 depth: compile ## measure five million waiting messages (takes about 22 GB of disk at times)
 	$(BIN)/python -m bench.depth
 
+indexes: compile ## measure a million sessions, scheduled, expiring and deferred messages, five million ids (half an hour)
+	$(BIN)/python -m bench.indexes
+
 connections: compile ## measure five thousand idle connections
 	$(BIN)/python -m bench.connections
 
@@ -48,6 +51,9 @@ soak: compile ## try mutated input, simulated faults, kills, power cuts and slow
 	$(BIN)/python -m tests.faults --kills 50
 	$(BIN)/python -m tests.faults --cuts 50
 	$(BIN)/python -m tests.faults --cuts 50 --failing-syncs
+	$(BIN)/python -m tests.faults --features --kills 50
+	$(BIN)/python -m tests.faults --features --cuts 50
+	$(BIN)/python -m tests.faults --features --cuts 50 --failing-syncs
 	$(BIN)/python -m tests.faults --slow-disk
 
 demo: setup ## show an outage from end to end

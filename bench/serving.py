@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parent
@@ -179,9 +179,11 @@ class Server:
         assert found is not None
         return int(found[1])
 
-    def _ask(self, method: str, name: str, body: str | None, *, expected: int) -> str:
+    def _ask(
+        self, method: str, name: str, body: str | None, *, expected: int, headers: Mapping[str, str] | None = None
+    ) -> str:
         connection = http.client.HTTPConnection("127.0.0.1", self._http_port, timeout=30)
-        headers = {"Authorization": self._token(name), "Content-Type": "application/atom+xml"}
+        headers = {"Authorization": self._token(name), "Content-Type": "application/atom+xml", **(headers or {})}
         with contextlib.closing(connection):
             connection.request(method, f"/{name}?api-version=2021-05", body, headers)
             answer = connection.getresponse()

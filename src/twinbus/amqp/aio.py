@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 from twinbus.amqp.errors import CONNECTION_FORCED, INTERNAL_ERROR, LocalError
 from twinbus.amqp.events import ConnectionClosed, LinkDetached, SessionEnded
 from twinbus.amqp.performatives import Error
+from twinbus.amqp.turn import Turn
 
 if TYPE_CHECKING:
     import ssl
@@ -77,6 +79,7 @@ class Peer(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._flush_is_due = False
         self._reading_is_paused = False
+        self._turn = Turn(time.monotonic, self._loop.call_soon, self._balance_reading)
         self._has_failed = False
         self._pace: object = None
 
@@ -96,8 +99,10 @@ class Peer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Feed the engine, let the handler answer, and send all answers in one write."""
         self._flush_is_due = True  # at the end of this, so nobody needs to ask for it
+        self._turn.begin()
         self._handle(self.connection.receive_data(data, now=self._loop.time()))
         self._flush_due()
+        self._turn.end()
 
     def pause_writing(self) -> None:
         """The socket is full. A server reads no more either, so that what it owes its peer stays bounded."""
@@ -202,7 +207,8 @@ class Peer(asyncio.Protocol):
         # Only a server pauses: if both ends did, each could wait for the other to read.
         if self.connection.is_client or self.transport.is_closing():
             return
-        pause = not self.is_writable or self.connection.unanswered_bytes > UNANSWERED_HIGH_WATER
+        is_behind = self.connection.unanswered_bytes > UNANSWERED_HIGH_WATER
+        pause = is_behind or not self.is_writable or self._turn.is_over
         if pause and not self._reading_is_paused:
             self.transport.pause_reading()
         elif self._reading_is_paused and not pause:
@@ -286,13 +292,8 @@ async def connect(
     """
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(timeout_s):
-        _, peer = await loop.create_connection(
-            lambda: Peer(make_handler, make_connection(loop.time())),
-            host,
-            port,
-            ssl=tls,
-            server_hostname=tls_name,
-        )
+        made = lambda: Peer(make_handler, make_connection(loop.time()))  # noqa: E731
+        _, peer = await loop.create_connection(made, host, port, ssl=tls, server_hostname=tls_name)
     if peer.handler is None:
         raise LocalError("the handler could not be made")
     return cast("HandlerT", peer.handler)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from twinbus.broker.keys import pack_sequence, sequence_of
+from twinbus.broker.line import SPAN
 from twinbus.broker.record import render_open
 from twinbus.store.protocol import StoreError
 
@@ -74,7 +75,8 @@ class Browser:
         if self._is_reading or not fragment.may_hand_out or self not in fragment.browsers:
             return
         holdings, life = fragment.holdings, fragment.life
-        start, end = max(self._next, holdings.low), min(self._end, holdings.shown.next)
+        start = max(self._next, holdings.low)
+        end = min(self._end, holdings.shown.next, start + SPAN)
         if start >= end or not self.reader.is_hungry:
             self._end_drain()
             return

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from twinbus.broker.clock import Timer
     from twinbus.broker.consumer import Consumer
 
 READ_AHEAD: Final = 200
@@ -39,6 +40,7 @@ class Hold:
         "ready",
         "returns",
         "session",
+        "timer",
         "until_ms",
     )
 
@@ -67,6 +69,8 @@ class Hold:
         """The same on the wall clock, as the receiver is told it."""
         self.handing = 0
         """Messages that are being deleted, to be delivered then."""
+        self.timer: Timer | None = None
+        """Looks whether its time is over."""
         self.drained: Callable[[], None] | None = None
 
     @property

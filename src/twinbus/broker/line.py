@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 SHARE: Final = 100
 """Messages one of several consumers gets before it is the next one's turn."""
 DRAIN_PATIENCE_S: Final = 0.1
+SPAN: Final = 20_000
+"""Sequence numbers that are looked through at once: where all of them are deleted, that takes as long as if they were
+not, and nobody else runs meanwhile."""
 
 
 class Line:
@@ -164,7 +167,8 @@ class Line:
         window, holdings = self.window, self._fragment.holdings
         if self.consumers and window.wants_more(holdings.shown.next) and self._fragment.journal.trouble is None:
             window.is_reading = True
-            start, end = window.next_read, holdings.shown.next
+            start = window.next_read
+            end = min(holdings.shown.next, start + SPAN)
             self._fragment.journal.scan(
                 holdings.active + pack_sequence(start),
                 holdings.active + pack_sequence(end),

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from twinbus.broker.keys import pack_sequence, sequence_of
+from twinbus.broker.line import SPAN
 from twinbus.broker.locks import Lock
 from twinbus.broker.lookup import look_up
 from twinbus.broker.record import IS_SPECIAL, enqueued_of, session_of
@@ -95,7 +96,7 @@ class Walk:
         self._go_on(start)
 
     def _go_on(self, start: int) -> None:
-        journal, place = self._fragment.journal, self._place
+        journal, place, end = self._fragment.journal, self._place, max(start, min(self._end, start + SPAN))
         promise = journal.promise(lambda error: self._done(error) if error is not None else None)
 
         def read(rows: list[Row] | StoreError) -> None:
@@ -103,10 +104,14 @@ class Walk:
                 promise.give(StoreUnavailable("the store failed before all messages were deleted"))
             elif promise.is_open:
                 promise.give(None)
-                self._take(rows)
+                if not rows and end < self._end:
+                    self._go_on(end)
+                else:
+                    self._take(rows)
 
-        end = place + pack_sequence(max(start, self._end))
-        journal.scan(place + pack_sequence(start), end, read, limit=AT_ONCE, max_bytes=BYTES_AT_ONCE)
+        journal.scan(
+            place + pack_sequence(start), place + pack_sequence(end), read, limit=AT_ONCE, max_bytes=BYTES_AT_ONCE
+        )
 
     def _take(self, rows: list[Row]) -> None:
         outcome, wanted = self._outcome, self._wanted

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from twinbus.broker.hold import READ_AHEAD, READ_AHEAD_BYTES, Hold
 from twinbus.broker.keys import LAST_SEQUENCE, pack_sequence, pack_session, sequence_of
-from twinbus.broker.line import DRAIN_PATIENCE_S
+from twinbus.broker.line import DRAIN_PATIENCE_S, SPAN
 from twinbus.broker.record import session_of
 from twinbus.model.errors import ServiceBusError, SessionCannotBeLocked, SessionLockLost
 from twinbus.store.protocol import StoreError, Table
@@ -48,6 +48,8 @@ class Sessions:
         self.holds: dict[bytes, Hold] = {}
         self._fragment = fragment
         self._by_consumer: dict[Consumer, Hold] = {}
+        self._trying: dict[Consumer, Hold] = {}
+        """Sessions of which it is being seen whether they have messages, for who waits."""
         self._waiting: OrderedDict[Consumer, Granted] = OrderedDict()
         self._candidates: OrderedDict[bytes, None] = OrderedDict()
         self._busy: OrderedDict[Hold, None] = OrderedDict()
@@ -82,10 +84,10 @@ class Sessions:
 
     def give_up(self, consumer: Consumer) -> bool:
         """A receiver waits no longer. False if it has a session by now."""
-        for hold in list(self.holds.values()):
-            if hold.consumer is consumer and not hold.is_open:
-                self._let_go(hold)
-                return True
+        hold = self._trying.get(consumer)
+        if hold is not None:
+            self._let_go(hold)
+            return True
         return self._waiting.pop(consumer, None) is not None
 
     def _hold(self, session: bytes, consumer: Consumer, granted: Granted) -> Hold:
@@ -96,6 +98,7 @@ class Sessions:
 
     def _grant(self, hold: Hold) -> None:
         hold.is_open = True
+        self._trying.pop(hold.consumer, None)
         self._by_consumer[hold.consumer] = hold
         self.renew(hold)
         self._watch(hold)
@@ -116,6 +119,7 @@ class Sessions:
 
     def _try(self, hold: Hold) -> None:
         """See whether a session has messages; if not, its would-be receiver waits on, before all others."""
+        self._trying[hold.consumer] = hold
 
         def seen() -> None:
             if hold.ready:
@@ -131,6 +135,7 @@ class Sessions:
     def _take_back(self, hold: Hold) -> None:
         """A receiver does not get the session that was meant for it: it waits on, before all others."""
         del self.holds[hold.session]
+        self._trying.pop(hold.consumer, None)
         hold.is_over = True
         self._waiting[hold.consumer] = hold.granted
         self._waiting.move_to_end(hold.consumer, last=False)
@@ -138,8 +143,8 @@ class Sessions:
     def _search(self) -> None:
         """Read the log for sessions that are free and not remembered."""
         fragment = self._fragment
-        end = fragment.holdings.shown.next
         start = max(self._next_search, self._lowest)
+        end = min(fragment.holdings.shown.next, start + SPAN)
         if self._is_searching or start >= end:
             return
         self._is_searching = True
@@ -196,7 +201,9 @@ class Sessions:
         return hold
 
     def _watch(self, hold: Hold) -> None:
-        self._fragment.timers.call_at(hold.deadline_s, lambda: self._look(hold))
+        if hold.timer is not None:
+            hold.timer.cancel()
+        hold.timer = self._fragment.timers.call_at(hold.deadline_s, lambda: self._look(hold))
 
     def _look(self, hold: Hold) -> None:
         if hold.is_over:
@@ -214,6 +221,9 @@ class Sessions:
         """Nobody has the session any more. Returns what its receiver had; it is out as before."""
         hold.is_over = True
         del self.holds[hold.session]
+        self._trying.pop(hold.consumer, None)
+        if hold.timer is not None:
+            hold.timer.cancel()  # or it would keep the hold, and all that belongs to its receiver
         self._by_consumer.pop(hold.consumer, None)
         self._busy.pop(hold, None)
         self._held_up.pop(hold, None)

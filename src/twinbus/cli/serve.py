@@ -84,6 +84,10 @@ def serve(  # noqa: PLR0913  # one for each option
     log_format: Annotated[
         str, typer.Option(metavar="FORMAT", help="text or json, one line per record.")
     ] = _DEFAULTS.log_format,
+    measure_pauses: Annotated[
+        bool,
+        typer.Option("--measure-pauses", help="Measure how long the loop cannot do anything; /health shows it."),
+    ] = False,
     unsafe_no_sync: Annotated[
         bool,
         typer.Option(
@@ -112,6 +116,7 @@ def serve(  # noqa: PLR0913  # one for each option
             log_format=log_format,
             tls_cert=tls_cert,
             tls_key=tls_key,
+            measure_pauses=measure_pauses,
             sync=not unsafe_no_sync,
         )
         raise typer.Exit(_run(settings, _show if show_connection_string else None))

@@ -81,6 +81,8 @@ class ServeSettings:
     tls_cert: Path | None = None
     """The server's certificate, with those between it and its authority; a development certificate if there is none."""
     tls_key: Path | None = None
+    measure_pauses: bool = False
+    """Find out how long the loop cannot do anything, and show it in /health."""
     sync: bool = True
     """False only for tests and measurements: accepted messages can be lost."""
 

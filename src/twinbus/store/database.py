@@ -29,6 +29,7 @@ SYNCED_FAMILY: Final = "synced"
 SYNCED_KEY: Final = b"synced"
 BACKGROUND_WORK: Final = ("rocksdb.num-running-flushes", "rocksdb.num-running-compactions")
 RELEASE_STEP_S: Final = 0.001
+KEYS_AT_ONCE: Final = 64
 
 _held: Final[list[object]] = []
 """Databases whose background work hangs. To drop one would wait for that, and hold the GIL meanwhile."""
@@ -84,8 +85,11 @@ class Database:
             self._synced = written
 
     def get(self, keys: Sequence[bytes], table: Table) -> list[bytes | None]:
-        """The values of some keys."""
-        return cast("list[bytes | None]", self._tables[table].get([*keys]))
+        """The values of some keys; a few at a time, since RocksDB keeps the GIL for as long as it searches."""
+        get, found = self._tables[table].get, cast("list[bytes | None]", [])
+        for start in range(0, len(keys), KEYS_AT_ONCE):
+            found += cast("list[bytes | None]", get([*keys[start : start + KEYS_AT_ONCE]]))
+        return found
 
     def scan(self, start: bytes, end: bytes, limit: int, max_bytes: int, table: Table) -> tuple[list[Row], int]:
         """Records from `start` up to and without `end`, and the bytes of their values."""

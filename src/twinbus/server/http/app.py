@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from twinbus.model.queue import QueueDescription
     from twinbus.server.administration import Administration, QueueInfo
+    from twinbus.server.pauses import PauseMeter
 
     Authorise = Callable[[str | None, str, str], None]
     """Token of the request or None, right, path ("" is the whole namespace); raises Unauthorized."""
@@ -48,17 +49,23 @@ class ManagementApp:
     """An ASGI application over one namespace."""
 
     def __init__(
-        self, administration: Administration, authorise: Authorise, limits: HttpLimits = DEFAULT_LIMITS
+        self,
+        administration: Administration,
+        authorise: Authorise,
+        limits: HttpLimits = DEFAULT_LIMITS,
+        pauses: PauseMeter | None = None,
     ) -> None:
-        """`authorise` is asked before anything else is: also before the body is read."""
+        """`authorise` is asked before anything else is: also before the body is read. `pauses` may be measured."""
         self._administration = administration
         self._authorise = authorise
         self._limits = limits
+        self._pauses = pauses
         self._routes: tuple[tuple[re.Pattern[str], dict[str, Handler]], ...] = (
             (re.compile("/health/?", re.IGNORECASE), {"GET": self._health, "HEAD": self._health}),
             (re.compile(r"/\$resources/queues/?", re.IGNORECASE), {"GET": self._list_queues}),
             (re.compile(r"/\$resources/topics/?", re.IGNORECASE), {"GET": self._list_topics}),
             (re.compile(r"/\$namespaceinfo/?", re.IGNORECASE), {"GET": self._namespace_info}),
+            (re.compile(r"/\$pauses/?", re.IGNORECASE), {"DELETE": self._forget_pauses}),
             (
                 re.compile(r"/+(?P<name>(?!\$).*?)/*", re.DOTALL),
                 {"PUT": self._put, "GET": self._get, "DELETE": self._delete},
@@ -219,8 +226,18 @@ class ManagementApp:
         health = self._administration.health()
         stores = cast("list[dict[str, object]]", health["stores"])
         serves = not stores or any(store.get("is_available") for store in stores)
+        if self._pauses is not None:
+            health = {**health, "pauses": self._pauses.told()}
         content = msgspec.json.encode(health)
         return Response(content, status_code=200 if serves else 503, media_type="application/json")
+
+    async def _forget_pauses(self, _: Call) -> Response:
+        """What was found so far; from now on it is measured anew."""
+        if self._pauses is None:
+            raise faults.NoSuchResource("pauses are not measured: twinbus serve --measure-pauses does")
+        content = msgspec.json.encode(self._pauses.told())
+        self._pauses.forget()
+        return Response(content, media_type="application/json")
 
 
 def _now_ms() -> int:

@@ -1,0 +1,78 @@
+"""One thing after the other, as hypothesis chooses: after each, the queue is what the model says it should be."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from random import Random
+from typing import TYPE_CHECKING
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from tests.model.actions import Actions
+from tests.model.run import finish
+from tests.model.settings import CALM, Settings
+from tests.model.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STEPS = 50
+"""Of one example."""
+SEEDS = st.integers(min_value=0, max_value=2**16)
+"""Details are drawn from a seed: what hypothesis makes smaller is the number of steps, and that is what helps."""
+
+
+class Machine(RuleBasedStateMachine):
+    """The same actions as in runs from a seed, without faults."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world: World
+        self.actions: Actions
+        self._patches = ExitStack()
+
+    @initialize(seed=SEEDS)
+    def begin(self, seed: int) -> None:
+        random = Random(seed)
+        chosen = Settings(random, has_faults=False)
+        self._patches.enter_context(chosen.in_force())
+        self.world = World(random, chosen)
+        self.world.start()
+        self.actions = Actions(self.world)
+
+    def teardown(self) -> None:
+        try:
+            if hasattr(self, "world"):
+                finish(self.world)
+        finally:
+            self._patches.close()
+
+
+def _rule(name: str) -> Callable[[Machine, int], None]:
+    def act(self: Machine, seed: int) -> None:
+        self.actions.do(name, Random(seed))
+        self.world.settle_down()
+
+    act.__name__ = name
+    return act
+
+
+for _name in CALM:
+    setattr(Machine, _name, rule(seed=SEEDS)(_rule(_name)))
+
+
+def run_machine(examples: int, *, is_repeatable: bool = False) -> None:
+    """Let hypothesis look for a sequence of actions after which something is wrong."""
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=STEPS,
+            deadline=None,
+            derandomize=is_repeatable,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

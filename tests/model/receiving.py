@@ -1,0 +1,182 @@
+"""Receivers that come, take and go; and sessions, which belong to one of them at a time."""
+
+from __future__ import annotations
+
+from tests.model.asking import SESSIONS, Asking
+from tests.model.people import Receiver
+from tests.model.things import ACTIVE, MAIN
+from tests.model.violation import Violation
+from twinbus.broker.line import Line
+from twinbus.model.errors import ServiceBusError, SessionCannotBeLocked, SessionLockLost
+
+
+class Receiving(Asking):
+    def _receiver(self, shelf: str) -> Receiver:
+        receiver = Receiver(self._world, shelf, self._next_receiver, deletes=self._random.random() < 0.3)
+        self._next_receiver += 1
+        return receiver
+
+    def come(self) -> None:
+        shelf = self._shelf()
+        if self._world.has_sessions(shelf):
+            return
+        receiver = self._receiver(shelf)
+        self._say(repr(receiver))
+        line = receiver.fragment.line
+        assert isinstance(line, Line)
+        line.add(receiver)
+        if self._random.random() < 0.7:
+            receiver.grant(self._random.choice((1, 3, 10, 100)))
+
+    def _pick_receiver(self) -> Receiver | None:
+        return self._pick([one for one in self._model.receivers if not one.is_waiting])
+
+    def grant(self) -> None:
+        receiver = self._pick_receiver()
+        if receiver is not None:
+            self._say(repr(receiver))
+            receiver.grant(self._random.choice((1, 3, 10)))
+
+    def drain(self) -> None:
+        receiver = self._pick_receiver()
+        if receiver is not None:
+            self._say(repr(receiver))
+            receiver.credit += self._random.choice((0, 1, 3, 10))
+            receiver.drain()
+
+    def leave(self) -> None:
+        receiver = self._pick(self._model.receivers)
+        if receiver is not None:
+            self._say(repr(receiver))
+            receiver.leave()
+
+    # --- sessions -----------------------------------------------------------------------------------------------------
+
+    def accept_named(self) -> None:
+        self._accept(self._random.choice(SESSIONS).encode())
+
+    def accept_any(self) -> None:
+        self._accept(None)
+
+    def _accept(self, session: bytes | None) -> None:
+        sessions = self._fragment(MAIN).sessions
+        if sessions is None:
+            return
+        is_free, is_contested = session not in self._model.holds, any(one.is_waiting for one in self._model.receivers)
+        receiver = self._receiver(MAIN)
+        receiver.wanted, receiver.is_waiting = session, session is None
+        self._say(f"{receiver!r} wants {session!r}")
+        deed = self._model.begin("accept")
+        try:
+            if session is None:
+                is_asked = self._ask(deed, lambda: sessions.accept_any(receiver, receiver.granted))
+            else:
+                is_asked = self._ask(deed, lambda: sessions.accept(receiver, session, receiver.granted))
+        except SessionCannotBeLocked:
+            if is_free and not is_contested:
+                raise Violation(f"session {session!r} is free, and cannot be accepted") from None
+            is_asked = False
+        else:
+            if is_asked and session is not None and (not is_free or receiver.session != session):
+                raise Violation(f"session {session!r} was accepted: {receiver!r}")
+        self._model.end(deed)
+        if not is_asked:
+            receiver.go()
+        elif self._random.random() < 0.7:
+            receiver.credit += self._random.choice((1, 3, 10))
+            if receiver.session is not None:
+                receiver.grant(0)
+
+    def give_up(self) -> None:
+        receiver = self._pick([one for one in self._model.receivers if one.is_waiting])
+        sessions = self._fragment(MAIN).sessions
+        if receiver is None or sessions is None:
+            return
+        self._say(repr(receiver))
+        receiver.go()
+        if not sessions.give_up(receiver):
+            raise Violation(f"{receiver!r} waits for a session, and cannot give that up")
+
+    def renew_session(self) -> None:
+        sessions, receiver = self._fragment(MAIN).sessions, self._pick_holder()
+        if sessions is None or receiver is None or receiver.session is None:
+            return
+        session = receiver.session if self._random.random() < 0.8 else self._random.choice(SESSIONS).encode()
+        hold = self._model.holds.get(session)
+        try:
+            found = sessions.find(session, receiver)
+        except SessionLockLost:
+            if hold is not None and hold.receiver is receiver:
+                raise Violation(f"{receiver!r} has {session!r}, and cannot renew it") from None
+            return
+        if hold is None or hold.receiver is not receiver:
+            raise Violation(f"{receiver!r} has not {session!r}, and renews it")
+        until_ms, duration_ms = sessions.renew(found), self._model.description.lock_duration_ms
+        if until_ms != self._world.clock.wall_ms() + duration_ms:
+            raise Violation(f"{session!r} is renewed until {until_ms}")
+        hold.until_ms, hold.deadline_s = until_ms, self._world.clock.monotonic_s() + duration_ms / 1000
+
+    def set_state(self) -> None:
+        model, receiver = self._model, self._pick_holder()
+        if receiver is None or receiver.session is None:
+            return
+        session, state = receiver.session, self._random.choice((None, b"", b"%d" % model.moment))
+        deed, possible = model.begin("set state"), model.states.setdefault(session, [None])
+        self._say(f"{session!r}: {state!r}")
+
+        def answered(error: ServiceBusError | None) -> None:
+            if self._unavailable(deed, error):
+                return
+            now = model.states[session]
+            if mark in now:
+                del now[: now.index(mark)]
+            model.end(deed)
+
+        mark = _Marked(state) if state is not None else None
+        if self._ask(deed, lambda: self._fragment(MAIN).session_states.set(session, state, answered)):
+            model.states[session] = [*possible, mark]
+
+    def get_state(self) -> None:
+        model, session = self._model, self._random.choice(SESSIONS).encode()
+        if self._fragment(MAIN).sessions is None:
+            return
+        deed, possible = model.begin("get state"), list(model.states.get(session, [None]))
+
+        def got(state: bytes | ServiceBusError | None) -> None:
+            if isinstance(state, ServiceBusError):
+                self._unavailable(deed, state)
+                return
+            now = [*possible, *model.states.get(session, [None])]
+            if state not in now:
+                raise Violation(f"session {session!r} remembers {state!r}, not {now}")
+            model.end(deed)
+
+        self._ask(deed, lambda: self._fragment(MAIN).session_states.get(session, got))
+
+    def list_sessions(self) -> None:
+        model, random = self._model, self._random
+        if self._fragment(MAIN).sessions is None:
+            return
+        skip, top = random.choice((0, 0, 1, 2)), random.choice((1, 2, 100))
+        there = {one.session for one in model.at(MAIN, ACTIVE) if one.session is not None}
+        there |= {session for session, possible in model.states.items() if possible[-1] is not None}
+        everything = sorted(there, key=lambda session: (len(session), session))
+        deed = model.begin("list sessions")
+
+        def listed(found: list[bytes] | ServiceBusError) -> None:
+            if isinstance(found, ServiceBusError):
+                self._unavailable(deed, found)
+                return
+            if found != sorted(set(found), key=lambda session: (len(session), session)) or len(found) > top:
+                raise Violation(f"sessions are listed as {found}")
+            if model.is_exact(deed) and skip == 0 and found != everything[:top]:
+                raise Violation(f"sessions are listed as {found}, and there are {everything}")
+            model.end(deed)
+
+        self._ask(deed, lambda: self._fragment(MAIN).session_states.list_all(skip, top, listed))
+
+
+class _Marked(bytes):
+    """A state that is unlike an equal one that was set before."""
+
+    __slots__ = ()

@@ -1,0 +1,141 @@
+"""What the model speaks of: messages and their places, locks, sessions that someone has, and what was asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.model.letter import Letter
+    from tests.model.people import Receiver
+
+MAIN, DEAD = "main", "dead"
+ACTIVE, DEFERRED, SCHEDULED = "active", "deferred", "scheduled"
+FAR_S = float("inf")
+
+
+class Place(NamedTuple):
+    """Where a message is."""
+
+    shelf: str
+    kind: str
+    number: int
+
+
+@dataclass(eq=False)
+class Deed:
+    """Something that was asked for, or that has to happen; until it is known to be over."""
+
+    kind: str
+    wall_lo_ms: int
+    wall_hi_ms: int
+    identities: list[int] = field(default_factory=list)
+    covers: Callable[[Message], bool] = lambda _: False
+    """Of one that takes whatever is there: this message is meant."""
+    properties: dict[str, object] = field(default_factory=dict)
+    taken: list[int] = field(default_factory=list)
+    """Identities that it was the reason for, on disk."""
+    batch: int = 0
+    """In which it reached the disk."""
+    is_answered: bool = False
+    is_shared: bool = False
+    """Another one was asked to do the same: which of them did is not known."""
+    is_exact: bool = False
+    """Nothing else was going on when it was asked for."""
+    moment: int = 0
+    """How many things had been done before."""
+
+
+@dataclass(eq=False)
+class Hold:
+    """A session that a receiver has."""
+
+    session: bytes
+    receiver: Receiver
+    deadline_s: float
+    until_ms: int
+
+
+@dataclass(eq=False)
+class Lock:
+    """A message that a receiver has."""
+
+    message: Message
+    place: Place
+    tag: bytes
+    deadline_s: float
+    session: bytes | None = None
+
+
+@dataclass(eq=False)
+class Message:
+    """One message, from being sent to its end."""
+
+    letter: Letter
+    ttl_ms: int | None
+    """How long it lives, as its sender and the queue say."""
+    place: Place | None = None
+    shown: Place | None = None
+    count: int = 0
+    """Deliveries that were counted."""
+    alarm_ms: int = 0
+    enqueued_ms: int = 0
+    size: int = 0
+    properties: dict[str, object] = field(default_factory=dict)
+    lock: Lock | None = None
+    busy: Deed | None = None
+    """What is being done to it."""
+    is_handed: bool = False
+    """It was deleted for a receiver, who has yet to get it."""
+    is_perhaps_gone: bool = False
+    """... or for another reason."""
+    was_alarmed: bool = False
+    """Its time was over at some moment since it is where it is."""
+    alarmed_s: float | None = None
+    """Since when its time is over."""
+    idle_s: float = 0.0
+    """Since when nobody has it."""
+    was_away: bool = False
+    """It was deleted, and came back."""
+
+    @property
+    def identity(self) -> int:
+        return self.letter.identity
+
+    @property
+    def session(self) -> bytes | None:
+        return self.letter.session.encode() if self.letter.session is not None else None
+
+    @property
+    def is_idle(self) -> bool:
+        """Nobody has it, and nothing is being done to it."""
+        return self.lock is None and self.busy is None and not self.is_handed and self.shown == self.place
+
+    @property
+    def is_busy(self) -> bool:
+        """Something is being done to it for sure; of several that are given back some are there before the last."""
+        return self.busy is not None and self.busy.kind != "release"
+
+    def note_release(self) -> None:
+        """It was given back: something else is done to it now."""
+        if self.busy is not None and self.busy.kind == "release":
+            self.busy = None
+
+    def __repr__(self) -> str:
+        state = "locked" if self.lock else self.busy.kind if self.busy else "handed" if self.is_handed else "idle"
+        return f"message {self.identity} at {self.place and tuple(self.place)} (count {self.count}, {state})"
+
+
+@dataclass
+class Remembered:
+    """An id that was sent."""
+
+    lo_ms: int
+    hi_ms: int
+    """Between these two, by the wall clock."""
+    latest_ms: int
+    """The latest time that the wall clock has shown since."""
+    shortest_ms: int
+    """The shortest window that the queue has had since."""
