@@ -2,7 +2,7 @@
 
 Everything else about the package is in pyproject.toml. TWINBUS_COMPILE=0 leaves all as Python; so does a machine
 without mypy. A file belongs in the list if it is on the way of every message: compiled, a server handles half as many
-messages again in the same time (docs/benchmarks/queue.md).
+messages again in the same time (docs/benchmarks/queue.md). What is a subclass of one in the list has to be in it, too.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ COMPILED = {
     ),
     "broker": (
         "fragment",
+        "hold",
         "holdings",
         "intake",
         "journal",
@@ -41,10 +42,11 @@ COMPILED = {
         "outstanding",
         "queue",
         "record",
+        "sessions",
         "settlement",
         "window",
     ),
-    "server": ("incoming", "outgoing"),
+    "server": ("incoming", "outgoing", "session_link"),
     "store": ("changes",),
 }
 
