@@ -31,6 +31,7 @@ class Loop:
 
     def __init__(self) -> None:
         self.clocks = Clocks(100.0, 100.0, 100.0)
+        self.stolen_s = 3.0
         self.handle = Handle()
         self._call: Callable[[], None]
 
@@ -52,7 +53,7 @@ def loop() -> Loop:
 
 @pytest.fixture
 def meter(loop: Loop) -> PauseMeter:
-    meter = PauseMeter(cast("asyncio.AbstractEventLoop", loop), lambda: loop.clocks)
+    meter = PauseMeter(cast("asyncio.AbstractEventLoop", loop), lambda: loop.clocks, lambda: loop.stolen_s)
     meter.start()
     return meter
 
@@ -62,6 +63,14 @@ def test_the_longest_pause_is_kept(loop: Loop, meter: PauseMeter) -> None:
         loop.turn(late_ms)
     told = meter.told()
     assert (told["longest_ms"], told["over_50_ms"], told["measured_s"]) == (80.0, 2, 0.181)
+
+
+def test_a_pause_in_which_the_host_had_the_processor_is_not_its_own(loop: Loop, meter: PauseMeter) -> None:
+    loop.stolen_s += 0.05
+    loop.turn(70)
+    loop.turn(30)
+    told = meter.told()
+    assert (told["longest_ms"], told["longest_own_ms"]) == (70.0, 30.0)
 
 
 def test_a_pause_in_which_others_had_the_processor_is_not_its_own(loop: Loop, meter: PauseMeter) -> None:

@@ -92,6 +92,13 @@ def field_offsets(payload: bytes, at: int, count: int) -> list[int] | None:
     return offsets
 
 
+def timestamp_at(payload: bytes, at: int) -> int | None:
+    """The timestamp that begins there; None if it is none."""
+    if payload[at] != 0x83:
+        return None
+    return int.from_bytes(payload[at + 1 : at + 9], "big", signed=True)
+
+
 def text_at(payload: bytes, at: int) -> str | None:
     """The string that begins there; None if it is no string."""
     constructor = payload[at]

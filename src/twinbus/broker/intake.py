@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Properties, Section
-from twinbus.amqp.outline import field_offsets, outline_of, text_at
+from twinbus.amqp.outline import field_offsets, outline_of, text_at, timestamp_at
+from twinbus.amqp.types import Timestamp
 from twinbus.broker.record import (
     ACTIVE_STATE,
     HAS_TTL,
@@ -157,11 +158,14 @@ class Intake:
     ) -> None:
         """A message without annotations and with a body: a few of its fields tell all."""
         fields = field_offsets(bare, 0, _GROUP_ID + 1)
-        says_when = fields is None or (fields[_ABSOLUTE_EXPIRY] and not envelope.flags & HAS_TTL)
         message_id = text_at(bare, fields[_MESSAGE_ID]) if fields is not None and terms.detects_duplicates else None
-        if fields is None or says_when or (terms.detects_duplicates and message_id is None):
+        if fields is None or (terms.detects_duplicates and message_id is None):
             self._add_special(parcel, Message(payload), envelope, bare, enqueued_ms, terms)
             return
+        if fields[_ABSOLUTE_EXPIRY] and not envelope.flags & HAS_TTL:
+            expiry_ms = timestamp_at(bare, fields[_ABSOLUTE_EXPIRY])
+            created_ms = timestamp_at(bare, fields[_CREATION_TIME]) if fields[_CREATION_TIME] else None
+            envelope = _with_expiry(envelope, expiry_ms, created_ms, enqueued_ms)
         session = None
         if terms.requires_session:
             session = text_at(bare, fields[_GROUP_ID]) if fields[_GROUP_ID] else None
@@ -293,11 +297,22 @@ def _with_all_limits(message: Message, envelope: Envelope, enqueued_ms: int, ter
     """
     if not envelope.flags & HAS_TTL:
         expiry_ms = message.field(Section.PROPERTIES, _ABSOLUTE_EXPIRY)
-        if isinstance(expiry_ms, int):
-            created_ms = message.field(Section.PROPERTIES, _CREATION_TIME)
-            since_ms = created_ms if isinstance(created_ms, int) else enqueued_ms
-            envelope = with_ttl(envelope, min(max(0, int(expiry_ms - since_ms)), FOREVER_MS))
+        created_ms = message.field(Section.PROPERTIES, _CREATION_TIME)
+        envelope = _with_expiry(
+            envelope,
+            int(expiry_ms) if isinstance(expiry_ms, Timestamp) else None,
+            int(created_ms) if isinstance(created_ms, Timestamp) else None,
+            enqueued_ms,
+        )
     return with_ttl(envelope, terms.ttl_ms) if terms.ttl_ms < FOREVER_MS else envelope
+
+
+def _with_expiry(envelope: Envelope, expiry_ms: int | None, created_ms: int | None, enqueued_ms: int) -> Envelope:
+    """... living until a time, counted from when it was made."""
+    if expiry_ms is None:
+        return envelope
+    since_ms = created_ms if created_ms is not None else enqueued_ms
+    return with_ttl(envelope, min(max(0, expiry_ms - since_ms), FOREVER_MS))
 
 
 @lru_cache(maxsize=1024)
