@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from twinbus.amqp.message import Header, Message, Properties, Section, build, data, sequence, value
 from twinbus.amqp.outline import field_offsets, outline_of, text_at
 from twinbus.amqp.types import Symbol, Timestamp
-from twinbus.broker.intake import BATCH_FORMAT, PING_CONTENT_TYPE, Intake, Parcel, Terms
+from twinbus.broker.intake import BATCH_FORMAT, PING_CONTENT_TYPE, SCHEDULED_TIME, Intake, Parcel, Terms
 from twinbus.broker.record import make_envelope, take_apart
 from twinbus.model.errors import ArgumentOutOfRange, MalformedMessage, MessageTooLarge, NotAllowed, ServiceBusError
 from twinbus.model.limits import NamespaceLimits
@@ -182,7 +182,11 @@ messages = st.builds(
     build,
     header=st.none() | st.builds(Header, durable=st.booleans(), ttl=st.none() | st.integers(0, 2**32 - 1)),
     delivery_annotations=maps,
-    message_annotations=maps,
+    message_annotations=maps
+    | st.dictionaries(
+        st.sampled_from([SCHEDULED_TIME, "x-opt-sequence-number", "x-opt-partition-key", "other"]),
+        st.integers(0, 2**40).map(Timestamp) | st.integers(0, 2**40) | texts,
+    ),
     properties=st.none()
     | st.builds(
         Properties,

@@ -73,23 +73,55 @@ def field_offsets(payload: bytes, at: int, count: int) -> list[int] | None:
         else:
             return None
         for _ in range(min(count, there)):
-            constructor = payload[at]
-            offsets.append(0 if constructor == 0x40 else at)
-            kind = (constructor >> 4) - 4
-            if kind < 0:
-                return None  # a described value
-            if kind < 6:
-                at += 1 + _WIDTHS[kind]
-            elif kind & 1:
-                at += 5 + int.from_bytes(payload[at + 1 : at + 5], "big")
-            else:
-                at += 2 + payload[at + 1]
-            if at > end:
+            offsets.append(0 if payload[at] == 0x40 else at)
+            at = _end_of_value(payload, at)
+            if at == 0 or at > end:
                 return None
     except IndexError:
         return None
     offsets.extend([0] * (count - len(offsets)))
     return offsets
+
+
+def _end_of_value(payload: bytes, at: int) -> int:
+    """Where the value ends that begins there; 0 for a described one."""
+    kind = (payload[at] >> 4) - 4
+    if kind < 0:
+        return 0
+    if kind < 6:
+        return at + 1 + _WIDTHS[kind]
+    if kind & 1:
+        return at + 5 + int.from_bytes(payload[at + 1 : at + 5], "big")
+    return at + 2 + payload[at + 1]
+
+
+def annotation_pairs(payload: bytes, at: int) -> list[tuple[bytes, int, int]] | None:
+    """The annotations of a section that is a map: of each the name, and from where to where name and value lie.
+
+    None if they are written in a way that only `Message` reads: with names that are no short symbols.
+    """
+    pairs: list[tuple[bytes, int, int]] = []
+    try:
+        constructor = payload[at + 3]
+        if constructor == 0xC1:
+            end, there, at = at + 5 + payload[at + 4], payload[at + 5], at + 6
+        elif constructor == 0xD1:
+            end = at + 8 + int.from_bytes(payload[at + 4 : at + 8], "big")
+            there, at = int.from_bytes(payload[at + 8 : at + 12], "big"), at + 12
+        else:
+            return None
+        for _ in range(there // 2):
+            if payload[at] != 0xA3:
+                return None
+            value_at = at + 2 + payload[at + 1]
+            value_end = _end_of_value(payload, value_at)
+            if value_end == 0 or value_end > end:
+                return None
+            pairs.append((payload[at + 2 : value_at], at, value_end))
+            at = value_end
+    except IndexError:
+        return None
+    return pairs if at == end and not there % 2 else None
 
 
 def timestamp_at(payload: bytes, at: int) -> int | None:

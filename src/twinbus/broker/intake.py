@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Properties, Section
-from twinbus.amqp.outline import field_offsets, outline_of, text_at, timestamp_at
+from twinbus.amqp.outline import annotation_pairs, field_offsets, outline_of, text_at, timestamp_at
 from twinbus.amqp.types import Timestamp
 from twinbus.broker.record import (
     ACTIVE_STATE,
@@ -59,6 +59,9 @@ _GROUP_ID: Final = 10
 _NAMES_OF_IDS: Final = {_MESSAGE_ID: "message-id", _GROUP_ID: "session id (group-id)"}
 _LIST8: Final = 0xC0
 _PING: Final = PING_CONTENT_TYPE.encode()
+_SCHEDULED_NAME: Final = SCHEDULED_TIME.encode()
+_SET_BY_BROKER: Final = frozenset(name.encode() for name in SET_BY_BROKER)
+_NO_PAIRS: Final[list[tuple[bytes, int, int]]] = []
 _DIGEST_BYTES: Final = 16
 
 
@@ -141,22 +144,31 @@ class Intake:
             self._check(Message(payload))
         envelope = _read_header(payload[:header_end]) if header_end else _HEADER_DEFAULT
         bare = payload[properties_at:]
-        if annotations_end or payload.find(_PING, properties_at, properties_end) >= 0:
+        pairs = annotation_pairs(payload, annotations_at) if annotations_end else _NO_PAIRS
+        if pairs is None or payload.find(_PING, properties_at, properties_end) >= 0:
             self._add_special(parcel, Message(payload), envelope, bare, enqueued_ms, terms)
         elif (
-            terms.is_plain
+            not pairs
+            and terms.is_plain
             and not envelope.flags & HAS_TTL
             and payload[properties_at + 3] == _LIST8
             and payload[properties_at + 5] <= _ABSOLUTE_EXPIRY
         ):
             parcel.records.append(make_plain_record(envelope, bare, enqueued_ms))
         else:
-            self._add_outlined(parcel, payload, envelope, bare, enqueued_ms, terms)
+            self._add_outlined(parcel, payload, pairs, envelope, bare, enqueued_ms, terms)
 
     def _add_outlined(
-        self, parcel: Parcel, payload: bytes, envelope: Envelope, bare: bytes, enqueued_ms: int, terms: Terms
+        self,
+        parcel: Parcel,
+        payload: bytes,
+        pairs: list[tuple[bytes, int, int]],
+        envelope: Envelope,
+        bare: bytes,
+        enqueued_ms: int,
+        terms: Terms,
     ) -> None:
-        """A message without annotations and with a body: a few of its fields tell all."""
+        """A message of which a few fields and annotations tell all."""
         fields = field_offsets(bare, 0, _GROUP_ID + 1)
         message_id = text_at(bare, fields[_MESSAGE_ID]) if fields is not None and terms.detects_duplicates else None
         if fields is None or (terms.detects_duplicates and message_id is None):
@@ -173,12 +185,17 @@ class Intake:
                 raise _no_session()
         if terms.ttl_ms < FOREVER_MS:
             envelope = with_ttl(envelope, terms.ttl_ms)
-        alarm_ms = expires_ms(envelope, enqueued_ms)
-        if session is None and not alarm_ms:
+        state, alarm_ms = ACTIVE_STATE, expires_ms(envelope, enqueued_ms)
+        due_ms, kept = _read_annotations(payload, pairs)
+        if due_ms > enqueued_ms:
+            state, alarm_ms = SCHEDULED_STATE, _checked_due(due_ms)
+        if session is None and not alarm_ms and not kept:
             parcel.records.append(make_plain_record(envelope, bare, enqueued_ms))
         else:
-            name = session.encode() if session is not None else None
-            parcel.records.append(make_record(Parts(envelope, bare, enqueued_ms, alarm_ms, ACTIVE_STATE, 0, name)))
+            owner = session.encode() if session is not None else None
+            annotations = b"".join(kept)
+            parts = Parts(envelope, bare, enqueued_ms, alarm_ms, state, 0, owner, 2 * len(kept), annotations)
+            parcel.records.append(make_record(parts))
         if message_id is not None:
             parcel.ids.append(digest_of(message_id))
 
@@ -199,10 +216,8 @@ class Intake:
         envelope = _with_all_limits(message, envelope, enqueued_ms, terms)
         state, alarm_ms = ACTIVE_STATE, expires_ms(envelope, enqueued_ms)
         due_ms = message.lookup(Section.MESSAGE_ANNOTATIONS, SCHEDULED_TIME)
-        if isinstance(due_ms, int) and due_ms > enqueued_ms:
-            if due_ms > LONGEST_DELAY_MS:
-                raise ArgumentOutOfRange(f"{SCHEDULED_TIME} is {due_ms}, which is after the end of time")
-            state, alarm_ms = SCHEDULED_STATE, int(due_ms)
+        if isinstance(due_ms, Timestamp) and due_ms > enqueued_ms:
+            state, alarm_ms = SCHEDULED_STATE, _checked_due(int(due_ms))
         session = _session_of(message) if terms.requires_session else None
         kept = [raw for key, raw in message.pairs(Section.MESSAGE_ANNOTATIONS) if key not in SET_BY_BROKER]
         parcel.records.append(
@@ -270,6 +285,23 @@ def is_ping(message: Message) -> bool:
     if section is Section.DATA:
         return not any(message.data)
     return section is None or (section is Section.VALUE and message.value in (None, "", b""))
+
+
+def _read_annotations(payload: bytes, pairs: list[tuple[bytes, int, int]]) -> tuple[int, list[bytes]]:
+    """When a message is due, or 0, and those annotations that are kept."""
+    due_ms, kept = 0, []
+    for name, start, end in pairs:
+        if name == _SCHEDULED_NAME:
+            due_ms = timestamp_at(payload, start + 2 + len(name)) or 0
+        if name not in _SET_BY_BROKER:
+            kept.append(payload[start:end])
+    return due_ms, kept
+
+
+def _checked_due(due_ms: int) -> int:
+    if due_ms > LONGEST_DELAY_MS:
+        raise ArgumentOutOfRange(f"{SCHEDULED_TIME} is {due_ms}, which is after the end of time")
+    return due_ms
 
 
 def digest_of(message_id: object) -> bytes:

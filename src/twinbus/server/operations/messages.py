@@ -58,7 +58,7 @@ def schedule(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     _check_sizes(subject, payloads)
     for payload in payloads:
         namespace.intake.add_to(parcel, payload, 0, now_ms, subject.queue.terms)
-        if not isinstance(Message(payload).lookup(Section.MESSAGE_ANNOTATIONS, SCHEDULED_TIME), int):
+        if not isinstance(Message(payload).lookup(Section.MESSAGE_ANNOTATIONS, SCHEDULED_TIME), Timestamp):
             raise InvalidArgument(f"a message to be scheduled has the annotation {SCHEDULED_TIME}, a timestamp")
     if parcel.pings:
         raise InvalidArgument("a ping cannot be scheduled")
