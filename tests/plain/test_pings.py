@@ -27,6 +27,7 @@ from tests.served_here import serving_here
 from twinbus.amqp.message import Header, Properties, build, data, sequence, value
 from twinbus.amqp.outcomes import ACCEPTED
 from twinbus.amqp.sasl import Credentials
+from twinbus.amqp.types import Timestamp
 from twinbus.broker.intake import BATCH_FORMAT, Parcel
 from twinbus.model.queue import QueueDescription
 from twinbus.server.keys import Key, Right
@@ -323,7 +324,7 @@ async def test_r061_a_ping_needs_the_right_to_send_and_no_other(tmp_path: Path) 
 
 async def test_r061_a_ping_cannot_be_scheduled(server: Served, queue: str) -> None:
     """Whoever schedules gets a sequence number for each message: there is none for a ping."""
-    annotations = {"x-opt-scheduled-enqueue-time": 4_000_000_000_000}
+    annotations = {"x-opt-scheduled-enqueue-time": Timestamp(4_000_000_000_000)}
     later = build(message_annotations=annotations, properties=Properties(message_id="p", content_type=PING))
     wanted = {"messages": [{"message": later}, {"message": order(1, due_ms=4_000_000_000_000)}]}
     async with raw(server) as client:
