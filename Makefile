@@ -48,6 +48,8 @@ connections: compile ## measure five thousand idle connections
 soak: compile ## try mutated input, simulated faults, kills, power cuts and slow disks; the first two for MINUTES minutes (10)
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 	$(BIN)/python -m tests.simulation --minutes $(MINUTES)
+	$(BIN)/python -m tests.model --steps 100000
+	$(BIN)/python -m tests.model --machine 600
 	$(BIN)/python -m tests.faults --kills 50
 	$(BIN)/python -m tests.faults --cuts 50
 	$(BIN)/python -m tests.faults --cuts 50 --failing-syncs

@@ -46,7 +46,7 @@ COMPILED = {
         "settlement",
         "window",
     ),
-    "server": ("incoming", "outgoing", "session_link"),
+    "server": ("incoming", "outgoing", "session_link", "socket_room"),
     "store": ("changes",),
 }
 

@@ -64,14 +64,7 @@ def field_offsets(payload: bytes, at: int, count: int) -> list[int] | None:
     """
     offsets: list[int] = []
     try:
-        constructor = payload[at + 3]
-        if constructor == 0xC0:
-            end, there, at = at + 5 + payload[at + 4], payload[at + 5], at + 6
-        elif constructor == 0xD0:
-            end = at + 8 + int.from_bytes(payload[at + 4 : at + 8], "big")
-            there, at = int.from_bytes(payload[at + 8 : at + 12], "big"), at + 12
-        else:
-            return None
+        at, there, end = _items_of(payload, at, 0xC0, 0xD0)
         for _ in range(min(count, there)):
             offsets.append(0 if payload[at] == 0x40 else at)
             at = _end_of_value(payload, at)
@@ -81,6 +74,20 @@ def field_offsets(payload: bytes, at: int, count: int) -> list[int] | None:
         return None
     offsets.extend([0] * (count - len(offsets)))
     return offsets
+
+
+def _items_of(payload: bytes, at: int, short: int, long: int) -> tuple[int, int, int]:
+    """Of a list or map that is a section: where its items begin, how many they are, and where it ends.
+
+    `short` and `long` are the two ways to write it. IndexError for any other, as for one that is cut off.
+    """
+    constructor = payload[at + 3]
+    if constructor == short:
+        return at + 6, payload[at + 5], at + 5 + payload[at + 4]
+    if constructor != long:
+        raise IndexError
+    size, count = int.from_bytes(payload[at + 4 : at + 8], "big"), int.from_bytes(payload[at + 8 : at + 12], "big")
+    return at + 12, count, at + 8 + size
 
 
 def _end_of_value(payload: bytes, at: int) -> int:
@@ -102,14 +109,7 @@ def annotation_pairs(payload: bytes, at: int) -> list[tuple[bytes, int, int]] | 
     """
     pairs: list[tuple[bytes, int, int]] = []
     try:
-        constructor = payload[at + 3]
-        if constructor == 0xC1:
-            end, there, at = at + 5 + payload[at + 4], payload[at + 5], at + 6
-        elif constructor == 0xD1:
-            end = at + 8 + int.from_bytes(payload[at + 4 : at + 8], "big")
-            there, at = int.from_bytes(payload[at + 8 : at + 12], "big"), at + 12
-        else:
-            return None
+        at, there, end = _items_of(payload, at, 0xC1, 0xD1)
         for _ in range(there // 2):
             if payload[at] != 0xA3:
                 return None

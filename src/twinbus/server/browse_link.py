@@ -12,6 +12,7 @@ from twinbus.broker.browser import Browser
 from twinbus.model.errors import InvalidArgument
 from twinbus.server.answers import error_of
 from twinbus.server.keys import Right
+from twinbus.server.socket_room import SocketRoom
 
 if TYPE_CHECKING:
     from twinbus.amqp.aio import Peer
@@ -20,14 +21,13 @@ if TYPE_CHECKING:
     from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
     from twinbus.model.errors import ServiceBusError
-    from twinbus.server.outgoing import Soon
+    from twinbus.server.socket_room import Soon
 
 FRAGMENT: Final = "twinbus:fragment"
 FROM: Final = "twinbus:from-sequence-number"
 TO: Final = "twinbus:to-sequence-number"
 FILTERS: Final = (FRAGMENT, FROM, TO)
 LAST: Final = 2**63 - 1
-QUEUED_BYTES: Final = 1_048_576
 
 
 class BrowseLink:
@@ -42,10 +42,8 @@ class BrowseLink:
         self.link = link
         self.path = path
         self.used_s = clock.monotonic_s()
-        self._peer = peer
+        self._socket = SocketRoom(peer, soon, self.feed)
         self._clock = clock
-        self._soon = soon
-        self._is_full = False
         first, last = _range(link)
         holdings = fragment.holdings
         link.accept(
@@ -58,25 +56,16 @@ class BrowseLink:
         self._browser = Browser(fragment, self, first, last)
 
     @property
-    def is_busy(self) -> bool:
-        """The client waits for messages."""
-        return self.link.credit > 0
-
-    @property
     def is_hungry(self) -> bool:
         """The client waits for messages."""
         return self.link.credit > 0
 
+    is_busy = is_hungry
+
     @property
     def room(self) -> int:
         """How many messages the link takes now."""
-        peer = self._peer
-        if not peer.is_writable or peer.connection.queued_bytes > QUEUED_BYTES:
-            if peer.is_writable and not self._is_full:
-                self._is_full = True
-                self._soon(self.feed)
-            return 0
-        return self.link.sendable
+        return self.link.sendable if self._socket.is_there() else 0
 
     def show(self, deliveries: list[Delivery]) -> int:
         """Send messages, settled: there is nothing to settle. Only for as many as there is credit now."""
@@ -86,7 +75,6 @@ class BrowseLink:
 
     def feed(self) -> None:
         """There is credit, or room in the socket."""
-        self._is_full = False
         self._browser.go_on()
 
     def receive_credit(self) -> None:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from twinbus.broker.namespace import Namespace
     from twinbus.broker.queue import Queue
     from twinbus.server.keys import KeyRing
-    from twinbus.server.outgoing import Soon
+    from twinbus.server.socket_room import Soon
 
     Use = Incoming | Outgoing | BrowseLink | RequestLink | ReplyLink
 

@@ -7,7 +7,7 @@ disk. It is the consumer that a fragment knows.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Accepted, Modified, Rejected, Released
 from twinbus.amqp.states import SenderSettleMode
@@ -16,6 +16,7 @@ from twinbus.broker.settlement import lock_lost
 from twinbus.model.errors import LinkStolen, NotImplementedHere, ServiceBusError, StoreUnavailable
 from twinbus.server.answers import error_of
 from twinbus.server.keys import Right
+from twinbus.server.socket_room import SocketRoom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,13 +30,10 @@ if TYPE_CHECKING:
     from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Answered
+    from twinbus.server.socket_room import Soon
 
-    Soon: TypeAlias = Callable[[Callable[[], None]], object]
-
-QUEUED_BYTES: Final = 1_048_576
-"""What may wait for the socket; beyond it messages stay in the fragment, where another receiver may have them."""
 AT_ONCE: Final = 64
-"""Messages given before that is looked at again: of the largest, they are 16 MB."""
+"""Messages given before the socket is looked at again: of the largest, they are 16 MB."""
 _BARE_REJECTED: Final = Rejected()
 _BARE_MODIFIED: Final = Modified()
 
@@ -46,7 +44,7 @@ class Outgoing:
     right: ClassVar[Right] = Right.LISTEN
 
     def __init__(self, link: Sender, peer: Peer, path: str, fragment: Fragment, clock: Clock, soon: Soon) -> None:
-        """Accept the link. Nothing is sent before the client grants credit. `soon` makes a call in the next turn."""
+        """Accept the link. Nothing is sent before the client grants credit."""
         self.link = link
         self.path = path
         self.deletes = link.remote_attach is not None and (
@@ -54,14 +52,12 @@ class Outgoing:
         )
         self.is_gone = False
         self.used_s = clock.monotonic_s()
-        self._peer = peer
+        self._socket = SocketRoom(peer, soon, self.feed)
         self._fragment = fragment
         self._clock = clock
-        self._soon = soon
         self.claim: Claim | None = None
         """What it has for itself, or keeps others from having."""
         self._reserved = 0
-        self._is_full = False
         self._enter()
 
     def _enter(self) -> None:
@@ -79,13 +75,7 @@ class Outgoing:
     @property
     def room(self) -> int:
         """How many messages the link takes now."""
-        peer = self._peer
-        if not peer.is_writable or peer.connection.queued_bytes > QUEUED_BYTES:
-            if peer.is_writable and not self._is_full:
-                self._is_full = True
-                self._soon(self.feed)
-            return 0
-        return min(self.link.sendable - self._reserved, AT_ONCE)
+        return min(self.link.sendable - self._reserved, AT_ONCE) if self._socket.is_there() else 0
 
     def reserve(self, count: int) -> None:
         """So many are being deleted, to be delivered then."""
@@ -101,7 +91,6 @@ class Outgoing:
 
     def feed(self) -> None:
         """There is credit, or room in the socket."""
-        self._is_full = False
         if self.link.credit > 0 and not self.is_gone:
             self._fragment.line.feed(self)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from twinbus.broker.clock import Clock, Timer, Timers
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.hold import Hold
-    from twinbus.server.outgoing import Soon
+    from twinbus.server.socket_room import Soon
 
 SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
 LOCKED_UNTIL: Final = Symbol("com.microsoft:locked-until-utc")
