@@ -49,7 +49,7 @@ soak: compile ## try mutated input, simulated faults, kills, power cuts and slow
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 	$(BIN)/python -m tests.simulation --minutes $(MINUTES)
 	$(BIN)/python -m tests.model --steps 100000
-	$(BIN)/python -m tests.model --machine 600
+	$(BIN)/python -m tests.model --machine --steps 100000
 	$(BIN)/python -m tests.faults --kills 50
 	$(BIN)/python -m tests.faults --cuts 50
 	$(BIN)/python -m tests.faults --cuts 50 --failing-syncs

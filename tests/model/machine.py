@@ -14,6 +14,7 @@ from tests.model.actions import Actions
 from tests.model.run import finish
 from tests.model.settings import CALM, Settings
 from tests.model.world import World
+from tests.seeded.limits import in_force
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +28,9 @@ SEEDS = st.integers(min_value=0, max_value=2**16)
 class Machine(RuleBasedStateMachine):
     """The same actions as in runs from a seed, without faults."""
 
+    taken = 0
+    """Steps, of all examples."""
+
     def __init__(self) -> None:
         super().__init__()
         self.world: World
@@ -37,7 +41,7 @@ class Machine(RuleBasedStateMachine):
     def begin(self, seed: int) -> None:
         random = Random(seed)
         chosen = Settings(random, has_faults=False)
-        self._patches.enter_context(chosen.in_force())
+        self._patches.enter_context(in_force(chosen.constants))
         self.world = World(random, chosen)
         self.world.start()
         self.actions = Actions(self.world)
@@ -52,6 +56,7 @@ class Machine(RuleBasedStateMachine):
 
 def _rule(name: str) -> Callable[[Machine, int], None]:
     def act(self: Machine, seed: int) -> None:
+        Machine.taken += 1
         self.actions.do(name, Random(seed))
         self.world.settle_down()
 
@@ -63,8 +68,9 @@ for _name in CALM:
     setattr(Machine, _name, rule(seed=SEEDS)(_rule(_name)))
 
 
-def run_machine(examples: int, *, is_repeatable: bool = False) -> None:
-    """Let hypothesis look for a sequence of actions after which something is wrong."""
+def run_machine(examples: int, *, is_repeatable: bool = False) -> int:
+    """Let hypothesis look for a sequence of actions after which something is wrong. How many it took in all."""
+    before = Machine.taken
     run_state_machine_as_test(
         Machine,
         settings=settings(
@@ -76,3 +82,4 @@ def run_machine(examples: int, *, is_repeatable: bool = False) -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
+    return Machine.taken - before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from random import Random
-from typing import NamedTuple
 
 from tests.model.actions import Actions
 from tests.model.letter import Letter
@@ -12,6 +11,7 @@ from tests.model.settings import Settings
 from tests.model.things import ACTIVE, DEAD, DEFERRED, MAIN, SCHEDULED
 from tests.model.violation import Violation
 from tests.model.world import GRACE_S, World
+from tests.seeded.limits import in_force
 from twinbus.broker import keys
 from twinbus.broker.intake import Parcel
 from twinbus.broker.line import Line
@@ -28,7 +28,7 @@ def run(seed: int, *, steps: int | None = None, is_tracing: bool = False) -> int
     """
     random = Random(seed)
     settings = _draw(random, seed)
-    with settings.in_force():
+    with in_force(settings.constants):
         world = World(random, settings, is_tracing=is_tracing)
         world.say(f"{settings.description}")
         world.start()
@@ -49,27 +49,6 @@ def settings_of(seed: int) -> Settings:
 
 def _draw(random: Random, seed: int) -> Settings:
     return Settings(random, has_faults=bool(seed % 4))
-
-
-class Outcome(NamedTuple):
-    seed: int
-    steps: int
-    fault: str | None
-
-
-def try_seed(seed: int) -> Outcome:
-    """Whatever is raised is a finding: a broker that stumbles is as wrong as one that loses a message."""
-    try:
-        return Outcome(seed, run(seed), None)
-    except Exception as error:  # noqa: BLE001
-        return Outcome(seed, 0, described(error))
-
-
-def described(error: Exception) -> str:
-    """What a run found; of several, which one commit may show, the first."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------

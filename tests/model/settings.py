@@ -5,7 +5,6 @@ Some things are not done at all in some runs: what needs many steps of one kind 
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from twinbus.broker import (
@@ -25,7 +24,6 @@ from twinbus.model.limits import NamespaceLimits
 from twinbus.model.queue import FOREVER_MS, QueueDescription
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from random import Random
 
 LOCKS_MS = (5_000, 7_000, 20_000)
@@ -137,15 +135,3 @@ class Settings:
             self.weights["work"] *= random.choice((0.1, 0.3, 1, 1))
         for name in random.sample([name for name in weights if name not in NEVER_MOST], random.choice((0, 1, 3))):
             self.weights[name] = 15.0
-
-    @contextmanager
-    def in_force(self) -> Iterator[None]:
-        """Few messages reach limits that are made for many."""
-        before = [(module, name, getattr(module, name)) for module, name, _ in self.constants]
-        for module, name, value in self.constants:
-            setattr(module, name, value)
-        try:
-            yield
-        finally:
-            for module, name, value in before:
-                setattr(module, name, value)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.model.run import described, run, settings_of
+from tests.model.run import run, settings_of
 from tests.model.settings import Settings
+from tests.seeded.outcome import described
 from twinbus.broker.agenda import Agenda
 from twinbus.broker.browsing import Browsing
 from twinbus.broker.deferral import Deferral

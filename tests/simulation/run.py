@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from random import Random
-from typing import NamedTuple
 
+from tests.seeded.limits import in_force
 from tests.simulation.actions import Actions
 from tests.simulation.consumer import SimulatedConsumer
 from tests.simulation.ledger import Violation
@@ -19,7 +19,7 @@ def run(seed: int, *, is_tracing: bool = False) -> int:
     """Do random things, then see that nothing is lost. Raises Violation, or whatever the broker raised. The steps."""
     random = Random(seed)
     settings = Settings(random)
-    with settings.in_force():
+    with in_force(settings.constants):
         world = World(random, settings, is_tracing=is_tracing)
         world.start()
         actions = Actions(world)
@@ -33,27 +33,6 @@ def run(seed: int, *, is_tracing: bool = False) -> int:
         let_locks_expire(world)
         receive_all(world)
     return settings.steps
-
-
-class Outcome(NamedTuple):
-    seed: int
-    steps: int
-    fault: str | None
-
-
-def try_seed(seed: int) -> Outcome:
-    """Whatever is raised is a finding: a broker that stumbles is as wrong as one that loses a message."""
-    try:
-        return Outcome(seed, run(seed), None)
-    except Exception as error:  # noqa: BLE001
-        return Outcome(seed, 0, described(error))
-
-
-def described(error: Exception) -> str:
-    """What a run found; of several, which one commit may show, the first."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"
 
 
 def heal(world: World) -> None:

@@ -5,14 +5,12 @@ Some things are not done at all in some runs: what needs many steps of one kind 
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from twinbus.broker import line, queue, settlement, window
 from twinbus.model.limits import NamespaceLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from random import Random
 
 WEIGHTS = {
@@ -77,15 +75,3 @@ class Settings:
             name: 0.0 if name not in ALWAYS and random.random() < 0.35 else weight * random.choice((0.5, 1, 1, 2))
             for name, weight in WEIGHTS.items()
         }
-
-    @contextmanager
-    def in_force(self) -> Iterator[None]:
-        """Few messages reach limits that are made for many."""
-        before = [(module, name, getattr(module, name)) for module, name, _ in self.constants]
-        for module, name, value in self.constants:
-            setattr(module, name, value)
-        try:
-            yield
-        finally:
-            for module, name, value in before:
-                setattr(module, name, value)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.simulation.run import described, run
+from tests.seeded.outcome import described
+from tests.simulation.run import run
 from twinbus.broker import queue
 from twinbus.broker.clock import Timers
 from twinbus.broker.fragment import Fragment

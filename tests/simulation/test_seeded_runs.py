@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.run import try_seed
+from tests.seeded.outcome import attempt
+from tests.simulation.run import run
 
 EACH = 250
 PARTS = 12
@@ -12,5 +13,5 @@ PARTS = 12
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_seeds_find_nothing(part: int) -> None:
-    found = [outcome for seed in range(part * EACH, (part + 1) * EACH) if (outcome := try_seed(seed)).fault is not None]
+    found = [outcome for seed in range(part * EACH, (part + 1) * EACH) if (outcome := attempt(run, seed)).fault]
     assert not found, f"once more: python -m tests.simulation --seed {found[0].seed} --runs 1 --trace"

@@ -1,0 +1,88 @@
+"""Many runs, one for each seed, in several processes: the command line of whatever is run."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import multiprocessing
+import sys
+import time
+import traceback
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from tests.seeded.outcome import Outcome, attempt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PROGRESS_EVERY_S = 10.0
+
+
+class Run(Protocol):
+    """Does what follows from a seed, and raises what it finds. How many steps that were."""
+
+    def __call__(self, seed: int, *, is_tracing: bool = False) -> int: ...
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def parser_for(prog: str, description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=prog, description=description)
+    parser.add_argument("--runs", type=int, help="how many; without it, --steps and --minutes: until interrupted")
+    parser.add_argument("--steps", type=int, help="how many at least, in as many runs as it takes")
+    parser.add_argument("--minutes", type=float, help="how long")
+    parser.add_argument("--seed", type=int, default=0, help="of the first run; the next has the next number")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--trace", action="store_true", help="one run only: print every step")
+    return parser
+
+
+def carry_out(run: Run, prog: str, options: argparse.Namespace) -> int:
+    """The exit code: 1 if anything was found."""
+    return _trace(run, options.seed) if options.trace else _campaign(run, prog, options)
+
+
+def _campaign(run: Run, prog: str, options: argparse.Namespace) -> int:
+    started = reported = time.monotonic()
+    until = float("inf") if options.minutes is None else started + options.minutes * 60
+    runs = steps = 0
+    failed = []
+    seeds = itertools.count(options.seed) if options.runs is None else range(options.seed, options.seed + options.runs)
+    for outcome in _outcomes(run, iter(seeds), options.processes):
+        runs += 1
+        steps += outcome.steps
+        if outcome.fault is not None:
+            failed.append(outcome.seed)
+            say(f"FOUND by seed {outcome.seed}: {outcome.fault}")
+            say(f"  once more: {prog} --seed {outcome.seed} --runs 1 --trace")
+        if time.monotonic() - reported >= PROGRESS_EVERY_S:
+            reported = time.monotonic()
+            say(f"{reported - started:,.0f} s: {runs:,} runs, {steps:,} steps, {len(failed)} failed")
+        if time.monotonic() >= until or steps >= (options.steps or float("inf")):
+            break  # and those under way in other processes are for nothing
+    rate = steps / max(time.monotonic() - started, 0.001)
+    say(f"{runs:,} runs of {steps:,} steps, {rate:,.0f} steps/s, {len(failed)} failed, from seed {options.seed}")
+    return 1 if failed else 0
+
+
+def _outcomes(run: Run, seeds: Iterator[int], processes: int) -> Iterator[Outcome]:
+    one = partial(attempt, run)
+    if processes == 1:
+        yield from map(one, seeds)
+        return
+    with multiprocessing.Pool(processes) as pool:
+        yield from pool.imap(one, seeds, chunksize=10)
+
+
+def _trace(run: Run, seed: int) -> int:
+    try:
+        run(seed, is_tracing=True)
+    except Exception:  # noqa: BLE001
+        say(traceback.format_exc())
+        return 1
+    say(f"seed {seed}: nothing found")
+    return 0

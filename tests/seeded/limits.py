@@ -1,0 +1,22 @@
+"""Limits made small: few messages reach those that are made for many."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def in_force(constants: list[tuple[Any, str, int]]) -> Iterator[None]:
+    """Constants of modules, by name, have these values for a while."""
+    before = [(module, name, getattr(module, name)) for module, name, _ in constants]
+    for module, name, value in constants:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
