@@ -31,7 +31,6 @@ class Loop:
 
     def __init__(self) -> None:
         self.clocks = Clocks(100.0, 100.0, 100.0)
-        self.stolen_s = 3.0
         self.handle = Handle()
         self._call: Callable[[], None]
 
@@ -53,7 +52,7 @@ def loop() -> Loop:
 
 @pytest.fixture
 def meter(loop: Loop) -> PauseMeter:
-    meter = PauseMeter(cast("asyncio.AbstractEventLoop", loop), lambda: loop.clocks, lambda: loop.stolen_s)
+    meter = PauseMeter(cast("asyncio.AbstractEventLoop", loop), lambda: loop.clocks)
     meter.start()
     return meter
 
@@ -65,12 +64,21 @@ def test_the_longest_pause_is_kept(loop: Loop, meter: PauseMeter) -> None:
     assert (told["longest_ms"], told["over_50_ms"], told["measured_s"]) == (80.0, 2, 0.181)
 
 
-def test_a_pause_in_which_the_host_had_the_processor_is_not_its_own(loop: Loop, meter: PauseMeter) -> None:
-    loop.stolen_s += 0.05
-    loop.turn(70)
-    loop.turn(30)
-    told = meter.told()
-    assert (told["longest_ms"], told["longest_own_ms"]) == (70.0, 30.0)
+def test_it_is_told_when_the_long_pauses_were(loop: Loop, meter: PauseMeter) -> None:
+    loop.turn(70, worked_ms=8, waited_ms=5)
+    loop.turn(19)
+    loop.turn(25)
+    (first, second) = cast("list[list[float]]", meter.told()["pauses"])
+    assert first == pytest.approx([100 + EVERY_S, 100 + EVERY_S + 0.07, 0.005, 0.008])
+    assert second[1] - second[0] == pytest.approx(0.025)
+    meter.forget()
+    assert meter.told()["pauses"] == []
+
+
+def test_no_more_pauses_are_told_one_by_one_than_are_kept(loop: Loop, meter: PauseMeter) -> None:
+    for _ in range(pauses.KEPT + 5):
+        loop.turn(30)
+    assert len(cast("list[object]", meter.told()["pauses"])) == pauses.KEPT
 
 
 def test_a_pause_in_which_others_had_the_processor_is_not_its_own(loop: Loop, meter: PauseMeter) -> None:

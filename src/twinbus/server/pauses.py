@@ -6,8 +6,8 @@
 
 A call is due every few milliseconds, and asks for the next one; how late it comes is a pause, whatever the reason: a
 turn of the loop that takes long, a thread of a store that keeps the GIL, or another program that has the processor. The
-last of these is known to Linux: how long a thread could have run and did not, and how long the machine itself did not
-run because its host gave the processor to others. A pause without these is the server's own.
+last of these is known to Linux: how long a thread could have run and did not. A pause without that is the server's own,
+or its host's: what that did is for who asks to find out, by when the longest pauses were.
 
 Owns: the calls and what they have found since it was last asked to forget. Who is told is not its affair.
 """
@@ -30,12 +30,10 @@ BOUNDS_MS: Final = (2, 5, 10, 20, 50, 100, 200, 500, 1_000)
 """Of the histogram. Timers of the loop are exact to about a millisecond."""
 SCHEDULING: Final = "/proc/thread-self/schedstat"
 """Nanoseconds on a processor, nanoseconds of waiting for one, and how often."""
-PROCESSORS: Final = "/proc/stat"
-"""For each processor what it did, in hundredths of a second; the eighth number is what the host took."""
-STOLEN: Final = 8
-TICK_S: Final = 0.01
-SAMPLED_EVERY: Final = 25
-"""Looks, between two readings of what was stolen: each costs more than a look."""
+KEPT: Final = 1_000
+"""Pauses that are told one by one."""
+KEPT_MS: Final = 20.0
+"""... if they are as long as this."""
 
 
 class Clocks(NamedTuple):
@@ -64,31 +62,13 @@ class ThreadClocks:
         return Clocks(time.perf_counter(), time.thread_time(), waited_ns / 1e9)
 
 
-def stolen_s() -> float:
-    """How long the host kept from us the processor that it kept longest; 0 where Linux does not tell."""
-    try:
-        with open(PROCESSORS, "rb") as file:  # noqa: PTH123  # read often
-            lines = [line.split() for line in file if line.startswith(b"cpu") and line[3:4] != b" "]
-        return max(int(fields[STOLEN]) for fields in lines) * TICK_S
-    except (OSError, ValueError, IndexError):
-        return 0.0
-
-
 class PauseMeter:
     """Looks how late the loop is."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        clocks: Callable[[], Clocks] | None = None,
-        stolen: Callable[[], float] = stolen_s,
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, clocks: Callable[[], Clocks] | None = None) -> None:
         """Not started. Made on the loop's thread."""
         self._loop = loop
         self._clocks = clocks or ThreadClocks()
-        self._stolen = stolen
-        self._stolen_before_s = stolen()
-        self._looks = 0
         self._handle: asyncio.TimerHandle | None = None
         self._seen = self._clocks()
         """When the call that is due next was asked for."""
@@ -111,9 +91,13 @@ class PauseMeter:
         self._longest_s = self._longest_own_s = self._worked_s = 0.0
         self._long_count = self._long_own_count = 0
         self._counts = [0] * (len(BOUNDS_MS) + 1)
+        self._kept: list[tuple[float, float, float, float]] = []
 
     def told(self) -> dict[str, object]:
-        """What was found, for JSON."""
+        """What was found, for JSON.
+
+        `pauses` are the long ones: from when to when on the monotonic clock, and how long the loop waited and worked.
+        """
         bounds = [f"<= {bound}" for bound in BOUNDS_MS] + [f"> {BOUNDS_MS[-1]}"]
         return {
             "measured_s": round(self._clocks().now - self._since_s, 3),
@@ -123,28 +107,24 @@ class PauseMeter:
             f"over_{LONG_MS:.0f}_ms": self._long_count,
             f"own_over_{LONG_MS:.0f}_ms": self._long_own_count,
             "counts_by_ms": dict(zip(bounds, self._counts, strict=True)),
+            "pauses": [list(pause) for pause in self._kept],
         }
 
     def _look(self) -> None:
         seen, clocks = self._seen, self._clocks()
         late_s = max(0.0, clocks.now - seen.now - EVERY_S)
-        own_s = max(0.0, late_s - (clocks.waited - seen.waited) - self._stolen_now_s(late_s))
+        waited_s = clocks.waited - seen.waited
+        own_s = max(0.0, late_s - waited_s)
         self._counts[bisect_left(BOUNDS_MS, 1000 * late_s)] += 1
         self._long_count += 1000 * late_s > LONG_MS
         self._long_own_count += 1000 * own_s > LONG_MS
         self._longest_s = max(self._longest_s, late_s)
         if own_s > self._longest_own_s:
             self._longest_own_s, self._worked_s = own_s, clocks.worked - seen.worked
+        if 1000 * late_s >= KEPT_MS and len(self._kept) < KEPT:
+            self._kept.append((clocks.now - late_s, clocks.now, waited_s, clocks.worked - seen.worked))
         self._seen = clocks
         self._handle = self._loop.call_later(EVERY_S, self._look)
-
-    def _stolen_now_s(self, late_s: float) -> float:
-        """What the host took in this pause, or shortly before it."""
-        self._looks += 1
-        if late_s < 2 * TICK_S and self._looks % SAMPLED_EVERY:
-            return 0.0
-        before_s, self._stolen_before_s = self._stolen_before_s, self._stolen()
-        return self._stolen_before_s - before_s if late_s >= 2 * TICK_S else 0.0
 
 
 def _ms(seconds: float) -> float:
