@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import InvalidArgument
-from twinbus.model.queue import FOREVER_MS
 from twinbus.server.http import durations
 
 PAIRS = [

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from azure.servicebus.management import ApiVersion, ServiceBusAdministrationClient
 
-from twinbus.model.queue import FOREVER_MS, QueueDescription, QueueRuntime
+from twinbus.model.description import FOREVER_MS
+from twinbus.model.queue import QueueDescription, QueueRuntime
 
 if TYPE_CHECKING:
     from tests.http.service import Service

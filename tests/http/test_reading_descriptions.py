@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.http.service import ENTRY
+from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import InvalidArgument, NotImplementedHere
-from twinbus.model.queue import FOREVER_MS, QueueDescription
+from twinbus.model.queue import QueueDescription
 from twinbus.server.http import queue_xml
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ def test_other_encodings_are_read(encoding: str) -> None:
 
 
 def test_an_update_resets_what_it_leaves_out_but_not_what_is_fixed() -> None:
-    current = QueueDescription(requires_session=True, enable_partitioning=True, forward_to="audit", max_size_mb=2048)
-    assert read("", current) == QueueDescription(requires_session=True, enable_partitioning=True)
+    current = QueueDescription(requires_duplicate_detection=True, enable_partitioning=True, forward_to="audit", max_size_mb=2048)
+    assert read("", current) == QueueDescription(requires_duplicate_detection=True, enable_partitioning=True)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from tests.model.things import (
 from tests.model.violation import Violation
 from twinbus.amqp.message import Message as WireMessage
 from twinbus.broker.record import take_apart
-from twinbus.model.queue import FOREVER_MS
+from twinbus.model.description import FOREVER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -20,8 +20,9 @@ from twinbus.broker import (
     settlement,
     window,
 )
+from twinbus.model.description import FOREVER_MS
 from twinbus.model.limits import NamespaceLimits
-from twinbus.model.queue import FOREVER_MS, QueueDescription
+from twinbus.model.queue import QueueDescription
 
 if TYPE_CHECKING:
     from random import Random

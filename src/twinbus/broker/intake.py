@@ -26,8 +26,8 @@ from twinbus.broker.record import (
     make_record,
     with_ttl,
 )
+from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import ArgumentOutOfRange, MalformedMessage, MessageTooLarge, NotAllowed
-from twinbus.model.queue import FOREVER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,21 +1,14 @@
 """A queue, as its owner describes it.
 
-Owns: the properties of a queue, their defaults and what is valid. Durations are milliseconds; `FOREVER_MS` is .NET's
-largest time span, which Service Bus means by "never".
+Owns: the properties of a queue and their defaults. What is valid is in `description`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import asdict, dataclass
 
-from twinbus.model import limits
-from twinbus.model.errors import ArgumentOutOfRange, InvalidArgument
-
-FOREVER_MS: Final = 922_337_203_685_477
-"""P10675199DT2H48M5.4775807S."""
-STATUSES: Final = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")
-SIZES_MB: Final = (1024, 2048, 3072, 4096, 5120)
+from twinbus.model.authorization import AuthorizationRule  # noqa: TC001  # msgspec reads it from here
+from twinbus.model.description import FOREVER_MS, check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,29 +34,11 @@ class QueueDescription:
     forward_dead_lettered_to: str | None = None
     max_message_kb: int = 256
 
+    authorization_rules: tuple[AuthorizationRule, ...] = ()
+
     def __post_init__(self) -> None:
         """Refuse what no queue can be."""
-        for name, (lowest, highest) in _RANGES.items():
-            value = getattr(self, name)
-            if not lowest <= value <= highest:
-                raise ArgumentOutOfRange(f"{name} is {value}; it can be {lowest} to {highest}")
-        if self.max_size_mb not in SIZES_MB:
-            raise ArgumentOutOfRange(f"max_size_mb is {self.max_size_mb}; it can be {', '.join(map(str, SIZES_MB))}")
-        if self.status not in STATUSES:
-            raise InvalidArgument(f"status is {self.status!r:.60}; it can be {', '.join(STATUSES)}")
-        if self.user_metadata and len(self.user_metadata) > limits.USER_METADATA_MAX_CHARACTERS:
-            length, most = len(self.user_metadata), limits.USER_METADATA_MAX_CHARACTERS
-            raise ArgumentOutOfRange(f"user_metadata has {length} characters; it can have {most}")
-
-
-_RANGES: Final = {
-    "lock_duration_ms": (limits.LOCK_DURATION_MIN_MS, limits.LOCK_DURATION_MAX_MS),
-    "default_time_to_live_ms": (1_000, FOREVER_MS),
-    "duplicate_window_ms": (limits.DUPLICATE_WINDOW_MIN_MS, limits.DUPLICATE_WINDOW_MAX_MS),
-    "max_delivery_count": (1, limits.MAX_DELIVERY_COUNT_MAX),
-    "auto_delete_on_idle_ms": (limits.AUTO_DELETE_MIN_MS, FOREVER_MS),
-    "max_message_kb": (1, 102_400),
-}
+        check(asdict(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

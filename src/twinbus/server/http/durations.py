@@ -9,8 +9,8 @@ import re
 from decimal import Decimal
 from typing import Final
 
+from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import InvalidArgument
-from twinbus.model.queue import FOREVER_MS
 
 FOREVER: Final = "P10675199DT2H48M5.4775807S"
 _SECOND_MS: Final = 1_000

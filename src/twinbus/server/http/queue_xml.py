@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.model import path
+from twinbus.model.description import STATUSES
 from twinbus.model.errors import InvalidArgument, NotImplementedHere
-from twinbus.model.queue import STATUSES, QueueDescription
+from twinbus.model.queue import QueueDescription
 from twinbus.server.http import atom, durations
 
 if TYPE_CHECKING:

@@ -1,0 +1,50 @@
+"""Authorization rules: keys of one entity, and what they allow on it and below it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from twinbus.model.errors import ArgumentOutOfRange, InvalidArgument
+
+RIGHTS: Final = ("Manage", "Send", "Listen")
+MAX_RULES: Final = 12
+"""Of one entity, as in Service Bus."""
+_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,254}[A-Za-z0-9])?")
+_KEY: Final = re.compile(r"[A-Za-z0-9+/=_.-]{1,256}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthorizationRule:
+    """A name, two secrets that are good for it, and what they allow."""
+
+    name: str
+    rights: tuple[str, ...]
+    primary_key: str = field(repr=False)
+    secondary_key: str = field(repr=False)
+    created_ms: int = 0
+    modified_ms: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what no rule can be. No error shows a key."""
+        if not _NAME.fullmatch(self.name):
+            raise InvalidArgument(f"{self.name!r:.80} is no name of a key: it has letters, digits, '.', '-' and '_'")
+        unknown = [right for right in self.rights if right not in RIGHTS]
+        if unknown or not self.rights:
+            raise InvalidArgument(f"the rights of key {self.name!r} are {self.rights!r:.80}; they can be {RIGHTS}")
+        if "Manage" in self.rights and len(set(self.rights)) < len(RIGHTS):
+            raise InvalidArgument(f"key {self.name!r} has Manage, which goes with Send and Listen: name all three")
+        for key in (self.primary_key, self.secondary_key):
+            if not _KEY.fullmatch(key):
+                raise InvalidArgument(f"a secret of key {self.name!r} is not 1 to 256 characters of base64")
+
+
+def check_rules(rules: tuple[AuthorizationRule, ...]) -> None:
+    """All rules of one entity."""
+    if len(rules) > MAX_RULES:
+        raise ArgumentOutOfRange(f"{len(rules)} authorization rules; an entity can have {MAX_RULES}")
+    names = [rule.name.lower() for rule in rules]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidArgument(f"two authorization rules are named {twice!r}")

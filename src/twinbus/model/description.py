@@ -1,0 +1,47 @@
+"""What descriptions of entities have in common: values that mean "never", and the checks.
+
+Owns: what is valid in any description. Durations are milliseconds; `FOREVER_MS` is .NET's largest time span, which
+Service Bus means by "never".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from twinbus.model import limits
+from twinbus.model.errors import ArgumentOutOfRange, InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FOREVER_MS: Final = 922_337_203_685_477
+"""P10675199DT2H48M5.4775807S."""
+STATUSES: Final = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")
+SIZES_MB: Final = (1024, 2048, 3072, 4096, 5120)
+RANGES: Final = {
+    "lock_duration_ms": (limits.LOCK_DURATION_MIN_MS, limits.LOCK_DURATION_MAX_MS),
+    "default_time_to_live_ms": (1_000, FOREVER_MS),
+    "duplicate_window_ms": (limits.DUPLICATE_WINDOW_MIN_MS, limits.DUPLICATE_WINDOW_MAX_MS),
+    "max_delivery_count": (1, limits.MAX_DELIVERY_COUNT_MAX),
+    "auto_delete_on_idle_ms": (limits.AUTO_DELETE_MIN_MS, FOREVER_MS),
+    "max_message_kb": (1, 102_400),
+}
+
+
+def check(values: Mapping[str, object]) -> None:
+    """Refuse what no entity can be: ArgumentOutOfRange or InvalidArgument, naming the value."""
+    for name, (lowest, highest) in RANGES.items():
+        value = values.get(name, lowest)
+        if isinstance(value, int) and not lowest <= value <= highest:
+            raise ArgumentOutOfRange(f"{name} is {value}; it can be {lowest} to {highest}")
+    size_mb = values.get("max_size_mb", SIZES_MB[0])
+    if size_mb not in SIZES_MB:
+        raise ArgumentOutOfRange(f"max_size_mb is {size_mb}; it can be {', '.join(map(str, SIZES_MB))}")
+    if values["status"] not in STATUSES:
+        raise InvalidArgument(f"status is {values['status']!r:.60}; it can be {', '.join(STATUSES)}")
+    metadata = values.get("user_metadata")
+    if isinstance(metadata, str) and len(metadata) > limits.USER_METADATA_MAX_CHARACTERS:
+        most = limits.USER_METADATA_MAX_CHARACTERS
+        raise ArgumentOutOfRange(f"user_metadata has {len(metadata)} characters; it can have {most}")
+    if values.get("requires_session") and values.get("forward_to"):
+        raise InvalidArgument("an entity with sessions cannot forward its messages: leave out forward_to, or sessions")

@@ -1,0 +1,73 @@
+"""A topic and its subscriptions, as their owner describes them.
+
+Owns: their properties and defaults. What is valid is in `description`; rules are in `rule`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from twinbus.model.authorization import AuthorizationRule  # noqa: TC001  # msgspec reads it from here
+from twinbus.model.description import FOREVER_MS, check
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """What a topic is told to be."""
+
+    default_time_to_live_ms: int = FOREVER_MS
+    max_size_mb: int = 1024
+    requires_duplicate_detection: bool = False
+    duplicate_window_ms: int = 600_000
+    enable_batched_operations: bool = True
+    filtering_messages_before_publishing: bool = False
+    """Kept and shown, without effect, as in Service Bus today."""
+    status: str = "Active"
+    support_ordering: bool = True
+    auto_delete_on_idle_ms: int = FOREVER_MS
+    enable_partitioning: bool = False
+    enable_express: bool = False
+    user_metadata: str | None = None
+    max_message_kb: int = 256
+    authorization_rules: tuple[AuthorizationRule, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what no topic can be."""
+        check(asdict(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionDescription:
+    """What a subscription is told to be."""
+
+    lock_duration_ms: int = 60_000
+    requires_session: bool = False
+    default_time_to_live_ms: int = FOREVER_MS
+    dead_lettering_on_expiration: bool = False
+    dead_lettering_on_filter_errors: bool = True
+    max_delivery_count: int = 10
+    enable_batched_operations: bool = True
+    status: str = "Active"
+    forward_to: str | None = None
+    forward_dead_lettered_to: str | None = None
+    auto_delete_on_idle_ms: int = FOREVER_MS
+    user_metadata: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no subscription can be."""
+        check(asdict(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRuntime:
+    """What a topic holds now: messages for later, and those of its subscriptions in its size."""
+
+    scheduled_count: int
+    size_bytes: int
+    subscription_count: int
+    created_ms: int
+    updated_ms: int
+    accessed_ms: int
+    is_available: bool = True
+    sql_filter_count: int = 0
+    correlation_filter_count: int = 0
