@@ -56,6 +56,9 @@ soak: compile ## try mutated input, simulated faults, kills, power cuts and slow
 	$(BIN)/python -m tests.faults --features --kills 50
 	$(BIN)/python -m tests.faults --features --cuts 50
 	$(BIN)/python -m tests.faults --features --cuts 50 --failing-syncs
+	$(BIN)/python -m tests.faults --transfers --kills 100
+	$(BIN)/python -m tests.faults --transfers --cuts 100
+	$(BIN)/python -m tests.faults --transfers --cuts 50 --failing-syncs
 	$(BIN)/python -m tests.faults --slow-disk
 
 demo: setup ## show an outage from end to end
@@ -63,10 +66,13 @@ demo: setup ## show an outage from end to end
 	@echo "start the primary again, and show the syphon bringing every message back. The pair is not part of this version"
 	@echo "yet: nothing was started."
 
-lock: setup ## pin the newest versions in requirements.lock
+lock: setup ## pin the newest versions in requirements.lock and tests/sdk_js/package-lock.json
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade --generate-hashes \
 		--no-config --quiet --custom-compile-command "make lock" --output-file requirements.lock
+	rm -f tests/sdk_js/package-lock.json
+	cd tests/sdk_js && npm install --package-lock-only --save-dev --save-exact @azure/service-bus@latest
 
 clean: ## remove all that these commands made
-	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist src/twinbus.egg-info
+	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist src/twinbus.egg-info \
+		tests/sdk_js/node_modules
 	find src tests bench tools -name __pycache__ -prune -exec rm -rf {} +

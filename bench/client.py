@@ -214,12 +214,14 @@ class Client:
         await self._attached(link)
         return link
 
-    async def send_on(self, link: Sender, payloads: Iterable[bytes], *, at_once: int = UNANSWERED) -> None:
+    async def send_on(
+        self, link: Sender, payloads: Iterable[bytes], *, at_once: int = UNANSWERED, message_format: int = BATCH_FORMAT
+    ) -> None:
         """... and how."""
         unanswered = self._unanswered
         for payload in payloads:
             await self.until(lambda: len(unanswered) < at_once and self.peer.is_writable and link.sendable)
-            unanswered.add(link.send(payload, message_format=BATCH_FORMAT))
+            unanswered.add(link.send(payload, message_format=message_format))
         await self.until(lambda: not unanswered)
 
     # --- receiving ----------------------------------------------------------------------------------------------------

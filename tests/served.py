@@ -52,13 +52,13 @@ class ServerFailed(Exception):
 class Served:
     """One namespace, in life after life on the same ports."""
 
-    def __init__(self, folder: Path, *, options: Sequence[str] = ()) -> None:
-        """`folder` has the data directory, the ready file and the log in it."""
+    def __init__(self, folder: Path, *, options: Sequence[str] = (), name: str | None = "contoso") -> None:
+        """`folder` has the data directory, the ready file and the log in it. Without a name, an option has it."""
         self.host = _own_address()
         self._ready_file = folder / "ready.json"
         self._log = folder / "server.log"
         self._data = folder / "data"
-        self._options = options
+        self._options = options if name is None else (name, *options)
         self._ports = {"amqp": 0, "amqps": AMQPS_PORT, "http": 0, "https": 0}
         self._process: subprocess.Popen[bytes] | None = None
         self._log_was_read = 0
@@ -71,6 +71,14 @@ class Served:
         return int(self._ready["amqp_port"])
 
     @property
+    def http_port(self) -> int:
+        return int(self._ready["http_port"])
+
+    @property
+    def https_port(self) -> int:
+        return int(self._ready["https_port"])
+
+    @property
     def ca_file(self) -> str:
         return str(self._ready["ca_file"])
 
@@ -78,6 +86,11 @@ class Served:
     def connection_string(self) -> str:
         """For the SDKs, without TLS."""
         return str(self._ready["connection_string"])
+
+    @property
+    def admin_connection_string(self) -> str:
+        """For the SDKs' administration clients, which use https always."""
+        return str(self._ready["admin_connection_string"])
 
     @property
     def tls_connection_string(self) -> str:
@@ -113,6 +126,10 @@ class Served:
         self.ask("PUT", name, ATOM.format(content), expected=201)
         return name
 
+    def put(self, path: str, description: str) -> None:
+        """A new entity of a kind of description, as a plain create makes it."""
+        self.ask("PUT", path, ATOM.format("").replace("QueueDescription", description), expected=201)
+
     def delete_queue(self, name: str) -> None:
         self.ask("DELETE", name, expected=200)
 
@@ -140,7 +157,7 @@ class Served:
         """Start it, and wait until it serves."""
         assert self._process is None, "it runs already"
         ports = [f"--{name}-port={port}" for name, port in self._ports.items()]
-        command = ["-m", "twinbus", "serve", "contoso", f"--data={self._data}", f"--host={self.host}", *ports]
+        command = ["-m", "twinbus", "serve", f"--data={self._data}", f"--host={self.host}", *ports]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -204,9 +221,9 @@ class Served:
 
 
 @contextmanager
-def started(folder: Path, *options: str) -> Iterator[Served]:
+def started(folder: Path, *options: str, name: str | None = "contoso") -> Iterator[Served]:
     """A server from its start to its clean stop."""
-    server = Served(folder, options=options)
+    server = Served(folder, options=options, name=name)
     try:
         server.start()
         yield server

@@ -105,6 +105,12 @@ def test_given_back_it_is_still_deferred_with_a_delivery_more(how: str) -> None:
     assert property_of(dead, "DeadLetterReason") == "MaxDeliveryCountExceeded"
 
 
+@pytest.mark.parametrize("deletes", [False, True])
+def test_it_says_that_it_was_deferred(deletes: bool) -> None:  # noqa: FBT001
+    [(payload, _)] = receive(deferred(b"a"), 1, deletes=deletes)
+    assert annotation_of(Message(payload), "x-opt-message-state") == 1
+
+
 def test_deferred_again_with_properties() -> None:
     rig = deferred(b"a")
     [(_, token)] = receive(rig, 1)

@@ -12,7 +12,7 @@ from twinbus.store.protocol import Table
 
 def delete(rig: Rig) -> Answers:
     answers = Answers()
-    rig.namespace.remove_queue(rig.path)
+    rig.namespace.remove(rig.path)
     rig.namespace.bury(rig.queue.entity_id, 0, answers)
     return answers
 

@@ -1,4 +1,4 @@
-"""The command: python -m tests.faults [--features] --kills N | --cuts N | --slow-disk [--seed S] [--minutes M] ..."""
+"""The command: python -m tests.faults [--features | --transfers] --kills N | --cuts N | --slow-disk [--seed S] ..."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvloop
 
 from tests.faults.features.scene import Features
 from tests.faults.harness import Death, Plan, endure
 from tests.faults.slow_disk import LONG, suffer
+from tests.faults.transfers.scene import Transfers
+
+if TYPE_CHECKING:
+    from tests.faults.harness import Scene
 
 
 def say(line: str) -> None:
@@ -33,10 +38,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="of all that is left to chance")
     parser.add_argument("--minutes", type=float, default=None, help="no more deaths after this time")
     parser.add_argument("--failing-syncs", action="store_true", help="with --cuts: some syncs fail before")
-    parser.add_argument(
+    scene = parser.add_mutually_exclusive_group()
+    scene.add_argument(
         "--features",
         action="store_true",
         help="with --kills or --cuts: sessions, schedules, duplicates, expiry and deferral instead of plain queues",
+    )
+    scene.add_argument(
+        "--transfers",
+        action="store_true",
+        help="with --kills or --cuts: transactions, forwarding and topics instead of plain queues",
     )
     parser.add_argument("--keep", type=Path, default=None, metavar="DIR", help="leave data and log of the server there")
     options = parser.parse_args()
@@ -75,11 +86,17 @@ async def live(options: argparse.Namespace, folder: Path) -> tuple[list[str], st
         deaths=options.kills if options.kills is not None else options.cuts,
         until=until,
         fails_syncs=options.failing_syncs,
-        slows_syncs=options.features,
+        slows_syncs=options.features or options.transfers,
     )
-    scene = Features(options.seed) if options.features else None
-    report = await endure(plan, folder, say, scene)
+    report = await endure(plan, folder, say, choose_scene(options))
     return report.problems, report.summary()
+
+
+def choose_scene(options: argparse.Namespace) -> Scene | None:
+    """None: plain queues."""
+    if options.features:
+        return Features(options.seed)
+    return Transfers(options.seed) if options.transfers else None
 
 
 if __name__ == "__main__":

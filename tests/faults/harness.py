@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from tests.faults.server_process import Endpoint
-
 QUEUES: Final = tuple(f"queue-{number}" for number in range(6))
 STORES: Final = 4
 DRAIN_S: Final = 30.0
@@ -102,7 +100,7 @@ class Scene(Protocol):
     def ledger(self) -> Ledger:
         """What was promised."""
 
-    async def prepare(self, endpoint: Endpoint) -> None:
+    async def prepare(self, server: ServerProcess) -> None:
         """Make the queues."""
 
     def clients(self, server: ServerProcess, rng: random.Random) -> Workload:
@@ -127,7 +125,7 @@ async def endure(
             server = ServerProcess(folder, shim=shim, options=plan.options)
         try:
             await stack.enter_async_context(server)
-            await scene.prepare(server.endpoint)
+            await scene.prepare(server)
             clients = scene.clients(server, random.Random(rng.random()))
             async with clients:
                 await _live_and_die(plan, server, shim, clients, report, rng, say)
@@ -164,6 +162,9 @@ async def _live_and_die(
         await server.start()
         report.deaths += 1
         say(f"death {report.deaths} of {plan.deaths}: started in {server.starts_s[-1]:.2f} s; {_state(report)}")
+    if plan.fails_syncs:  # in a life that goes on, too: what a store that failed holds up is not freed by a new start
+        with _sickness(plan, server, shim, rng):
+            await asyncio.sleep(plan.life_s[1])
 
 
 def _sickness(
@@ -195,9 +196,9 @@ class PlainQueues:
     def __init__(self, seed: int) -> None:
         self.ledger = Ledger(random.Random(seed))
 
-    async def prepare(self, endpoint: Endpoint) -> None:
+    async def prepare(self, server: ServerProcess) -> None:
         for queue in QUEUES:
-            await management.make_queue(endpoint, queue)
+            await management.make_queue(server.endpoint, queue)
 
     def clients(self, server: ServerProcess, rng: random.Random) -> Workload:
         return Workload(server, self.ledger, QUEUES, rng)

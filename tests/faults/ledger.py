@@ -94,9 +94,8 @@ class Ledger:
 
     def _identify(self, queue: str, where: str, body: bytes) -> int | None:
         """Which message it is, of those that were sent to a queue and may be there."""
-        number, checksum = HEAD.unpack_from(body) if len(body) >= HEAD.size else (-1, b"")
-        if not 0 <= number < len(self.entries) or checksum != _checksum(number, body[HEAD.size :]):
-            self._tell(f"strange: {where} {len(body)} bytes that nobody sent")
+        number = self.number_in(where, body)
+        if number is None:
             return None
         entry = self.entries[number]
         if entry.queue != queue:
@@ -104,6 +103,14 @@ class Ledger:
             return None
         if entry.is_completion_confirmed:
             self._tell(f"back: {where} message {number}, whose completion was confirmed")
+        return number
+
+    def number_in(self, where: str, body: bytes) -> int | None:
+        """Which message it is, of all that were written."""
+        number, checksum = HEAD.unpack_from(body) if len(body) >= HEAD.size else (-1, b"")
+        if not 0 <= number < len(self.entries) or checksum != _checksum(number, body[HEAD.size :]):
+            self._tell(f"strange: {where} {len(body)} bytes that nobody sent")
+            return None
         return int(number)
 
     def _note_place(self, place: str, where: str, sequence_number: int, number: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from tests.faults import management
 from tests.faults.line import ABANDONED, ReceivingLine, SendingLine, close, connected
@@ -37,6 +37,9 @@ LARGE: Final = 0.01
 
 class Workload:
     """All clients of a run."""
+
+    messages_max: ClassVar = 400
+    """One sender sends so many at most before it hangs up."""
 
     def __init__(self, server: ServerProcess, ledger: Ledger, queues: Sequence[str], rng: random.Random) -> None:
         self.made: dict[str, bool | None] = {}
@@ -97,7 +100,7 @@ class Workload:
             await asyncio.sleep(PAUSE_S)
             return
         line = self.new_sender()
-        most_unanswered, messages = rng.choice([1, 5, 50, 200]), rng.randint(1, 400)
+        most_unanswered, messages = rng.choice([1, 5, 50, 200]), rng.randint(1, self.messages_max)
         async with connected(line, await self._server.serving()):
             for _ in range(messages):
                 await line.until(lambda: line.has_room and len(line.unanswered) < most_unanswered, patience_s=ANSWER_S)

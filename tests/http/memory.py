@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from twinbus.model import path as paths
 from twinbus.model.errors import EntityAlreadyExists, EntityNotFound, InvalidArgument
 from twinbus.model.queue import QueueDescription, QueueRuntime
-from twinbus.server.administration import QueueInfo
+from twinbus.model.rule import DEFAULT_RULE, RuleDescription
+from twinbus.model.topic import SubscriptionDescription, TopicDescription, TopicRuntime
+from twinbus.server.administration import QueueInfo, SubscriptionInfo, TopicInfo
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    from twinbus.server.administration import Description, EntityInfo
+
+    Info = TypeVar("Info", QueueInfo, TopicInfo, SubscriptionInfo)
 
 CREATED_MS = 1_700_000_000_123
 FIXED = ("requires_session", "requires_duplicate_detection", "enable_partitioning")
+NOTHING = QueueRuntime(
+    active_count=0, dead_letter_count=0, size_bytes=0, created_ms=CREATED_MS, updated_ms=CREATED_MS, accessed_ms=0
+)
+NO_SUBSCRIPTIONS = TopicRuntime(
+    scheduled_count=0, size_bytes=0, subscription_count=0, created_ms=CREATED_MS, updated_ms=CREATED_MS, accessed_ms=0
+)
 
 
 class MemoryAdministration:
@@ -17,45 +36,116 @@ class MemoryAdministration:
         self.namespace = "contoso"
         self.created_ms = CREATED_MS
         self.queues: dict[str, QueueInfo] = {}
+        self.topics: dict[str, TopicInfo] = {}
+        self.subscriptions: dict[str, SubscriptionInfo] = {}
+        self._kinds: list[dict[str, Any]] = [self.queues, self.topics, self.subscriptions]
+        self.rules: dict[str, dict[str, RuleDescription]] = {}
+        """By the keys of their subscriptions and names."""
         self.stores: list[dict[str, object]] = [{"name": "0", "is_available": True}]
         self.fails_with: Exception | None = None
 
+    # --- entities -----------------------------------------------------------------------------------------------------
+
     async def create_queue(self, path: str, description: QueueDescription) -> QueueInfo:
-        self._fail()
-        if path.lower() in self.queues:
-            raise EntityAlreadyExists(f"There is already an entity named '{path}'.")
-        runtime = QueueRuntime(
-            active_count=0,
-            dead_letter_count=0,
-            size_bytes=0,
-            created_ms=CREATED_MS,
-            updated_ms=CREATED_MS,
-            accessed_ms=0,
-        )
-        self.queues[path.lower()] = QueueInfo(path=path, description=description, runtime=runtime)
-        return self.queues[path.lower()]
+        return self._add(self.queues, QueueInfo(path=path, description=description, runtime=NOTHING))
 
-    async def get_queue(self, path: str) -> QueueInfo:
-        self._fail()
-        if path.lower() not in self.queues:
-            raise EntityNotFound(path)
-        return self.queues[path.lower()]
+    async def create_topic(self, path: str, description: TopicDescription) -> TopicInfo:
+        return self._add(self.topics, TopicInfo(path=path, description=description, runtime=NO_SUBSCRIPTIONS))
 
-    async def list_queues(self, *, skip: int, top: int) -> list[QueueInfo]:
-        self._fail()
-        return [self.queues[key] for key in sorted(self.queues)[skip : skip + top]]
+    async def create_subscription(
+        self, topic: str, name: str, description: SubscriptionDescription, rule: RuleDescription | None = None
+    ) -> SubscriptionInfo:
+        if topic.lower() not in self.topics:
+            raise EntityNotFound(topic)
+        topic = self.topics[topic.lower()].path
+        path = paths.subscription_path(topic, name)
+        info = SubscriptionInfo(path=path, topic=topic, name=name, description=description, runtime=NOTHING)
+        self._add(self.subscriptions, info)
+        self.rules[path.lower()] = {}
+        await self.create_rule(path, rule or RuleDescription(name=DEFAULT_RULE))
+        return info
 
-    async def update_queue(self, path: str, description: QueueDescription) -> QueueInfo:
-        info = await self.get_queue(path)
+    async def get(self, path: str) -> EntityInfo:
+        self._fail()
+        for kind in self._kinds:
+            if path.lower() in kind:
+                found: EntityInfo = kind[path.lower()]
+                return found
+        raise EntityNotFound(path)
+
+    async def list_queues(self, *, skip: int, top: int, prefix: str = "") -> list[QueueInfo]:
+        return self._some(self.queues, skip, top, prefix)
+
+    async def list_topics(self, *, skip: int, top: int, prefix: str = "") -> list[TopicInfo]:
+        return self._some(self.topics, skip, top, prefix)
+
+    async def list_subscriptions(self, topic: str, *, skip: int, top: int, prefix: str = "") -> list[SubscriptionInfo]:
+        if topic.lower() not in self.topics:
+            raise EntityNotFound(topic)
+        return self._some(self.subscriptions, skip, top, paths.subscription_path(topic, prefix))
+
+    async def update(self, path: str, description: Description) -> EntityInfo:
+        info = await self.get(path)
         for name in FIXED:
-            if getattr(info.description, name) != getattr(description, name):
+            if getattr(info.description, name, None) != getattr(description, name, None):
                 raise InvalidArgument(f"{name} of '{path}' cannot change")
-        self.queues[path.lower()] = replace(info, description=description)
-        return self.queues[path.lower()]
+        changed: EntityInfo = replace(info, description=description)  # type: ignore[arg-type]  # of the same kind
+        for kind in self._kinds:
+            if path.lower() in kind:
+                kind[path.lower()] = changed
+        return changed
 
-    async def delete_queue(self, path: str) -> None:
-        await self.get_queue(path)
-        del self.queues[path.lower()]
+    async def delete(self, path: str) -> None:
+        await self.get(path)
+        for kind in self._kinds:
+            kind.pop(path.lower(), None)
+
+    def _add(self, kind: dict[str, Info], info: Info) -> Info:
+        self._fail()
+        if info.path.lower() in {**self.queues, **self.topics, **self.subscriptions}:
+            raise EntityAlreadyExists(f"There is already an entity named '{info.path}'.")
+        kind[info.path.lower()] = info
+        return info
+
+    def _some(self, kind: dict[str, Info], skip: int, top: int, prefix: str) -> list[Info]:
+        self._fail()
+        return [kind[key] for key in sorted(kind) if key.startswith(prefix.lower())][skip : skip + top]
+
+    # --- rules --------------------------------------------------------------------------------------------------------
+
+    async def create_rule(self, subscription: str, rule: RuleDescription) -> RuleDescription:
+        rules = self._rules(subscription)
+        if rule.name.lower() in rules:
+            raise EntityAlreadyExists(f"There is already a rule named '{rule.name}'.")
+        rules[rule.name.lower()] = msgspec.structs.replace(rule, created_ms=CREATED_MS)
+        return rules[rule.name.lower()]
+
+    async def get_rule(self, subscription: str, name: str) -> RuleDescription:
+        rules = self._rules(subscription)
+        if name.lower() not in rules:
+            raise EntityNotFound(f"{subscription}/Rules/{name}")
+        return rules[name.lower()]
+
+    async def list_rules(self, subscription: str, *, skip: int, top: int) -> list[RuleDescription]:
+        return list(self._rules(subscription).values())[skip : skip + top]
+
+    async def update_rule(self, subscription: str, rule: RuleDescription) -> RuleDescription:
+        before = await self.get_rule(subscription, rule.name)
+        changed = msgspec.structs.replace(rule, name=before.name, created_ms=before.created_ms)
+        self._rules(subscription)[rule.name.lower()] = changed
+        return changed
+
+    async def delete_rule(self, subscription: str, name: str) -> None:
+        await self.get_rule(subscription, name)
+        del self._rules(subscription)[name.lower()]
+
+    def _rules(self, subscription: str) -> dict[str, RuleDescription]:
+        self._fail()
+        if subscription.lower() not in self.rules:
+            raise EntityNotFound(subscription)
+        return self.rules[subscription.lower()]
+
+    # --- what tests do to it ------------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, object]:
         is_ok = all(store["is_available"] for store in self.stores)

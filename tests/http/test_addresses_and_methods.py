@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
+from starlette.responses import Response
 
+from tests.http.memory import MemoryAdministration
 from tests.http.service import read_to_end
+from twinbus.model.errors import Unauthorized
+from twinbus.server.authority import Authority
 from twinbus.server.http import app
+from twinbus.server.http.app import ManagementApp
+from twinbus.server.http.routes import route
+from twinbus.server.keys import KeyRing
+from twinbus.server.sas import verify
 
 if TYPE_CHECKING:
+    from tests.http.conftest import StartService
     from tests.http.service import Service
+    from twinbus.server.http.call import Call
 
 LOGGER = app.__name__
 
@@ -20,6 +31,11 @@ LOGGER = app.__name__
     [
         ("/orders", "PUT, GET, DELETE"),
         ("/$Resources/queues", "GET"),
+        ("/$Resources/topics", "GET"),
+        ("/news/subscriptions", "GET"),
+        ("/news/subscriptions/all", "PUT, GET, DELETE"),
+        ("/news/subscriptions/all/rules", "GET"),
+        ("/news/subscriptions/all/rules/one", "PUT, GET, DELETE"),
         ("/$namespaceinfo", "GET"),
         ("/health", "GET, HEAD"),
     ],
@@ -51,6 +67,14 @@ def test_an_address_that_is_none(service: Service, target: str) -> None:
         ("GET", "/$Resources/queues"),
         ("GET", "/$Resources/topics"),
         ("GET", "/$namespaceinfo"),
+        ("GET", "/orders/subscriptions"),
+        ("PUT", "/orders/subscriptions/all"),
+        ("GET", "/orders/subscriptions/all"),
+        ("DELETE", "/orders/subscriptions/all"),
+        ("GET", "/orders/subscriptions/all/rules"),
+        ("PUT", "/orders/subscriptions/all/rules/one"),
+        ("GET", "/orders/subscriptions/all/rules/one"),
+        ("DELETE", "/orders/subscriptions/all/rules/one"),
     ],
 )
 def test_nothing_is_done_without_a_token(service: Service, method: str, target: str) -> None:
@@ -65,7 +89,31 @@ def test_the_right_to_manage_is_asked_for_the_entity_or_the_namespace(service: S
     service.call("GET", "/a/b?enrich=false")
     service.call("DELETE", "/A/B")
     service.call("GET", "/$namespaceinfo")
-    assert service.asked == [("Manage", "a/b"), ("Manage", "a/b"), ("Manage", "A/B"), ("Manage", "")]
+    assert service.asked == [("Manage", "a/b"), ("Manage", "a/b"), ("Manage", "A/B"), ("Manage", "$namespaceinfo")]
+
+
+def test_a_token_is_asked_for_what_the_address_names(service: Service) -> None:
+    for address in ("a/b/Subscriptions/c", "a/b/subscriptions", "a/subscriptions/c/rules/d", "$Resources/topics"):
+        service.asked.clear()
+        service.call("GET", f"/{address}/?enrich=true&$top=1")
+        assert service.asked == [("Manage", address)]
+
+
+def test_a_table_that_is_tried_first_hides_what_fits_its_patterns(start_service: StartService) -> None:
+    asked: list[tuple[str, str]] = []
+
+    async def answer(call: Call) -> Response:
+        return Response(call.entity)
+
+    def authorise(_: str | None, right: str, path: str, _host: str = "") -> None:
+        asked.append((right, path))
+
+    first = (route("(?P<entity>.+?)/messages", "Send", POST=answer),)
+    service = start_service(ManagementApp(MemoryAdministration(), authorise, first=first))
+    assert service.call("POST", "/a%2Fb/messages/").text == "a/b"
+    assert asked == [("Send", "a/b/messages")]
+    assert service.call("PUT", "/a/b/messages").headers["allow"] == "POST"
+    assert service.put("/a/b").status == 201
 
 
 def test_a_target_of_forwarding_needs_a_token_that_may_send_there(service: Service) -> None:
@@ -102,3 +150,20 @@ def test_what_a_caller_did_wrong_is_not_logged(service: Service, caplog: pytest.
 
 def test_every_answer_has_a_date(service: Service) -> None:
     assert service.call("GET", "/missing").headers["date"].endswith("GMT")
+
+
+@pytest.mark.parametrize(
+    "part", ["/", "x", "/x", "/subscriptions/x", "/subscriptions/", "/rules", "subscriptions/rules/"]
+)
+def test_a_long_address_costs_a_stranger_no_more_than_its_length(service: Service, part: str) -> None:
+    start_s = time.process_time()
+    service.call("GET", "/" + part * (60_000 // len(part)) + "!", Authorization="none")
+    assert time.process_time() - start_s < 0.5
+
+
+def test_a_long_token_costs_a_stranger_no_more_than_its_length() -> None:
+    start_s = time.process_time()
+    token = f"SharedAccessSignature sr={'a' * 8_000}&sig=x&se=1&skn=k"
+    with pytest.raises(Unauthorized):
+        verify(token, "orders", Authority(KeyRing([]), {}), 0)
+    assert time.process_time() - start_s < 0.1

@@ -55,6 +55,10 @@ def test_what_is_no_xml_is_told_so(service: Service, body: bytes) -> None:
         '<entry xmlns="http://www.w3.org/2005/Atom"/>',
         '<entry xmlns="http://www.w3.org/2005/Atom"><content/></entry>',
         '<entry xmlns="http://www.w3.org/2005/Atom"><content>text</content></entry>',
+        ENTRY.format("").replace("</entry>", "<content><x/></content></entry>"),
+        ENTRY.format("").replace("</content>", "<x/></content>"),
+        ENTRY.format("").replace("www.w3.org/2005/Atom", "www.w3.org/2005/Molecule"),
+        ENTRY.format("").replace("entry", "feed"),
     ],
 )
 def test_an_envelope_without_a_letter_is_refused(service: Service, body: str) -> None:
@@ -63,8 +67,12 @@ def test_an_envelope_without_a_letter_is_refused(service: Service, body: str) ->
     assert "entry" in reply.detail
 
 
-def test_thousands_of_nested_elements_are_only_passed_over(service: Service) -> None:
-    assert service.put("/orders", "<a>" * 9_000 + "</a>" * 9_000).status == 201
+@pytest.mark.parametrize("depth", [30, 9_000])
+def test_no_tree_is_deeper_than_any_description(service: Service, depth: int) -> None:
+    reply = service.put("/orders", "<a>" * depth + "</a>" * depth)
+    assert reply.status == 400
+    assert reply.detail.startswith("the body has elements more than 32 deep")
+    assert service.put("/orders", "<a>" * 29 + "</a>" * 29).status == 201
 
 
 def test_a_description_may_be_as_large_as_the_limit_and_no_larger(service: Service) -> None:
@@ -101,3 +109,46 @@ def test_without_a_token_not_even_the_body_is_read(service: Service) -> None:
     with service.raw() as connection:
         connection.sendall(b"PUT /orders HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
         assert connection.recv(65_536).startswith(b"HTTP/1.1 401 ")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (ENTRY.format("").replace("servicebus/connect", "other"), "the entry holds"),
+        (ENTRY.format("").replace("QueueDescription", "Queue"), "the entry holds"),
+        (ENTRY.format("words"), "QueueDescription has text in it; it has to be elements"),
+        (ENTRY.format("<Status>Active</Status>words"), "QueueDescription has text in it; it has to be elements"),
+        (ENTRY.format("<Status><Active/></Status>"), "Status is '': Status has elements in it; it has to be text"),
+        (ENTRY.format("<Status/>"), "Status is '': it has to be Active"),
+        (ENTRY.format("<Status>Active</Status>" * 2), "QueueDescription has 'Status' twice"),
+        (ENTRY.format("<AuthorizationRules>top secret</AuthorizationRules>"), "AuthorizationRules has text in it"),
+        (
+            ENTRY.format("<AuthorizationRules><AuthorizationRule>top secret</AuthorizationRule></AuthorizationRules>"),
+            "AuthorizationRule has text in it",
+        ),
+        (
+            ENTRY.format(
+                "<AuthorizationRules><AuthorizationRule><KeyName>k</KeyName><Rights>Send</Rights></AuthorizationRule>"
+                "</AuthorizationRules>"
+            ),
+            "Rights has text in it",
+        ),
+    ],
+)
+@pytest.mark.parametrize("condition", [{}, {"If_Match": "*"}])
+def test_a_description_of_another_shape_is_refused(
+    service: Service, body: str, told: str, condition: dict[str, str]
+) -> None:
+    if condition:
+        service.put("/orders")
+    before = dict(service.administration.queues)
+    reply = service.call("PUT", "/orders", body, **condition)
+    assert reply.status == 400
+    assert told in reply.detail
+    assert "top secret" not in reply.detail
+    assert service.administration.queues == before
+
+
+def test_many_elements_are_bounded_by_the_size_of_the_body(service: Service) -> None:
+    assert service.put("/orders", "<a/>" * 16_000).status == 400, "one element is not there twice"
+    assert service.put("/orders", "".join(f"<a{number}/>" for number in range(7_000))).status == 201

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
+from xml.etree.ElementTree import Element
 
 import pytest
+from starlette.requests import Request
 
+from tests.http.letters import entry
 from tests.http.service import ATOM
 from twinbus.model.queue import QueueDescription
+from twinbus.server.http import entries
+from twinbus.server.http.call import Call
+from twinbus.server.http.entries import Entry
+from twinbus.server.http.limits import HttpLimits
 
 if TYPE_CHECKING:
     from azure.servicebus.management import ServiceBusAdministrationClient
@@ -32,7 +41,7 @@ def test_the_sdk_follows_the_pages_of_250_queues(client: ServiceBusAdministratio
     fill(service, NAMES)
     assert [queue.name for queue in client.list_queues()] == NAMES
     assert [queue.name for queue in client.list_queues_runtime_properties()] == NAMES
-    assert service.asked == [("Manage", "")] * 6
+    assert service.asked == [("Manage", "$Resources/queues")] * 6
 
 
 def test_a_page_has_100_queues_when_nothing_is_said(service: Service) -> None:
@@ -59,10 +68,10 @@ def test_the_last_page_has_no_next(service: Service, query: str) -> None:
 
 
 def test_no_page_is_longer_than_the_limit_and_the_next_starts_where_it_ended(service: Service) -> None:
-    fill(service, [f"q{number:04}" for number in range(101)])
+    fill(service, [f"q{number:04}" for number in range(1_001)])
     first = service.call("GET", "/$Resources/queues?$top=5000").text
-    assert len(titles(first)) == 100
-    assert re.findall('rel="next" href="[^"?]*([^"]*)"', first) == ["?$top=100&amp;$skip=100"]
+    assert len(titles(first)) == 1_000
+    assert re.findall('rel="next" href="[^"?]*([^"]*)"', first) == ["?$top=1000&amp;$skip=1000"]
 
 
 @pytest.mark.parametrize("value", ["-1", "ten", "1.5", "", "1_0", "%D9%A1", "9" * 30])
@@ -72,3 +81,42 @@ def test_a_page_that_cannot_be_is_refused(service: Service, kind: str, parameter
     reply = service.call("GET", f"/$Resources/{kind}?{parameter}={value}")
     assert reply.status == 400
     assert reply.detail.startswith(f"{parameter} is ")
+
+
+def test_a_list_may_be_of_those_whose_paths_start_alike(service: Service) -> None:
+    fill(service, ["team/a", "Team/b", "teams", "other"])
+    first = service.call("GET", "/$Resources/queues?prefix=TEAM/&$top=1")
+    assert titles(first.text) == ["team/a"]
+    [query] = re.findall('rel="next" href="[^"?]*([^"]*)"', first.text)
+    assert query == "?prefix=TEAM%2F&amp;$top=1&amp;$skip=1"
+    assert titles(service.call("GET", f"/$Resources/queues{query.replace('&amp;', '&')}").text) == ["Team/b"]
+    assert titles(service.call("GET", "/$Resources/topics?prefix=team").text) == []
+
+
+def test_a_list_of_subscriptions_may_be_of_those_whose_names_start_alike(service: Service) -> None:
+    service.call("PUT", "/news", entry("TopicDescription"))
+    for name in ("all", "alien", "few"):
+        service.call("PUT", f"/news/subscriptions/{name}", entry("SubscriptionDescription"))
+    assert titles(service.call("GET", "/news/subscriptions?prefix=AL").text) == ["alien", "all"]
+
+
+def test_each_entry_of_a_page_has_its_counts(service: Service) -> None:
+    fill(service, NAMES[:3])
+    assert service.call("GET", "/$Resources/queues").text.count("<d2p1:ActiveMessageCount>0<") == 3
+
+
+def test_others_are_served_while_a_long_page_is_written() -> None:
+    scope = {"type": "http", "path": "/", "scheme": "http", "headers": [], "query_string": b"$top=1000"}
+    entry_of = partial(Entry, path="x", title="x", created_ms=0, updated_ms=0)
+
+    async def list_some(*, skip: int, top: int) -> list[int]:
+        return list(range(skip, top))
+
+    call = Call.of(Request(scope), {}, HttpLimits())
+    page = entries.show_page(call, "x", list_some, lambda _: entry_of(content=Element("x")), "author")
+    turns = 0
+    with contextlib.suppress(StopIteration):
+        while True:
+            page.send(None)
+            turns += 1
+    assert turns == 1_000 / entries.AT_ONCE

@@ -160,10 +160,6 @@ def test_the_namespace_tells_its_name(client: ServiceBusAdministrationClient) ->
     assert properties.created_at_utc == dt.datetime(2023, 11, 14, 22, 13, 20, 123_000, tzinfo=dt.UTC)
 
 
-def test_there_are_no_topics_yet(client: ServiceBusAdministrationClient) -> None:
-    assert list(client.list_topics()) == []
-
-
 def test_every_api_version_of_the_sdk_is_served(service: Service) -> None:
     for number, version in enumerate(ApiVersion):
         with ServiceBusAdministrationClient.from_connection_string(

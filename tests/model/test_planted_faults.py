@@ -99,7 +99,7 @@ def the_first_only_is_cancelled(patch: Patch) -> None:
 
 
 def expired_ones_are_delivered(patch: Patch) -> None:
-    patch.setattr(Fragment, "_without_stale", lambda _, items: items)
+    patch.setattr(Fragment, "_without_stale", lambda _, items, _now_ms: items)
 
 
 def expired_ones_are_dropped_where_they_should_be_dead_lettered(patch: Patch) -> None:

@@ -71,9 +71,14 @@ class Raw(Program):
 
     # --- links --------------------------------------------------------------------------------------------------------
 
-    async def attach_sender(self, address: object, *, target: Composite | None = None) -> Sender:
+    async def attach_sender(
+        self, address: object, *, target: Composite | None = None, properties: dict[str, object] | None = None
+    ) -> Sender:
         link = self.session.attach_sender(
-            f"sender {next(self._names)}", target=target or Target(address=address), source=Source(address="here")
+            f"sender {next(self._names)}",
+            target=target or Target(address=address),
+            source=Source(address="here"),
+            properties=properties,
         )
         await self._attached(link)
         return link
@@ -119,15 +124,23 @@ class Raw(Program):
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    async def send(self, link: Sender, payload: bytes, *, message_format: int = 0) -> str | None:
-        delivery = link.send(payload, message_format=message_format)
+    async def send(
+        self, link: Sender, payload: bytes, *, message_format: int = 0, state: Composite | None = None
+    ) -> str | None:
+        answer = await self.send_for_state(link, payload, message_format=message_format, state=state)
+        return condition_of(answer.error) if isinstance(answer, Rejected) else None
+
+    async def send_for_state(
+        self, link: Sender, payload: bytes, *, message_format: int = 0, state: Composite | None = None
+    ) -> Any:  # noqa: ANN401  # whatever state the server gives
+        """... the whole answer."""
+        delivery = link.send(payload, message_format=message_format, state=state)
 
         def answers() -> list[SendsUpdated]:
             return [event for event in self.noted(SendsUpdated) if delivery in event.deliveries]
 
         await self.until(answers)
-        state = answers()[0].state
-        return condition_of(state.error) if isinstance(state, Rejected) else None
+        return answers()[0].state
 
     async def receive(self, link: Receiver, count: int = 1) -> list[IncomingDelivery]:
         """The next messages of a link."""
@@ -204,10 +217,10 @@ def condition_of(error: Error | None) -> str | None:
 
 
 @asynccontextmanager
-async def raw(server: Served, credentials: Credentials | None = None) -> AsyncIterator[Raw]:
+async def raw(server: Served, credentials: Credentials | None = None, *, sasl: bool = True) -> AsyncIterator[Raw]:
     """A connection with the key of the server, unless other credentials are given; in the end it is gone."""
     client = Raw()
-    shown = credentials or Credentials.plain(server.key_name, server.key)
+    shown = (credentials or Credentials.plain(server.key_name, server.key)) if sasl else None
     await connect(
         client.take,
         lambda now: Connection.client(SETTINGS, shown, now=now),

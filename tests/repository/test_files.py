@@ -16,6 +16,7 @@ ELSEWHERE = re.compile(
             "python" + "hosted",
             "(extra-)?index" + "-url",
             "find" + "-links",
+            "npm" + r"js\.org",
             r"(?<![\w.*])/(root|home|Users|opt|work)" + r"/\w",
         ]
     )
@@ -25,7 +26,7 @@ PACKAGES = sorted(path.parent for path in (ROOT / "src").rglob("__init__.py"))
 
 def files_of_the_project() -> list[Path]:
     """All but what the commands make: not asked of git, which a machine that only runs the tests may lack."""
-    made = re.compile(r"\.(?!ci\b|git(hub|ignore)\b).+|__pycache__|build|dist|.+\.egg-info")
+    made = re.compile(r"\.(?!ci\b|git(hub|ignore)\b).+|__pycache__|node_modules|build|dist|.+\.egg-info")
     return [
         path
         for path in ROOT.rglob("*")

@@ -1,5 +1,6 @@
-"""requirements.lock pins everything, and anyone can use it: no address of a registry, no path of a machine."""
+"""The lock files pin everything, and anyone can use them: no address of a registry, no path of a machine."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -37,3 +38,23 @@ def test_all_that_the_project_asks_for_is_locked() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = {name_of(requirement) for requirement in project["dependencies"] + project["optional-dependencies"]["dev"]}
     assert wanted <= {name_of(entry) for entry in ENTRIES}
+
+
+# --- the other one ----------------------------------------------------------------------------------------------------
+
+JAVASCRIPT = json.loads((ROOT / "tests/sdk_js/package-lock.json").read_text())
+
+
+def test_the_lock_for_javascript_has_one_version_and_hash_for_everything_and_no_addresses() -> None:
+    own, *others = JAVASCRIPT["packages"].items()
+    assert own[0] == ""
+    for name, package in others:
+        assert re.fullmatch(r"\d+\.\d+\.\d+", package["version"]), name
+        assert package["integrity"].startswith("sha512-"), name
+        assert "resolved" not in package, name
+
+
+def test_what_javascript_asks_for_is_pinned() -> None:
+    wanted = json.loads((ROOT / "tests/sdk_js/package.json").read_text())["devDependencies"]
+    assert wanted == JAVASCRIPT["packages"][""]["devDependencies"]
+    assert all(JAVASCRIPT["packages"][f"node_modules/{name}"]["version"] == version for name, version in wanted.items())

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+import uuid
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, cast
 
@@ -162,6 +163,22 @@ class Bus:
 
     def receiver(self, queue: str, *, client: Any = None, **options: object) -> ServiceBusReceiver:  # noqa: ANN401
         return cast("ServiceBusReceiver", self._open((client or self._own).get_queue_receiver, queue, options))
+
+    def topic_sender(self, topic: str, **options: object) -> ServiceBusSender:
+        return cast("ServiceBusSender", self._open(self._own.get_topic_sender, topic, options))
+
+    def subscriber(self, topic: str, name: str, **options: object) -> ServiceBusReceiver:
+        """A receiver of a subscription."""
+        options["subscription_name"] = name
+        return cast("ServiceBusReceiver", self._open(self._own.get_subscription_receiver, topic, options))
+
+    def topic(self, *subscriptions: str, **options: Any) -> str:  # noqa: ANN401  # properties of a topic
+        """A new topic with subscriptions that get all messages; its name, which no other has."""
+        name = f"topic-{uuid.uuid4().hex}"
+        self.administration.create_topic(name, **options)
+        for subscription in subscriptions:
+            self.administration.create_subscription(name, subscription)
+        return name
 
     def renew(self, receiver: ServiceBusReceiver, message: Any, *, seconds: float) -> Callable[[], None]:  # noqa: ANN401
         """Have the lock of a message, or of a session, renewed by itself; what is returned ends that."""

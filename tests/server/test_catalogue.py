@@ -8,15 +8,20 @@ import stat
 import threading
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from twinbus.model.errors import EntityAlreadyExists, EntityNotFound, StoreUnavailable
 from twinbus.model.queue import QueueDescription
-from twinbus.store.catalogue import QUEUE, Catalogue, DoomedRow, EntityRow
+from twinbus.model.rule import CorrelationFilter, FalseFilter, RuleDescription, SqlAction, SqlFilter, TrueFilter, Value
+from twinbus.model.topic import SubscriptionDescription, TopicDescription
+from twinbus.store.catalogue import QUEUE, SUBSCRIPTION, TOPIC, Catalogue, DoomedRow, EntityRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from twinbus.model.rule import Filter
 
 PLAIN = QueueDescription()
 PARKING = QueueDescription(max_size_mb=5120, forward_to="elsewhere", user_metadata="\u00e9\u4e2d\n")
@@ -94,12 +99,56 @@ def test_what_is_not_there_cannot_be_updated_or_deleted(catalogue: Catalogue) ->
 def test_a_deleted_entity_is_doomed_until_it_is_buried(catalogue: Catalogue) -> None:
     one = catalogue.create(QUEUE, "one", PLAIN, [0, 1], 1000)
     two = catalogue.create(QUEUE, "two", PLAIN, [2], 1000)
-    assert catalogue.delete("one") == one
+    assert catalogue.delete("one") == [DoomedRow(id=one.id, fragments=(0, 1))]
     assert catalogue.all() == [two]
     assert catalogue.doomed() == [DoomedRow(id=one.id, fragments=(0, 1))]
     catalogue.buried(one.id)
     catalogue.buried(one.id)
     assert catalogue.doomed() == []
+
+
+def test_a_topic_goes_with_its_subscriptions_and_their_rules(catalogue: Catalogue) -> None:
+    topic = catalogue.create(TOPIC, "news", TopicDescription(), [3], 1000)
+    rule = RuleDescription(name="$Default")
+    one = catalogue.create(SUBSCRIPTION, "news/Subscriptions/one", SubscriptionDescription(), [3], 1000, [rule])
+    doomed = catalogue.delete("news", "news/subscriptions/one")
+    assert [row.id for row in doomed] == [topic.id, one.id]
+    assert (catalogue.all(), catalogue.rules()) == ([], [])
+
+
+def test_of_two_that_are_deleted_together_none_is_if_one_is_not_there(catalogue: Catalogue) -> None:
+    one = catalogue.create(QUEUE, "one", PLAIN, [0], 1000)
+    with pytest.raises(EntityNotFound):
+        catalogue.delete("one", "two")
+    assert (catalogue.all(), catalogue.doomed()) == ([one], [])
+
+
+def test_a_deleted_subscription_knows_its_topic(catalogue: Catalogue) -> None:
+    topic = catalogue.create(TOPIC, "news", TopicDescription(), [3], 1000)
+    one = catalogue.create(SUBSCRIPTION, "news/Subscriptions/one", SubscriptionDescription(), [3], 1000)
+    catalogue.delete("news/subscriptions/one", topic_id=topic.id)
+    assert catalogue.doomed() == [DoomedRow(id=one.id, fragments=(3,), topic_id=topic.id)]
+
+
+def test_rules_are_kept_in_the_order_of_their_making_with_the_types_of_their_values(catalogue: Catalogue) -> None:
+    filters: tuple[Filter, ...] = (
+        SqlFilter(expression="a = @b", parameters={"@b": Value("long", "7")}),
+        CorrelationFilter(label="x", properties={"n": Value("double", "1.5")}),
+        FalseFilter(),
+        TrueFilter(),
+    )
+    rules = [RuleDescription(name=f"Rule{number}", filter=one) for number, one in enumerate(filters)]
+    rules[0] = msgspec.structs.replace(rules[0], action=SqlAction(expression="SET a = 1"))
+    one = catalogue.create(SUBSCRIPTION, "news/Subscriptions/one", SubscriptionDescription(), [3], 1000, rules[:1])
+    for rule in rules[1:]:
+        catalogue.add_rule(one.id, rule)
+    assert [row.description for row in catalogue.rules()] == rules
+    with pytest.raises(EntityAlreadyExists, match="RULE1"):
+        catalogue.add_rule(one.id, RuleDescription(name="RULE1"))
+    changed = RuleDescription(name="rule0", filter=FalseFilter())
+    catalogue.update_rule(one.id, changed)
+    catalogue.delete_rule(one.id, "RULE2")
+    assert [row.description for row in catalogue.rules()] == [changed, rules[1], rules[3]]
 
 
 def test_an_id_is_never_given_twice(catalogue: Catalogue, file: Path) -> None:
@@ -120,7 +169,7 @@ def test_a_delete_that_fails_half_way_has_not_happened(catalogue: Catalogue, fil
     assert catalogue.all() == [orders]
     assert catalogue.doomed() == []
     tamper(file, "DROP TRIGGER t")
-    assert catalogue.delete("orders") == orders, "it works again when the disk does"
+    assert catalogue.delete("orders") == [DoomedRow(id=orders.id, fragments=(0,))], "it works again when the disk does"
 
 
 def test_a_full_disk_refuses_a_change_and_keeps_the_rest(catalogue: Catalogue, file: Path) -> None:

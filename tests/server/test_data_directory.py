@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from twinbus.server import data_directory
 from twinbus.server.data_directory import DataDirectory, write_atomically
 from twinbus.server.settings import InvalidSetting, StartError
+from twinbus.store.catalogue import Catalogue, DoomedRow
 
 
 def contents(path: Path) -> list[str]:
@@ -79,19 +82,34 @@ def test_closing_twice_is_closing_once(path: Path) -> None:
 
 def test_the_format_is_written_and_found_again(path: Path) -> None:
     DataDirectory(path).close()
-    assert (path / "format").read_text() == "2\n"
+    assert (path / "format").read_text() == "3\n"
     DataDirectory(path).close()
 
 
 def test_a_newer_format_is_refused(path: Path) -> None:
     DataDirectory(path).close()
-    (path / "format").write_text("3\n")
+    (path / "format").write_text("4\n")
     with pytest.raises(
-        StartError, match="has format 3, made by a newer twinbus; this one reads up to 2: use the newer"
+        StartError, match="has format 4, made by a newer twinbus; this one reads up to 3: use the newer"
     ):
         DataDirectory(path)
-    (path / "format").write_text("2\n")
+    (path / "format").write_text("3\n")
     DataDirectory(path).close()  # a refusal does not keep the lock
+
+
+def test_a_catalogue_of_format_2_learns_of_topics(path: Path) -> None:
+    DataDirectory(path).close()
+    (path / "format").write_text("2\n")
+    with closing(sqlite3.connect(path / "catalogue.db")) as database, database:
+        database.execute("CREATE TABLE doomed (id INTEGER PRIMARY KEY, fragments TEXT NOT NULL)")
+        database.execute("INSERT INTO doomed VALUES (7, '[2]')")
+    for _ in range(2):  # it may be cut off before the new format is written, and begin again
+        DataDirectory(path).close()
+        (path / "format").write_text("2\n")
+    with DataDirectory(path) as data:
+        catalogue = Catalogue(data.catalogue)
+        assert catalogue.doomed() == [DoomedRow(id=7, fragments=(2,))]
+        catalogue.close()
 
 
 def test_an_older_format_is_migrated_step_by_step(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

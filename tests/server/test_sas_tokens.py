@@ -189,3 +189,16 @@ def test_neither_errors_nor_the_repr_show_key_or_signature() -> None:
         assert parsed.signature not in text
         assert SECRET not in text
         assert OTHER_SECRET not in text
+
+
+def test_a_token_for_the_host_and_its_port_is_one_for_the_namespace() -> None:
+    token = token_for("localhost:5443")
+    assert verify(token, "orders", KEYS, NOW_S, "LOCALHOST:5443").allows(Right.SEND, "orders")
+    for host in ("", "localhost", "localhost:5444", "orders"):
+        with pytest.raises(Unauthorized):
+            verify(token, "orders", KEYS, NOW_S, host)
+
+
+def test_who_calls_the_host_by_the_name_of_an_entity_gets_no_more_than_the_entity() -> None:
+    with pytest.raises(Unauthorized):
+        verify(token_for("orders"), "invoices", KEYS, NOW_S, "orders")

@@ -107,7 +107,7 @@ class Actions:
         entity.is_deleted = True
         self._world.doomed.append(entity)
         self._world.former.append(entity)
-        self._world.namespace.remove_queue(entity.path)
+        self._world.namespace.remove(entity.path)
         self._world.bury(entity)
 
     def describe(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.seeded.outcome import described
 from tests.simulation.run import run
-from twinbus.broker import queue
+from twinbus.broker import queue, receivable
 from twinbus.broker.clock import Timers
 from twinbus.broker.fragment import Fragment
 from twinbus.broker.holdings import Holdings
@@ -135,10 +135,10 @@ def expiry_is_not_counted(patch: Patch) -> None:
 
 
 def one_delivery_too_many(patch: Patch) -> None:
-    policies = queue.policies
+    policies = receivable.policies
 
-    def wrong(*arguments: Any) -> Any:
-        main, dead = policies(*arguments)
+    def wrong(*arguments: Any, **named: Any) -> Any:
+        main, dead = policies(*arguments, **named)
         main.max_delivery_count = (main.max_delivery_count or 0) + 1
         return main, dead
 

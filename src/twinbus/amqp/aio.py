@@ -18,8 +18,9 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
-from twinbus.amqp.errors import CONNECTION_FORCED, INTERNAL_ERROR, LocalError
+from twinbus.amqp.errors import INTERNAL_ERROR, LocalError
 from twinbus.amqp.events import ConnectionClosed, LinkDetached, SessionEnded
+from twinbus.amqp.peers import Peers
 from twinbus.amqp.performatives import Error
 from twinbus.amqp.turn import Turn
 
@@ -62,9 +63,9 @@ class Peer(asyncio.Protocol):
     """One socket with the connection that runs over it."""
 
     def __init__(
-        self, make_handler: Callable[[Peer], Handler], connection: Connection, listener: Listener | None = None
+        self, make_handler: Callable[[Peer], Handler], connection: Connection, others: Peers | None = None
     ) -> None:
-        """`listener` is the one it came through. The handler is made when the socket (and TLS) is there."""
+        """`others` are those it is counted with. The handler is made when the socket (and TLS) is there."""
         self.connection = connection
         self.is_writable = True
         """False while the socket is full: a handler that sends messages waits for `on_writable`."""
@@ -74,7 +75,7 @@ class Peer(asyncio.Protocol):
         """Done when the socket is gone."""
         self.handler: Handler | None = None
         self._make_handler = make_handler
-        self._listener = listener
+        self._others = others
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._flush_is_due = False
@@ -89,7 +90,7 @@ class Peer(asyncio.Protocol):
         """Speak first if the engine has something to say (a client has)."""
         self.transport = cast("asyncio.Transport", transport)  # a socket has no other; uvloop's is no subclass of it
         self._guard(self._start_handler)
-        if self.handler is None or (self._listener is not None and not self._listener.admit(self)):
+        if self.handler is None or (self._others is not None and not self._others.admit(self)):
             self.transport.abort()
             return
         self.transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
@@ -124,8 +125,8 @@ class Peer(asyncio.Protocol):
         self.is_writable = False
         self._handle(self.connection.receive_eof())
         self.lost.set_result(None)
-        if self._listener is not None:
-            self._listener.peers.discard(self)
+        if self._others is not None:
+            self._others.peers.discard(self)
 
     # --- the program calls these --------------------------------------------------------------------------------------
 
@@ -216,15 +217,10 @@ class Peer(asyncio.Protocol):
         self._reading_is_paused = pause
 
 
-class Listener:
-    """A listening socket and the peers that came through it."""
+class Listener(Peers):
+    """A listening socket and the peers that came through it. Made by `listen`."""
 
-    def __init__(self, max_connections: int) -> None:
-        """Made by `listen`."""
-        self.peers: set[Peer] = set()
-        self.max_connections = max_connections
-        self.is_closed = False
-        self._server: asyncio.Server
+    _server: asyncio.Server
 
     @property
     def port(self) -> int:
@@ -233,25 +229,9 @@ class Listener:
 
     async def close(self, *, grace_s: float = 5.0) -> None:
         """Accept no more, close every connection in good order, and drop those that do not answer in time."""
-        self.is_closed = True
         self._server.close()
-        for peer in list(self.peers):
-            peer.close(Error(condition=CONNECTION_FORCED, description="the server is stopping"))
-        if self.peers:
-            await asyncio.wait([peer.lost for peer in self.peers], timeout=grace_s)
-        for peer in list(self.peers):
-            peer.transport.abort()
+        await super().close(grace_s=grace_s)
         await self._server.wait_closed()
-
-    def admit(self, peer: Peer) -> bool:
-        """Count a peer in. Not before its socket (and TLS) is there: one that never comes so far is never lost."""
-        if self.is_closed:  # while it was in its TLS handshake
-            return False
-        if len(self.peers) >= self.max_connections:
-            log.warning("%d connections, the limit: one more was refused", self.max_connections)
-            return False
-        self.peers.add(peer)
-        return True
 
 
 async def listen(

@@ -102,9 +102,7 @@ class Browser:
             self.go_on()
 
         place = holdings.active
-        fragment.journal.scan(
-            place + pack_sequence(start), place + pack_sequence(end), read, limit=room, max_bytes=READ_BYTES
-        )
+        fragment.scan(place + pack_sequence(start), place + pack_sequence(end), read, limit=room, max_bytes=READ_BYTES)
 
     def _end_drain(self) -> None:
         if self._drained is not None:

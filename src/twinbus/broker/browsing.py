@@ -66,7 +66,7 @@ class Browsing:
                 promise.give(None)
 
         for place, first in places:
-            fragment.journal.scan(
+            fragment.scan(
                 place + pack_sequence(first), place + pack_sequence(shown.next), add, limit=count, max_bytes=max_bytes
             )
 

@@ -21,8 +21,10 @@ class Consumer(Protocol):
 
     deletes: bool
     """It receives and deletes: what it gets is gone from the store before."""
-    is_gone: bool
-    """It was closed: what was meant for it stays."""
+
+    @property
+    def is_gone(self) -> bool:
+        """It was closed: what was meant for it stays."""
 
     @property
     def room(self) -> int:

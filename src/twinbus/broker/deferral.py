@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from twinbus.broker.keys import pack_sequence
 from twinbus.broker.locks import Lock, pack_number
 from twinbus.broker.lookup import look_up
-from twinbus.broker.record import ACTIVE_STATE, make_record, render_locked, render_open, session_of, take_apart
+from twinbus.broker.record import render_locked, render_open, session_of, with_state
 from twinbus.broker.sessions import session_lock_lost
 from twinbus.model.errors import MessageNotFound, MessageTooLarge
 
@@ -93,7 +93,7 @@ class Deferral:
         for lock, (sequence, record) in zip(fragment.locks.add(items, deadline_s), items, strict=True):
             fragment.deferred_out[sequence] = _as_deferred(lock)
             token = fragment.locks.token_prefix + pack_number(lock.number)
-            found.append((render_locked(_as_active(record), sequence, token, until_ms), token))
+            found.append((render_locked(with_state(record), sequence, token, until_ms), token))
         if fragment.sessions is not None:
             fragment.sessions.note_locks([fragment.deferred_out[sequence] for sequence, _ in items])
         if session_until_ms is None:
@@ -106,7 +106,7 @@ class Deferral:
             lock = self._fragment.deferred_out[sequence]
             lock.size, lock.session = len(record), session_of(record)
             locks.append(lock)
-        found = [(_rendered(record, sequence), b"") for sequence, record in items]
+        found = [(render_open(record, sequence), b"") for sequence, record in items]
         self._fragment.remove(locks, lambda error: done(error if error is not None else found))
 
     def _leave(self, sequences: list[int], life: int) -> None:
@@ -128,11 +128,3 @@ def _as_deferred(lock: Lock) -> Lock:
     lock.is_deferred = lock.is_special = True
     lock.alarm_ms = 0
     return lock
-
-
-def _as_active(record: bytes) -> bytes:
-    return make_record(take_apart(record)._replace(state=ACTIVE_STATE))
-
-
-def _rendered(record: bytes, sequence: int) -> bytes:
-    return render_open(_as_active(record), sequence)

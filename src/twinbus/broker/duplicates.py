@@ -15,7 +15,7 @@ from twinbus.model.errors import ServiceBusError, StoreUnavailable
 from twinbus.store.protocol import StoreError, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Answered
@@ -37,8 +37,18 @@ class Duplicates:
         """What is in memory is void."""
         self._writing.clear()
 
-    def enqueue(self, records: Sequence[bytes], ids: Sequence[bytes], numbers: list[int], answer: Answered) -> None:
-        """Store those messages that are new; `numbers` gets the sequence number of each, 0 for one that is not."""
+    def enqueue(
+        self,
+        records: Sequence[bytes],
+        ids: Sequence[bytes],
+        numbers: list[int],
+        answer: Answered,
+        beside: Callable[[], None] | None = None,
+    ) -> None:
+        """Store those messages that are new; `numbers` gets the sequence number of each, 0 for one that is not.
+
+        `beside` is called when they are put into a batch, and may put something into the same.
+        """
         fragment = self._fragment
         fragment.journal.check_takes_sends()
         fragment.check_loaded()
@@ -54,6 +64,8 @@ class Duplicates:
                 seen = [new or old for new, old in zip(values[::2], values[1::2], strict=True)]
                 try:
                     self._store(records, ids, seen, numbers, promise.give)
+                    if beside is not None:
+                        beside()
                 except ServiceBusError as error:
                     promise.give(error)
 

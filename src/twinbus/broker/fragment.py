@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from twinbus.broker import keys
 from twinbus.broker.agenda import Agenda
+from twinbus.broker.arrivals import Arrivals
 from twinbus.broker.browsing import Browsing
 from twinbus.broker.deferral import Deferral
 from twinbus.broker.duplicates import Duplicates
@@ -30,6 +31,7 @@ from twinbus.broker.record import (
     enqueued_of,
     render_locked,
     render_open,
+    unshared,
     with_enqueued,
 )
 from twinbus.broker.removal import Removal
@@ -43,11 +45,13 @@ from twinbus.store.protocol import StoreError, Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from twinbus.broker.bodies import Bodies
     from twinbus.broker.browser import Browser
     from twinbus.broker.clock import Times
     from twinbus.broker.consumer import Consumer, Delivery
-    from twinbus.broker.journal import Answered, Journal
-    from twinbus.store.protocol import Batch
+    from twinbus.broker.forwarding import Forwarder
+    from twinbus.broker.journal import Answered, Applied, Journal
+    from twinbus.store.protocol import Answer, Batch, Row
 
 Item: TypeAlias = "tuple[int, bytes]"
 """A message that is next: its sequence number and its record."""
@@ -98,10 +102,12 @@ class Fragment:
         make_life: Callable[[], bytes],
         dead_letters: Fragment | None = None,
         has_sessions: bool = False,
+        bodies: Bodies | None = None,
     ) -> None:
         """A fragment without messages; one that may have some is loaded first (`load`).
 
-        `prefix` is how its keys start; `make_life` gives eight bytes that were never given before.
+        `prefix` is how its keys start; `make_life` gives eight bytes that were never given before. `bodies` is where
+        those of its messages may lie that others have, too.
         """
         self.policy = policy
         self.journal = journal
@@ -112,6 +118,7 @@ class Fragment:
         self.life = 0
         """Another one after each time that what was in memory became void."""
         self.holdings = holdings = Holdings(prefix, journal)
+        holdings.bodies = bodies
         self.out = Outstanding()
         self.deferred_out: dict[int, Lock] = {}
         """Deferred messages that someone has, by their sequence number."""
@@ -125,6 +132,9 @@ class Fragment:
         self.session_states = SessionStates(self)
         self.browsing = Browsing(self)
         self.removal = Removal(self)
+        self.arrivals = Arrivals(self)
+        self.forwarder: Forwarder | None = None
+        """Takes its messages to another entity; then nobody else gets any."""
         self.browsers: dict[Browser, None] = {}
         self._make_life = make_life
         self._end: ServiceBusError | None = None
@@ -185,6 +195,16 @@ class Fragment:
         self.check_loaded()
         self.journal.add_loose(answer)
 
+    def make_active(self, records: list[bytes]) -> Applied:
+        """What was there for later is there now, in the batch of this turn. To be called when that is synced."""
+        fresh = [(self.holdings.add(record), record) for record in records]
+        size = sum([len(record) for record in records])
+        return lambda: self.line.arrive(fresh, size)
+
+    def expect(self, items: list[Item], size: int) -> None:
+        """Messages were put into the batch of this turn: they are there when it is synced."""
+        self.journal.add(self, size, lambda: self.line.arrive(items, size), _nobody)
+
     def take_in(self, record: bytes) -> None:
         """Store a message that comes from another fragment of the same store, in the batch of this turn.
 
@@ -210,24 +230,28 @@ class Fragment:
 
         Messages of a session are locked as long as that is.
         """
+        now_ms = self.clock.wall_ms()
         for _, record in items:
             if record[1] & HAS_ALARM:
-                items = self._without_stale(items)
+                items = self._without_stale(items, now_ms)
                 break
         if not items:
             return
-        if consumer.deletes:
+        if consumer is self.forwarder:
+            locks = self.locks.add(items, FAR_S)
+            self.out.add(locks)
+            self.forwarder.take(list(zip(locks, [record for _, record in items], strict=True)))
+        elif consumer.deletes:
             self._hand_over(consumer, items)
         elif session_until_ms is not None:
             self._lend(consumer, items, FAR_S, session_until_ms)
         else:
             duration_ms = self.policy.lock_duration_ms
             deadline_s = self.clock.monotonic_s() + duration_ms / 1000
-            self._lend(consumer, items, deadline_s, self.clock.wall_ms() + duration_ms)
+            self._lend(consumer, items, deadline_s, now_ms + duration_ms)
             self.settlement.watch(deadline_s)
 
-    def _without_stale(self, items: list[Item]) -> list[Item]:
-        now_ms = self.clock.wall_ms()
+    def _without_stale(self, items: list[Item], now_ms: int) -> list[Item]:
         fresh, stale = [], []
         for item in items:
             sequence, record = item
@@ -286,7 +310,7 @@ class Fragment:
         if self._end is not None:
             return
         for sequence, record in items:
-            self.holdings.put_again(sequence, record)
+            self.holdings.put_again(sequence, unshared(record))
         self.out.add_leaving([sequence for sequence, _ in items])
 
         def applied() -> None:
@@ -295,6 +319,45 @@ class Fragment:
                 self.line.bring_back(sequence, record)
 
         self.journal.add(self, 0, applied, _nobody)
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def read(self, places: list[bytes], done: Answer[list[bytes | None]]) -> None:
+        """Records by their keys, whole."""
+        bodies = self.holdings.bodies
+        if bodies is None:
+            self.journal.get(places, done)
+            return
+
+        def found(records: list[bytes | None] | StoreError) -> None:
+            if isinstance(records, StoreError):
+                done(records)
+            else:
+                bodies.join(places, records, done)
+
+        self.journal.get(places, found)
+
+    def scan(self, start: bytes, end: bytes, done: Answer[list[Row]], *, limit: int, max_bytes: int) -> None:
+        """Records in the order of their keys, whole; not more bytes of them than one record beyond `max_bytes`."""
+        bodies = self.holdings.bodies
+        if bodies is None:
+            self.journal.scan(start, end, done, limit=limit, max_bytes=max_bytes)
+            return
+
+        def found(rows: list[Row] | StoreError) -> None:
+            if isinstance(rows, StoreError):
+                done(rows)
+                return
+
+            def joined(whole: list[Row] | StoreError) -> None:
+                if rows and not whole:  # all of them were removed meanwhile, and that is not the end
+                    self.scan(rows[0][0] + b"\0", end, done, limit=limit, max_bytes=max_bytes)
+                else:
+                    done(whole)
+
+            bodies.join_rows(rows, max_bytes, joined)
+
+        self.journal.scan(start, end, found, limit=limit, max_bytes=max_bytes)
 
     # --- what is out --------------------------------------------------------------------------------------------------
 
@@ -359,6 +422,8 @@ class Fragment:
         self.holdings.expiry.settled_down()
         self.holdings.due.settled_down()
         self.line.dispatch()
+        if self.holdings.bodies is not None:
+            self.holdings.bodies.settled_down()
         if self.browsers:
             for browser in list(self.browsers):
                 browser.go_on()
@@ -415,6 +480,9 @@ class Fragment:
             browser.restart()
         self.schedule.restart()
         self.duplicates.restart()
+        self.arrivals.restart()
+        if self.forwarder is not None:
+            self.forwarder.store_lost()
         self.holdings.stop_agendas()
 
     def check_loaded(self) -> None:

@@ -13,11 +13,22 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from twinbus.broker import keys
 from twinbus.broker.keys import pack_sequence, pack_session
-from twinbus.broker.record import DEFERRED_STATE, HAS_ALARM, IS_SPECIAL, SCHEDULED_STATE, alarm_of, session_of
+from twinbus.broker.record import (
+    DEFERRED_STATE,
+    HAS_ALARM,
+    IS_SHARED,
+    IS_SPECIAL,
+    SCHEDULED_STATE,
+    alarm_of,
+    session_of,
+    shared_of,
+    shortened,
+)
 from twinbus.store.protocol import Table
 
 if TYPE_CHECKING:
     from twinbus.broker.agenda import Agenda
+    from twinbus.broker.bodies import Bodies
     from twinbus.broker.journal import Journal
     from twinbus.broker.locks import Lock
     from twinbus.store.protocol import Batch
@@ -84,6 +95,8 @@ class Holdings:
         self.generation_ms = 0
         self.expiry: Agenda
         self.due: Agenda
+        self.bodies: Bodies | None = None
+        """Where its messages' bodies may lie, if it is a subscription's."""
         self._journal = journal
         self._written: deque[Marks] = deque()
 
@@ -154,7 +167,8 @@ class Holdings:
 
     def put_again(self, sequence: int, record: bytes) -> None:
         """An active message under a number that it had before."""
-        self._journal.batch.put(self.active + pack_sequence(sequence), record)
+        stored = shortened(record) if record[1] & IS_SHARED else record
+        self._journal.batch.put(self.active + pack_sequence(sequence), stored)
         self.active_count += 1
         self.active_bytes += len(record)
         if record[1] & IS_SPECIAL:
@@ -179,7 +193,11 @@ class Holdings:
             self._journal.batch.put(self.deferred + pack_sequence(lock.sequence), record)
             self.deferred_bytes += growth
         else:
-            self._journal.batch.put(self.active + pack_sequence(lock.sequence), record)
+            if lock.shared and not record[1] & IS_SHARED:
+                self._release(lock.shared)
+                lock.shared = 0
+            stored = shortened(record) if lock.shared else record
+            self._journal.batch.put(self.active + pack_sequence(lock.sequence), stored)
             self.active_bytes += growth
         lock.size = len(record)
 
@@ -194,6 +212,12 @@ class Holdings:
             self.expiry.remove(lock.alarm_ms, lock.sequence)
         if lock.session is not None:
             self._journal.batch.delete(self.session_key(lock.session, lock.sequence), Table.INDEX)
+        if lock.shared:
+            self._release(lock.shared)
+
+    def _release(self, number: int) -> None:
+        assert self.bodies is not None
+        self.bodies.release(number)
 
     def remove_active(self, sequence: int, size: int) -> None:
         """An active message is deleted; not the rows that go with it."""
@@ -208,6 +232,8 @@ class Holdings:
         session = session_of(record)
         if session is not None:
             self._journal.batch.delete(self.session_key(session, sequence), Table.INDEX)
+        if record[1] & IS_SHARED:
+            self._release(shared_of(record))
 
     def defer(self, lock: Lock, record: bytes) -> None:
         """An active message that is out goes to the deferred ones, under its number."""

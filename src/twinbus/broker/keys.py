@@ -4,12 +4,15 @@ A key starts with the entity's id and the fragment's number, so that all of an e
 all of a fragment. Then comes which of its queues, then what kind of record, then what that kind is sorted by:
 
     LOG     ACTIVE, DEFERRED, SCHEDULED    sequence number                 the messages
+            BODY                           number                          bare messages that several share
     INDEX   MARKS                                                          numbers and counters
             EXPIRY, DUE                    time, sequence number           what happens when
             SESSION                        session, sequence number        which messages a session has
             STATE                          session                         what a session remembers
             IDS                            generation, digest of an id     what was sent already
             ASIDE                          session, sequence number        its deferred and scheduled messages
+            CHECK                          number of a body                who still needs it is to be looked at
+            SEEN                           a source's prefix               how far it was forwarded here
 """
 
 from __future__ import annotations
@@ -24,11 +27,13 @@ _SEQUENCE: Final = Struct(">Q")
 _MOMENT: Final = Struct(">QQ")
 _SESSION_SIZE: Final = Struct(">H")
 PREFIX_BYTES: Final = _PREFIX.size
+RECORD_KEY_BYTES: Final = _PREFIX.size + 1 + _SEQUENCE.size
 KIND_BYTES: Final = 1
 
 ACTIVE: Final = b"\x00"
 DEFERRED: Final = b"\x01"
 SCHEDULED: Final = b"\x02"
+BODY: Final = b"\x03"
 
 MARKS: Final = b"\x00"
 EXPIRY: Final = b"\x01"
@@ -37,6 +42,8 @@ SESSION: Final = b"\x03"
 STATE: Final = b"\x04"
 IDS: Final = b"\x05"
 ASIDE: Final = b"\x06"
+CHECK: Final = b"\x07"
+SEEN: Final = b"\x08"
 
 pack_sequence: Final = _SEQUENCE.pack
 pack_moment: Final = _MOMENT.pack
@@ -48,6 +55,10 @@ class Area(IntEnum):
 
     MAIN = 0
     DEAD_LETTER = 1
+    TRANSFER = 2
+    """On their way to another entity, which its sender named."""
+    TRANSFER_DEAD_LETTER = 3
+    """What could not be forwarded."""
 
 
 def area_prefix(entity_id: int, fragment: int, area: Area) -> bytes:

@@ -169,7 +169,7 @@ class Line:
             window.is_reading = True
             start = window.next_read
             end = min(holdings.shown.next, start + SPAN)
-            self._fragment.journal.scan(
+            self._fragment.scan(
                 holdings.active + pack_sequence(start),
                 holdings.active + pack_sequence(end),
                 lambda rows: self._was_read(window, rows, start, end),

@@ -14,10 +14,12 @@ from itertools import islice
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.record import HAS_ALARM, IS_SPECIAL, alarm_of, session_of
+from twinbus.broker.record import HAS_ALARM, IS_SPECIAL, alarm_of, session_of, shared_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from twinbus.broker.hold import Hold
 
 _NUMBER: Final = Struct(">Q")
 pack_number: Final = _NUMBER.pack
@@ -28,7 +30,18 @@ TOKEN_BYTES: Final = 16
 class Lock:
     """One message, out under a lock."""
 
-    __slots__ = ("alarm_ms", "deadline_s", "is_deferred", "is_special", "number", "sequence", "session", "size")
+    __slots__ = (
+        "alarm_ms",
+        "deadline_s",
+        "hold",
+        "is_deferred",
+        "is_special",
+        "number",
+        "sequence",
+        "session",
+        "shared",
+        "size",
+    )
 
     def __init__(self, number: int, sequence: int, size: int, deadline_s: float) -> None:
         """Made by `Locks.add`, or by whoever takes a message for another reason: with the number 0, which is none."""
@@ -40,7 +53,11 @@ class Lock:
         self.alarm_ms = 0
         """For when the agenda has it, if it expires."""
         self.session: bytes | None = None
+        self.hold: Hold | None = None
+        """Of its session: when that is over, so is the lock."""
         self.is_deferred = False
+        self.shared = 0
+        """The number of its body, where that lies elsewhere."""
         self.is_special = False
         """More is on disk than an active message."""
 
@@ -50,6 +67,7 @@ class Lock:
         if record[1] & HAS_ALARM:
             self.alarm_ms = alarm_of(record)
         self.session = session_of(record)
+        self.shared = shared_of(record)
 
 
 def tag_of(token: bytes) -> bytes:
@@ -109,6 +127,11 @@ class Locks:
             return None
         del self.by_number[number]
         return lock
+
+    def put_back(self, lock: Lock) -> None:
+        """A lock that was taken, and is to be there again until its time is over."""
+        self.by_number[lock.number] = lock
+        self._is_mixed = True  # it is no longer in its place
 
     def renew(self, number: int, now_s: float, deadline_s: float) -> bool:
         """Let a lock last longer; False where it is lost."""

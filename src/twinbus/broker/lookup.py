@@ -55,4 +55,4 @@ def look_up(
             visit(place, value)
         promise.give(None)
 
-    fragment.journal.get(list(keys[start:end]), read)
+    fragment.read(list(keys[start:end]), read)

@@ -8,28 +8,52 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from twinbus.broker.burial import bury
 from twinbus.broker.clock import Times
+from twinbus.broker.fan_out import TopicFragment
 from twinbus.broker.fragment import Fragment
 from twinbus.broker.intake import Intake
 from twinbus.broker.journal import Journal
-from twinbus.broker.keys import Area, area_prefix, entity_range
-from twinbus.broker.queue import Queue, policies
-from twinbus.model.errors import EntityDeleted, EntityNotFound
+from twinbus.broker.keys import Area, area_prefix
+from twinbus.broker.queue import Queue
+from twinbus.broker.receivable import policies
+from twinbus.broker.subscription import Subscription
+from twinbus.broker.topic import Topic, topic_policy
+from twinbus.model.errors import EntityDeleted, EntityNotFound, NotAllowed
 from twinbus.model.limits import NamespaceLimits
-from twinbus.model.path import key_of
-from twinbus.store.protocol import Table
+from twinbus.model.path import key_of, split_subscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
+    from twinbus.broker.bodies import Bodies
     from twinbus.broker.clock import Clock
     from twinbus.broker.journal import Answered
     from twinbus.model.queue import QueueDescription
+    from twinbus.model.topic import SubscriptionDescription, TopicDescription
     from twinbus.store.protocol import Store
 
 _LIFE_BITS = 64
 _ID_BITS = 128
+
+
+class _Rooms:
+    """What an entity is made of, and how it gets more."""
+
+    def __init__(
+        self,
+        main: Fragment,
+        dead_letters: Fragment,
+        make: Callable[[Area], Fragment],
+        find: Callable[[str], Queue | Topic],
+        prefix: Callable[[Area], bytes],
+    ) -> None:
+        self.main = main
+        self.dead_letters = dead_letters
+        self.make = make
+        self.find = find
+        self.prefix = prefix
 
 
 class Namespace:
@@ -51,8 +75,8 @@ class Namespace:
         self._times = Times(clock)
         self.timers = self._times.timers
         self.journals: list[Journal] = []
-        self.queues: dict[str, Queue] = {}
-        """By the key of their path."""
+        self.entities: dict[str, Queue | Topic | Subscription] = {}
+        """By the keys of their paths."""
         self.intake = Intake(self.limits, lambda: f"{random.getrandbits(_ID_BITS):032x}")
         self._random = random
         self._defer = defer
@@ -73,12 +97,32 @@ class Namespace:
         self.journals.append(journal)
         return journal
 
-    def find(self, path: str) -> Queue:
-        """The queue of that path, in any spelling. EntityNotFound."""
-        queue = self.queues.get(key_of(path))
-        if queue is None:
+    # --- finding ------------------------------------------------------------------------------------------------------
+
+    def find(self, path: str) -> Queue | Topic | Subscription:
+        """The entity of that path, in any spelling. EntityNotFound."""
+        entity = self.entities.get(key_of(path))
+        if entity is None:
             raise EntityNotFound(path)
-        return queue
+        return entity
+
+    def find_sendable(self, path: str) -> Queue | Topic:
+        """What messages can be sent to. EntityNotFound, NotAllowed."""
+        entity = self.find(path)
+        if isinstance(entity, Subscription):
+            raise NotAllowed(f"nothing can be sent to '{entity.path}': a subscription is filled by its topic")
+        return entity
+
+    def find_receivable(self, path: str) -> Queue | Subscription:
+        """What messages can be received from. EntityNotFound, NotAllowed."""
+        entity = self.find(path)
+        if isinstance(entity, Topic):
+            raise NotAllowed(
+                f"nothing can be received from the topic '{entity.path}': receive from a subscription of it"
+            )
+        return entity
+
+    # --- queues -------------------------------------------------------------------------------------------------------
 
     def add_queue(
         self,
@@ -91,50 +135,135 @@ class Namespace:
         updated_ms: int,
     ) -> Queue:
         """A queue that was just created; one that may hold messages is loaded (`load`) before it is used."""
-        journal = self.journals[store]
-        main_policy, dead_letter_policy = policies(description, self.limits)
-        dead_letters = Fragment(
-            area_prefix(entity_id, 0, Area.DEAD_LETTER),
-            journal,
-            dead_letter_policy,
+        rooms = self._make_rooms(entity_id, self.journals[store], description)
+        queue = Queue(entity_id, path, description, rooms, created_ms=created_ms, updated_ms=updated_ms)
+        queue.describe(description, self.limits)
+        self._add(queue)
+        return queue
+
+    def update_queue(self, path: str, description: QueueDescription, *, updated_ms: int) -> Queue:
+        """A queue is described anew; locks that are out keep the time they have."""
+        queue = self.find(path)
+        assert isinstance(queue, Queue)
+        queue.updated_ms = updated_ms
+        queue.describe(description, self.limits)
+        return queue
+
+    # --- topics and subscriptions -------------------------------------------------------------------------------------
+
+    def add_topic(
+        self,
+        entity_id: int,
+        path: str,
+        description: TopicDescription,
+        store: int,
+        *,
+        created_ms: int,
+        updated_ms: int,
+    ) -> Topic:
+        """A topic that was just created, without subscriptions."""
+        main = TopicFragment(
+            area_prefix(entity_id, 0, Area.MAIN),
+            self.journals[store],
+            topic_policy(description, self.limits),
             times=self._times,
             make_life=self._make_life,
+            limits=self.limits,
         )
+        topic = Topic(entity_id, path, description, main, created_ms=created_ms, updated_ms=updated_ms)
+        topic.describe(description, self.limits)
+        self._add(topic)
+        return topic
+
+    def update_topic(self, path: str, description: TopicDescription, *, updated_ms: int) -> Topic:
+        """A topic is described anew."""
+        topic = self.find(path)
+        assert isinstance(topic, Topic)
+        topic.updated_ms = updated_ms
+        topic.describe(description, self.limits)
+        return topic
+
+    def add_subscription(
+        self, entity_id: int, path: str, description: SubscriptionDescription, *, created_ms: int, updated_ms: int
+    ) -> Subscription:
+        """A subscription that was just created, without rules: it gets nothing before it has one.
+
+        It lies where its topic does, so that a fan-out is one batch.
+        """
+        topic_path, name = split_subscription(path)
+        topic = self.find(topic_path)
+        assert isinstance(topic, Topic)
+        rooms = self._make_rooms(entity_id, topic.main.journal, description, topic.main.bodies)
+        subscription = Subscription(
+            entity_id, path, description, topic, rooms, created_ms=created_ms, updated_ms=updated_ms
+        )
+        subscription.describe(description, self.limits)
+        topic.subscriptions[key_of(name)] = subscription
+        self._add(subscription)
+        return subscription
+
+    def update_subscription(self, path: str, description: SubscriptionDescription, *, updated_ms: int) -> Subscription:
+        """A subscription is described anew."""
+        subscription = self.find(path)
+        assert isinstance(subscription, Subscription)
+        subscription.updated_ms = updated_ms
+        subscription.describe(description, self.limits)
+        return subscription
+
+    # --- all of them --------------------------------------------------------------------------------------------------
+
+    def remove(self, path: str) -> None:
+        """An entity was deleted, a topic with its subscriptions: who uses it is told, and it is not found any more."""
+        entity = self.entities.pop(key_of(path))
+        error = EntityDeleted(f"The messaging entity '{entity.path}' could not be found: it was deleted.")
+        if isinstance(entity, Topic):
+            for subscription in entity.subscriptions.values():
+                self.remove(subscription.path)
+        elif isinstance(entity, Subscription):
+            entity.topic.main.remove_subscription(entity)
+        entity.close(error)
+
+    def _add(self, entity: Queue | Topic | Subscription) -> None:
+        entity.used_s = self.clock.monotonic_s()
+        self.entities[key_of(entity.path)] = entity
+
+    def _make_rooms(
+        self,
+        entity_id: int,
+        journal: Journal,
+        description: QueueDescription | SubscriptionDescription,
+        bodies: Bodies | None = None,
+    ) -> _Rooms:
+        main_policy, dead_letter_policy = policies(description, self.limits)
+
+        def prefix(area: Area) -> bytes:
+            return area_prefix(entity_id, 0, area)
+
+        def make(area: Area) -> Fragment:
+            return Fragment(prefix(area), journal, dead_letter_policy, times=self._times, make_life=self._make_life)
+
+        dead_letters = make(Area.DEAD_LETTER)
         main = Fragment(
-            area_prefix(entity_id, 0, Area.MAIN),
+            prefix(Area.MAIN),
             journal,
             main_policy,
             times=self._times,
             make_life=self._make_life,
             dead_letters=dead_letters,
             has_sessions=description.requires_session,
+            bodies=bodies,
         )
-        queue = Queue(entity_id, path, description, main, dead_letters, created_ms=created_ms, updated_ms=updated_ms)
-        queue.describe(description, self.limits)
-        queue.used_s = self.clock.monotonic_s()
-        self.queues[key_of(path)] = queue
-        return queue
+        return _Rooms(main, dead_letters, make, self.find_sendable, prefix)
 
-    def update_queue(self, path: str, description: QueueDescription, *, updated_ms: int) -> Queue:
-        """A queue is described anew; locks that are out keep the time they have."""
-        queue = self.find(path)
-        queue.updated_ms = updated_ms
-        queue.describe(description, self.limits)
-        return queue
+    def bury(self, entity_id: int, store: int, answer: Answered, topic_id: int | None = None) -> None:
+        """Remove all records of a deleted entity from a store; `topic_id` is that of a subscription's topic."""
+        topics = [entity for entity in self.entities.values() if isinstance(entity, Topic)]
+        topic = next((topic for topic in topics if topic.entity_id == topic_id), None)
+        bury(self.journals[store], entity_id, topic.main.bodies if topic is not None else None, answer)
 
-    def remove_queue(self, path: str) -> None:
-        """A queue was deleted: who uses it is told, and it is not found any more."""
-        queue = self.queues.pop(key_of(path))
-        queue.close(EntityDeleted(f"The messaging entity '{queue.path}' was deleted."))
-
-    def bury(self, entity_id: int, store: int, answer: Answered) -> None:
-        """Remove all records of a deleted entity from a store."""
-        journal = self.journals[store]
-        journal.check_works()
-        start, end = entity_range(entity_id)
-        for table in Table:
-            journal.batch.delete_range(start, end, table)
-        journal.add_loose(answer)
+    def make_token(self) -> bytes:
+        """Sixteen bytes that nobody can guess."""
+        return self._random.getrandbits(_ID_BITS).to_bytes(16, "big")
 
     def _make_life(self) -> bytes:
         return self._random.getrandbits(_LIFE_BITS).to_bytes(8, "big")

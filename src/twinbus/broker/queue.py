@@ -1,45 +1,29 @@
-"""A queue: its description, its fragments and their dead-letter areas.
+"""A queue: what is sent to it is received from it.
 
-Owns: which fragment a message goes to, how full the queue may be, who may use it, and when it was last used.
+Owns: its description, which fragment a message goes to, and how full the queue may be.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from twinbus.broker.claim import Claim
-from twinbus.broker.fragment import Policy
+from twinbus.broker.entity import MEGABYTE
+from twinbus.broker.forwarding import addressed
 from twinbus.broker.intake import Terms
-from twinbus.broker.resubmission import Resubmission
-from twinbus.model.errors import EntityDisabled, NotAllowed, QuotaExceeded
-from twinbus.model.path import SubQueue
-from twinbus.model.queue import QueueRuntime
+from twinbus.broker.receivable import Receivable, policies
+from twinbus.model.errors import QuotaExceeded
 
 if TYPE_CHECKING:
-    from twinbus.broker.clock import Clock
-    from twinbus.broker.fragment import Fragment
+    from collections.abc import Callable
+
     from twinbus.broker.intake import Parcel
     from twinbus.broker.journal import Answered
-    from twinbus.model.errors import ServiceBusError
+    from twinbus.broker.receivable import Rooms
     from twinbus.model.limits import NamespaceLimits
     from twinbus.model.queue import QueueDescription
 
-_MEGABYTE = 1_048_576
-NO_SENDING = frozenset({"Disabled", "SendDisabled"})
-NO_RECEIVING = frozenset({"Disabled", "ReceiveDisabled"})
 
-
-class Producer(Protocol):
-    """A link that does not receive, as the queue it is for knows it."""
-
-    sends: bool
-    """It is for sending messages."""
-
-    def entity_gone(self, error: ServiceBusError) -> None:
-        """The queue was deleted."""
-
-
-class Queue:
+class Queue(Receivable):
     """One queue of a namespace."""
 
     def __init__(
@@ -47,63 +31,55 @@ class Queue:
         entity_id: int,
         path: str,
         description: QueueDescription,
-        main: Fragment,
-        dead_letters: Fragment,
+        rooms: Rooms,
         *,
         created_ms: int,
         updated_ms: int,
     ) -> None:
         """Made by the namespace."""
-        self.entity_id = entity_id
-        self.path = path
+        super().__init__(entity_id, path, description.status, rooms, created_ms=created_ms, updated_ms=updated_ms)
         self.description = description
-        self.main = main
-        self.dead_letters = dead_letters
-        self.created_ms = created_ms
-        self.updated_ms = updated_ms
-        self.accessed_ms = created_ms
-        self.used_s = 0.0
-        """When it was last used, by the monotonic clock."""
-        self.terms = Terms()
-        self.producers: set[Producer] = set()
-        self.resubmission = Resubmission(self)
-        self._claims = {sub_queue: Claim() for sub_queue in SubQueue}
 
-    def send(self, parcel: Parcel, answer: Answered, numbers: list[int] | None = None) -> None:
+    def send(
+        self,
+        parcel: Parcel,
+        answer: Answered,
+        numbers: list[int] | None = None,
+        beside: Callable[[], None] | None = None,
+    ) -> None:
         """Store messages, all or none; `answer` hears when they are on disk. QuotaExceeded, StoreUnavailable.
 
         `numbers` gets their sequence numbers, by the time of the answer; 0 for a duplicate, which is not stored.
+        `beside` is called when they are put into a batch, and may put something into the same.
         """
         self.check_sends()
         records = parcel.records
         if not records:
             self.main.ping(answer)
             return
-        size = sum([len(record) for record in records])
-        limit = self.description.max_size_mb * _MEGABYTE
-        held = self.main.holdings.size + self.dead_letters.holdings.size
-        if held + size > limit:
-            raise QuotaExceeded(
-                f"The maximum entity size has been reached or exceeded for '{self.path}': it holds {held:,} bytes of "
-                f"{limit:,}, and {size:,} more do not fit. Receive messages, also from its dead-letter queue, or make "
-                "the queue larger."
-            )
+        self.check_room(records)
         if self.terms.detects_duplicates:
-            self.main.duplicates.enqueue(records, parcel.ids, [] if numbers is None else numbers, answer)
+            self.main.duplicates.enqueue(records, parcel.ids, [] if numbers is None else numbers, answer, beside)
             return
         first = self.main.enqueue(records, answer)
+        if beside is not None:
+            beside()
         if numbers is not None:
             numbers.extend(range(first, first + len(records)))
 
-    def check_sends(self) -> None:
-        """EntityDisabled if nothing can be sent to it."""
-        if self.description.status in NO_SENDING:
-            raise disabled(self.path, self.description.status, "sent to")
+    def check_room(self, records: list[bytes]) -> None:
+        """QuotaExceeded if these do not fit."""
+        size = sum([len(record) for record in records])
+        limit = self.description.max_size_mb * MEGABYTE
+        held = self.main.holdings.size + self.dead_letters.holdings.size
+        if held + size > limit:
+            raise full(self.path, held, limit, size)
 
-    def check_receives(self) -> None:
-        """EntityDisabled if nothing can be received from it."""
-        if self.description.status in NO_RECEIVING:
-            raise disabled(self.path, self.description.status, "received from")
+    def send_on(self, records: list[bytes], destination: str, answer: Answered) -> None:
+        """Store messages that go from here to another entity, all or none. QuotaExceeded, StoreUnavailable."""
+        self.check_sends()
+        self.check_room(records)
+        self.open_transfers().enqueue([addressed(record, destination) for record in records], answer)
 
     def describe(self, description: QueueDescription, limits: NamespaceLimits) -> None:
         """It is to be like this from now on; locks that are out keep the time they have."""
@@ -113,79 +89,15 @@ class Queue:
             requires_session=description.requires_session,
             detects_duplicates=description.requires_duplicate_detection,
         )
-        self.main.policy, self.dead_letters.policy = policies(description, limits)
-        if description.status in NO_SENDING:
-            error = disabled(self.path, description.status, "sent to")
-            for producer in [one for one in self.producers if one.sends]:
-                producer.entity_gone(error)
-                self.producers.discard(producer)
-        if description.status in NO_RECEIVING:
-            error = disabled(self.path, description.status, "received from")
-            for fragment in (self.main, self.dead_letters):
-                fragment.end_receiving(error)
-
-    @property
-    def is_in_use(self) -> bool:
-        """Someone receives from it, or reads it."""
-        return any(fragment.line.consumers or fragment.browsers for fragment in (self.main, self.dead_letters))
-
-    def fragment_of(self, sub_queue: SubQueue) -> Fragment:
-        """Where a receiver of the queue, or of its dead-letter queue, takes messages from."""
-        if sub_queue is SubQueue.MAIN:
-            return self.main
-        if sub_queue is SubQueue.DEAD_LETTER:
-            return self.dead_letters
-        raise NotAllowed(f"'{self.path}' has no transfer dead-letter queue in this version")
-
-    def claim_of(self, sub_queue: SubQueue) -> Claim:
-        """Who has the queue, or its dead-letter queue, for itself."""
-        return self._claims[sub_queue]
-
-    def note_use(self, clock: Clock) -> None:
-        """It is being used: it is not idle now."""
-        self.accessed_ms, self.used_s = clock.wall_ms(), clock.monotonic_s()
-
-    def close(self, error: ServiceBusError) -> None:
-        """It was deleted: tell everyone who uses it."""
-        for producer in list(self.producers):
-            producer.entity_gone(error)
-        self.producers.clear()
-        for fragment in (self.main, self.dead_letters):
-            fragment.close(error)
-
-    def runtime(self) -> QueueRuntime:
-        """What it holds now."""
-        main, dead = self.main.holdings.shown, self.dead_letters.holdings.shown
-        return QueueRuntime(
-            active_count=main.active_count,
-            deferred_count=main.deferred_count + dead.deferred_count,
-            scheduled_count=main.scheduled_count,
-            dead_letter_count=dead.active_count,
-            size_bytes=main.size + dead.size,
-            created_ms=self.created_ms,
-            updated_ms=self.updated_ms,
-            accessed_ms=self.accessed_ms,
-            is_available=self.main.is_loaded,
-        )
+        window_ms = description.duplicate_window_ms
+        self.main.policy, self.dead_letters.policy = policies(description, limits, duplicate_window_ms=window_ms)
+        self.forward(description.forward_to, description.forward_dead_lettered_to)
+        self.set_status(description.status)
 
 
-def disabled(path: str, status: str, what: str) -> EntityDisabled:
-    """Why a queue cannot be used in a way."""
-    return EntityDisabled(f"'{path}' is {status}: it cannot be {what}. Set its status to Active first.")
-
-
-def policies(description: QueueDescription, limits: NamespaceLimits) -> tuple[Policy, Policy]:
-    """What its fragment does with messages, and what its dead-letter area does: nothing is dead-lettered twice."""
-
-    def policy(most: int | None, *, expired: bool) -> Policy:
-        return Policy(
-            lock_duration_ms=description.lock_duration_ms,
-            max_delivery_count=most,
-            max_locks=limits.max_locks,
-            dead_letters_expired=expired,
-            duplicate_window_ms=description.duplicate_window_ms,
-            max_properties_bytes=limits.max_properties_bytes,
-        )
-
-    main = policy(description.max_delivery_count, expired=description.dead_lettering_on_expiration)
-    return main, policy(None, expired=False)
+def full(path: str, held: int, limit: int, size: int) -> QuotaExceeded:
+    """Why an entity takes no more."""
+    return QuotaExceeded(
+        f"The maximum entity size has been reached or exceeded for '{path}': it holds {held:,} bytes of {limit:,}, and "
+        f"{size:,} more do not fit. Receive messages, also from its dead-letter queue, or make the entity larger."
+    )

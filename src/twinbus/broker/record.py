@@ -4,6 +4,9 @@ A record is a fixed head (counts, times), the id of its session if its queue has
 annotations as encoded pairs, and the bare message, whose bytes are never touched. A delivery is the head written as
 AMQP sections in front of the same bytes: two copies and a few `Struct.pack`, no encoder.
 
+The bare message of a record that has copies in other subscriptions may lie elsewhere, once for all of them (`bodies`):
+then the record says where, and is stored without it. In memory it is always whole.
+
 Owns: both layouts. Knows nothing of where records lie or who gets them.
 """
 
@@ -12,8 +15,10 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from twinbus.amqp.decode import decode
 from twinbus.amqp.encode import write
 from twinbus.amqp.message import Message, Section
+from twinbus.amqp.outline import field_offsets, text_at
 from twinbus.amqp.types import Int, Symbol
 
 if TYPE_CHECKING:
@@ -24,13 +29,15 @@ _DURABLE: Final = 1
 HAS_TTL: Final = 2
 HAS_ALARM: Final = 4
 HAS_SESSION: Final = 8
-IS_SPECIAL: Final = HAS_ALARM | HAS_SESSION
+IS_SHARED: Final = 16
+IS_SPECIAL: Final = HAS_ALARM | HAS_SESSION | IS_SHARED
 """A record of which more is written than itself."""
 NEVER_MS: Final = 0
 _LONGEST_HEADER_TTL_MS: Final = 0xFFFF_FFFF
 _HEAD: Final = Struct(">BBBBIQQQHIH")
 """Version, flags, priority, state, delivery count, time to live, enqueued at, alarm, elements and bytes of the
-annotations, bytes of the session's id. The alarm is when a scheduled message is due, or when any other expires."""
+annotations, bytes of the session's id and of the reference behind it. The alarm is when a scheduled message is due, or
+when any other expires."""
 HEAD_BYTES: Final = _HEAD.size
 _pack_head: Final = _HEAD.pack
 _unpack_head: Final = _HEAD.unpack_from
@@ -39,7 +46,13 @@ _ENQUEUED_AT: Final = 16
 _ALARM_AT: Final = 24
 _SESSION_SIZE: Final = Struct(">H")
 _SESSION_SIZE_AT: Final = HEAD_BYTES - 2
+_SIZES: Final = Struct(">IH")
+_SIZES_AT: Final = HEAD_BYTES - 6
+_REFERENCE: Final = Struct(">QI")
+"""The number of a bare message that is shared, and its length."""
 
+_GROUP_ID: Final = 10
+FIRST_NUMBER: Final = "x-opt-enqueue-sequence-number"
 ACTIVE_STATE: Final = 0
 DEFERRED_STATE: Final = 1
 SCHEDULED_STATE: Final = 2
@@ -85,14 +98,19 @@ class Parts(NamedTuple):
     annotation_count: int = 0
     annotations: bytes = b""
     """Encoded keys and values, `annotation_count` of them."""
+    shared: int = 0
+    """The number under which `bare` is kept for several; 0 where it is this record's alone."""
 
 
 def make_record(parts: Parts) -> bytes:
     """A message to be stored."""
     flags, priority, ttl_ms = parts.envelope
-    session = parts.session or b""
+    owner = parts.session or b""
     flags = flags & ~IS_SPECIAL | (HAS_ALARM if parts.alarm_ms else 0)
     flags |= HAS_SESSION if parts.session is not None else 0
+    if parts.shared:
+        flags |= IS_SHARED
+        owner += _REFERENCE.pack(parts.shared, len(parts.bare))
     head = _pack_head(
         _VERSION,
         flags,
@@ -104,9 +122,9 @@ def make_record(parts: Parts) -> bytes:
         parts.alarm_ms,
         parts.annotation_count,
         len(parts.annotations),
-        len(session),
+        len(owner),
     )
-    return head + session + parts.annotations + parts.bare
+    return head + owner + parts.annotations + parts.bare
 
 
 def make_plain_record(envelope: Envelope, bare: bytes, enqueued_ms: int) -> bytes:
@@ -132,10 +150,18 @@ def take_apart(record: bytes) -> Parts:
         alarm_ms,
         state,
         delivery_count,
-        record[HEAD_BYTES:annotations_at] if flags & HAS_SESSION else None,
+        session_of(record),
         count,
         record[annotations_at:bare_at],
+        shared_of(record),
     )
+
+
+def places_of(record: bytes) -> tuple[int, int, int]:
+    """Where the annotations begin, how many keys and values they are, and where the bare message begins."""
+    _, _, _, _, _, _, _, _, count, size, session_size = _unpack_head(record)
+    annotations_at = HEAD_BYTES + session_size
+    return annotations_at, count, annotations_at + size
 
 
 def alarm_of(record: bytes) -> int:
@@ -160,7 +186,69 @@ def session_of(record: bytes) -> bytes | None:
     if not record[1] & HAS_SESSION:
         return None
     size: int = _SESSION_SIZE.unpack_from(record, _SESSION_SIZE_AT)[0]
+    if record[1] & IS_SHARED:
+        size -= _REFERENCE.size
     return record[HEAD_BYTES : HEAD_BYTES + size]
+
+
+def shared_of(record: bytes) -> int:
+    """The number under which its bare message is kept for several; 0 where it is its own."""
+    if not record[1] & IS_SHARED:
+        return 0
+    size: int = _SESSION_SIZE.unpack_from(record, _SESSION_SIZE_AT)[0]
+    number: int = _REFERENCE.unpack_from(record, HEAD_BYTES + size - _REFERENCE.size)[0]
+    return number
+
+
+def shortened(record: bytes) -> bytes:
+    """A record as it is stored whose bare message is kept for several: without it."""
+    size, owner_size = _SIZES.unpack_from(record, _SIZES_AT)
+    return record[: HEAD_BYTES + owner_size + size]
+
+
+def weight_of(record: bytes) -> int:
+    """How many bytes a record has with its bare message, though it may be stored without."""
+    if not record[1] & IS_SHARED:
+        return len(record)
+    size, owner_size = _SIZES.unpack_from(record, _SIZES_AT)
+    (_, length) = _REFERENCE.unpack_from(record, HEAD_BYTES + owner_size - _REFERENCE.size)
+    return HEAD_BYTES + int(owner_size) + int(size) + int(length)
+
+
+def unshared(record: bytes) -> bytes:
+    """The same message, whose bare message is its own."""
+    return make_record(take_apart(record)._replace(shared=0)) if record[1] & IS_SHARED else record
+
+
+def session_in(bare: bytes) -> bytes | None:
+    """The session that a bare message names."""
+    fields = field_offsets(bare, 0, _GROUP_ID + 1)
+    if fields is not None:
+        session = text_at(bare, fields[_GROUP_ID]) if fields[_GROUP_ID] else None
+    else:
+        found = Message(bare).field(Section.PROPERTIES, _GROUP_ID)
+        session = found if isinstance(found, str) else None
+    return session.encode() if session is not None else None
+
+
+def annotation_pairs_of(parts: Parts) -> list[tuple[object, object, bytes]]:
+    """The annotations of a record: of each the name, the value, and both as they are encoded."""
+    found: list[tuple[object, object, bytes]] = []
+    at = 0
+    for _ in range(parts.annotation_count // 2):
+        key, value_at = decode(parts.annotations, at)
+        value, end = decode(parts.annotations, value_at)
+        found.append((key, value, parts.annotations[at:end]))
+        at = end
+    return found
+
+
+def numbered(parts: Parts, sequence: int) -> Parts:
+    """A message says under which number it was there first; one that comes from elsewhere says that already."""
+    if any(key == FIRST_NUMBER for key, _, _ in annotation_pairs_of(parts)):
+        return parts
+    annotation = encode_annotations({FIRST_NUMBER: sequence})
+    return parts._replace(annotations=parts.annotations + annotation, annotation_count=parts.annotation_count + 2)
 
 
 def change_record(
@@ -176,7 +264,7 @@ def change_record(
         pairs = parts.annotations + _encode_pairs(annotations, as_symbols=True)
         parts = parts._replace(annotations=pairs, annotation_count=parts.annotation_count + 2 * len(annotations))
     if properties:
-        parts = parts._replace(bare=with_properties(parts.bare, properties))
+        parts = parts._replace(bare=with_properties(parts.bare, properties), shared=0)
     if delivery_count is not None:
         parts = parts._replace(delivery_count=delivery_count)
     return make_record(parts)
@@ -204,6 +292,11 @@ def _with_pairs(bare: bytes, changes: Mapping[str, object], *, without: Collecti
 
 
 _PROPERTIES_HEAD: Final = Struct(">4sII")
+
+
+def encode_annotations(pairs: Mapping[str, object]) -> bytes:
+    """Annotations as a record has them."""
+    return _encode_pairs(pairs, as_symbols=True)
 
 
 def _encode_pairs(pairs: Mapping[str, object], *, as_symbols: bool) -> bytes:
@@ -270,7 +363,7 @@ def render_open(record: bytes, sequence: int) -> bytes:
     """A message as it is peeked, or received and deleted: without a lock."""
     _, flags, priority, state, delivery_count, ttl_ms, enqueued_ms, _, count, size, session_size = _unpack_head(record)
     if state != ACTIVE_STATE:
-        return render_open(_with_state(record, state), sequence)
+        return render_open(with_state(record), sequence)
     durable = _TRUE if flags & _DURABLE else _FALSE
     if flags & HAS_TTL and ttl_ms <= _LONGEST_HEADER_TTL_MS:
         header = _header_with_ttl(durable, priority, ttl_ms, delivery_count)
@@ -282,10 +375,10 @@ def render_open(record: bytes, sequence: int) -> bytes:
     return header + annotations + record[HEAD_BYTES + session_size :]
 
 
-def _with_state(record: bytes, state: int) -> bytes:
+def with_state(record: bytes) -> bytes:
     """A message that is not active says so in an annotation, for as long as it is not."""
-    marked = change_record(record, annotations={"x-opt-message-state": Int(state)})
-    return make_record(take_apart(marked)._replace(state=ACTIVE_STATE))
+    marked = take_apart(change_record(record, annotations={"x-opt-message-state": Int(take_apart(record).state)}))
+    return make_record(marked._replace(state=ACTIVE_STATE))
 
 
 def _header_with_ttl(durable: int, priority: int, ttl_ms: int, delivery_count: int) -> bytes:

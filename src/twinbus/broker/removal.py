@@ -15,7 +15,7 @@ from twinbus.broker.keys import pack_sequence, sequence_of
 from twinbus.broker.line import SPAN
 from twinbus.broker.locks import Lock
 from twinbus.broker.lookup import look_up
-from twinbus.broker.record import IS_SPECIAL, enqueued_of, session_of
+from twinbus.broker.record import IS_SPECIAL, enqueued_of, session_of, weight_of
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
 from twinbus.store.protocol import StoreError
 
@@ -188,7 +188,7 @@ class Removal:
         fragment.out.add_leaving(numbers)
         for sequence, record in items:
             holdings.active_count -= 1
-            holdings.active_bytes -= len(record)
+            holdings.active_bytes -= weight_of(record)
             if record[1] & IS_SPECIAL:
                 holdings.remove_rows(sequence, record)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.intake import Intake
-    from twinbus.broker.queue import Queue
+    from twinbus.broker.receivable import Receivable
 
 NOTED: Final = frozenset({"DeadLetterReason", "DeadLetterErrorDescription"})
 """Properties that a message got when it was dead-lettered."""
@@ -30,8 +30,8 @@ FAR_S: Final = float("inf")
 class Resubmission:
     """The way back of one queue's dead letters."""
 
-    def __init__(self, queue: Queue) -> None:
-        """Made by its queue."""
+    def __init__(self, queue: Receivable) -> None:
+        """Made by its queue or subscription."""
         self._queue = queue
 
     def resubmit(

@@ -50,7 +50,7 @@ class Schedule:
                 return
             now_ms = max(fragment.clock.wall_ms(), fragment.holdings.latest_ms)
             fragment.holdings.latest_ms = now_ms
-            fresh = []
+            due_ones = []
             moved = []
             left = []
             for (when_ms, sequence), record in zip(ready, values, strict=True):
@@ -61,15 +61,14 @@ class Schedule:
                 else:
                     moved.append(sequence)
                     fragment.holdings.unschedule(sequence, when_ms, len(record), session_of(record))
-                    active = _activated(record, now_ms, fragment.clock.wall_ms())
-                    fresh.append((fragment.holdings.add(active), active))
-            size = sum([len(record) for _, record in fresh])
+                    due_ones.append(_activated(record, now_ms, fragment.clock.wall_ms()))
+            arrive = fragment.make_active(due_ones)
             self._going.update(moved)
             lowest = min([low, *left])  # what is being cancelled is there, should the store fail before that is done
 
             def applied() -> None:
                 self._going.difference_update(moved)
-                fragment.line.arrive(fresh, size)
+                arrive()
                 due.done(lowest, is_early=is_early or bool(left))
 
             if len(left) < len(moments):

@@ -336,6 +336,7 @@ class Sessions:
         for lock in locks:
             hold = self.holds.get(lock.session) if lock.session is not None else None
             if hold is not None:
+                lock.hold = hold
                 hold.numbers.add(lock.number)
 
     def note_end(self, lock: Lock) -> None:
@@ -415,7 +416,7 @@ class Sessions:
             numbers = [sequence_of(key) for key, _ in rows]
             reached = end if len(rows) < READ_AHEAD else numbers[-1] + 1
             keys = [fragment.holdings.active + pack_sequence(number) for number in numbers]
-            fragment.journal.get(keys, lambda values: read(numbers, values, reached))
+            fragment.read(keys, lambda values: read(numbers, values, reached))
 
         def read(numbers: list[int], values: list[bytes | None] | StoreError, reached: int) -> None:
             if life != fragment.life or hold.is_over:

@@ -6,6 +6,7 @@ is not kept in memory while it is out, since most are completed unseen: what has
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from twinbus.amqp.message import Message, Section
@@ -13,7 +14,17 @@ from twinbus.broker.agenda import FAR_MS
 from twinbus.broker.keys import pack_sequence
 from twinbus.broker.line import Line
 from twinbus.broker.locks import Lock
-from twinbus.broker.record import ACTIVE_STATE, DEFERRED_STATE, NEVER_MS, change_record, make_record, take_apart
+from twinbus.broker.record import (
+    ACTIVE_STATE,
+    DEFERRED_STATE,
+    NEVER_MS,
+    change_record,
+    make_record,
+    numbered,
+    session_of,
+    shared_of,
+    take_apart,
+)
 from twinbus.model.errors import (
     InternalFault,
     MessageLockLost,
@@ -40,6 +51,16 @@ _PAUSE_S: Final = 0.01
 
 Held: TypeAlias = "tuple[Lock, bytes]"
 """A message that is out: as what, and its record."""
+
+
+class How(Enum):
+    """In which way messages are settled."""
+
+    COMPLETE = "complete"
+    ABANDON = "abandon"
+    DEFER = "defer"
+    DEAD_LETTER = "dead-letter"
+    RELEASE = "release"
 
 
 class Settlement:
@@ -132,6 +153,51 @@ class Settlement:
             return False
         return session is None or self._fragment.sessions is None or lock.session == session
 
+    # --- in a transaction ---------------------------------------------------------------------------------------------
+
+    def set_apart(self, numbers: Iterable[int]) -> tuple[list[Lock], list[int]]:
+        """Locked messages that nobody else settles, and that do not expire, until it is known what becomes of them.
+
+        And those whose lock is lost.
+        """
+        return self._take(numbers)
+
+    def put_back(self, locks: list[Lock]) -> None:
+        """What was set apart is locked as it was before; where its time is over meanwhile, that ends it now.
+
+        Where its session is not its receiver's any more, it is free.
+        """
+        fragment = self._fragment
+        free = [lock for lock in locks if lock.hold is not None and lock.hold.is_over]
+        kept = [lock for lock in locks if lock.hold is None or not lock.hold.is_over]
+        for lock in kept:
+            fragment.locks.put_back(lock)
+            self.watch(lock.deadline_s)
+        if fragment.sessions is not None:
+            fragment.sessions.note_locks(kept)
+        if free:
+            self._read(free, _nobody, self._return_unchanged)
+
+    def prepare(
+        self, how: How, locks: list[Lock], records: Mapping[int, bytes], properties: Mapping[str, object]
+    ) -> Callable[[], None]:
+        """What settles messages that were set apart, in the batch of the turn in which it is called.
+
+        `records` are theirs, but for those to be completed. MessageTooLarge if they cannot be changed so.
+        """
+        if how is How.COMPLETE:
+            return lambda: self._fragment.remove(locks, _nobody)
+        found = [(lock, records[lock.sequence]) for lock in locks if lock.sequence in records]
+        for _, record in found:
+            self._changed(record, properties)
+        if how is How.RELEASE:
+            return lambda: self._return_unchanged(found, _nobody)
+        if how is How.DEFER:
+            return lambda: self._set_aside(found, _nobody, properties)
+        if how is How.DEAD_LETTER and self._fragment.dead_letters is not None:
+            return lambda: self._bury_all(found, _nobody, properties)
+        return lambda: self._return_counted(found, _nobody, properties)
+
     def _take(self, numbers: Iterable[int]) -> tuple[list[Lock], list[int]]:
         self._fragment.journal.check_works()
         now_s, take, sessions = self._fragment.clock.monotonic_s(), self._fragment.locks.take, self._fragment.sessions
@@ -188,7 +254,7 @@ class Settlement:
         holdings = fragment.holdings
         places = [holdings.deferred if lock.is_deferred else holdings.active for lock in locks]
         keys = [place + pack_sequence(lock.sequence) for place, lock in zip(places, locks, strict=True)]
-        fragment.journal.get(keys, read)
+        fragment.read(keys, read)
 
     def _return_unchanged(self, found: list[Held], answer: Answered) -> None:
         for lock, record in found:
@@ -226,7 +292,7 @@ class Settlement:
         deferred: list[Held] = []
         for lock, record in found:
             parts = take_apart(self._changed(record, properties))
-            deferred.append((lock, make_record(parts._replace(state=DEFERRED_STATE))))
+            deferred.append((lock, make_record(parts._replace(state=DEFERRED_STATE, shared=0))))
         for lock, record in deferred:
             if lock.is_deferred:
                 fragment.holdings.rewrite(lock, record)
@@ -263,8 +329,9 @@ class Settlement:
         dead_letters = fragment.dead_letters
         assert dead_letters is not None
         fragment.remove([lock], _nobody)
-        parts = take_apart(change_record(record, annotations={"x-opt-enqueue-sequence-number": lock.sequence}))
-        dead_letters.take_in(make_record(parts._replace(state=ACTIVE_STATE, alarm_ms=NEVER_MS, session=None)))
+        parts = numbered(take_apart(record), lock.sequence)
+        parts = parts._replace(state=ACTIVE_STATE, alarm_ms=NEVER_MS, session=None, shared=0)
+        dead_letters.take_in(make_record(parts))
 
     # --- locks that expire --------------------------------------------------------------------------------------------
 
@@ -353,7 +420,7 @@ class Settlement:
                 fragment.holdings.expiry.remove(lock.alarm_ms, lock.sequence)
                 fragment.out.remove(lock.sequence)
         for lock, record in found:
-            lock.size, lock.session = len(record), take_apart(record).session
+            lock.size, lock.session, lock.shared = len(record), session_of(record), shared_of(record)
         self._drop_expired(found)
         fragment.journal.add(fragment, 0, _nothing, answer)
 

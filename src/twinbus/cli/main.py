@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from twinbus import __version__
+from twinbus.cli import config
 from twinbus.cli.serve import serve
 
 app = typer.Typer(
@@ -20,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # they show local variables, and with them keys
 )
 app.command()(serve)
+app.add_typer(config.app, name="config")
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001  # typer calls it so

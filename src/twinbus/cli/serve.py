@@ -1,42 +1,70 @@
 """`twinbus serve`: serve a namespace until told to stop.
 
 Owns: the options as they are typed, their help, and the exit codes: 0 after a clean stop, 1 if the server cannot start
-or has failed, 2 for an option that cannot be. What is valid, and the defaults, are in `server.settings`.
+or has failed, 2 for an option or a configuration file that cannot be. What is valid, and the defaults, are in
+`server.settings`; what a file says is for `server.config` to read. Options go before the file.
 """
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
-from twinbus.server.settings import InvalidSetting, ServeSettings, StartError, parse_size
+from twinbus.server.settings import Misuse, ServeSettings, StartError, parse_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from twinbus.server.ready_file import ReadyFile
 
 _DEFAULTS: Final = ServeSettings(name="defaults", data=Path())
 _FAILED: Final = 1
 _MISUSED: Final = 2
+_OPTIONS: Final = {
+    "store_dirs": "store_dir",
+    "min_free_bytes": "min_free",
+    "store_timeout_s": "store_timeout",
+    "sync": "unsafe_no_sync",
+}
+"""Fields of the settings whose options have other names."""
 
 logger = logging.getLogger(__name__)
 
 
 def serve(  # noqa: PLR0913  # one for each option
+    context: typer.Context,
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Of the namespace: letters, digits and hyphens.", show_default=False)
-    ],
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Of the namespace: letters, digits and hyphens. --config can have it.",
+            show_default=False,
+        ),
+    ] = None,
     *,
     data: Annotated[
-        Path,
+        Path | None,
         typer.Option(
-            metavar="DIR", help="Directory that keeps everything; made at the first start.", show_default=False
+            metavar="DIR",
+            help="Directory that keeps everything; made at the first start. --config can have it.",
+            show_default=False,
         ),
-    ],
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What to serve and which entities to make: .toml, or Config.json of Microsoft's emulator.",
+            show_default=False,
+        ),
+    ] = None,
+    emulator_key: Annotated[
+        bool,
+        typer.Option("--emulator-key", help="The key of Microsoft's emulator is good too; on loopback addresses only."),
+    ] = False,
     host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")] = _DEFAULTS.host,
     amqp_port: Annotated[
         int, typer.Option(metavar="NUMBER", help="For this and the other ports 0 means any.")
@@ -97,33 +125,57 @@ def serve(  # noqa: PLR0913  # one for each option
 ) -> None:
     """Serve a namespace until told to stop (SIGTERM, Ctrl-C)."""
     try:
-        settings = ServeSettings(
-            name=name,
-            data=data,
-            host=host,
-            amqp_port=amqp_port,
-            amqps_port=amqps_port,
-            http_port=http_port,
-            https_port=https_port,
-            workers=workers,
-            stores=stores,
-            store_dirs=tuple(store_dir or ()),
-            ready_file=ready_file,
-            min_free_bytes=parse_size("--min-free", min_free),
-            store_timeout_s=store_timeout,
-            max_connections=max_connections,
-            log_level=log_level,
-            log_format=log_format,
-            tls_cert=tls_cert,
-            tls_key=tls_key,
-            measure_pauses=measure_pauses,
-            sync=not unsafe_no_sync,
-        )
+        options = {
+            "name": name,
+            "data": data,
+            "host": host,
+            "amqp_port": amqp_port,
+            "amqps_port": amqps_port,
+            "http_port": http_port,
+            "https_port": https_port,
+            "workers": workers,
+            "stores": stores,
+            "store_dirs": tuple(store_dir or ()),
+            "ready_file": ready_file,
+            "min_free_bytes": parse_size("--min-free", min_free),
+            "store_timeout_s": store_timeout,
+            "max_connections": max_connections,
+            "log_level": log_level,
+            "log_format": log_format,
+            "tls_cert": tls_cert,
+            "tls_key": tls_key,
+            "measure_pauses": measure_pauses,
+            "emulator_key": emulator_key,
+            "sync": not unsafe_no_sync,
+        }
+        settings = _settings(_given(context, options), config)
         raise typer.Exit(_run(settings, _show if show_connection_string else None))
-    except InvalidSetting as error:
+    except Misuse as error:
         _stop(error, _MISUSED)
     except StartError as error:
         _stop(error, _FAILED)
+
+
+def _given(context: typer.Context, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that were typed, and so are not defaults."""
+    sources = {field: context.get_parameter_source(_OPTIONS.get(field, field)) for field in options}
+    typed = {field for field, source in sources.items() if source is not None and source.name != "DEFAULT"}
+    return {field: value for field, value in options.items() if field in typed}
+
+
+def _settings(given: Mapping[str, Any], config: Path | None) -> ServeSettings:
+    from_file: Mapping[str, Any] = {}
+    if config is not None:
+        # Not before it is needed: this reads filters, too.
+        from twinbus.server.config.file import read_config  # noqa: PLC0415
+
+        from_file = read_config(config, given.get("name"))
+    chosen = {**from_file, **given}
+    if "name" not in chosen:
+        raise Misuse("NAME is missing: say which namespace to serve, or give a --config that does")
+    if "data" not in chosen:
+        raise Misuse("--data is missing: say which directory keeps everything, or give a --config that does")
+    return ServeSettings(**chosen)
 
 
 def _run(settings: ServeSettings, announce: Callable[[ReadyFile], None] | None) -> int:

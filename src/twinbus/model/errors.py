@@ -84,7 +84,7 @@ class EntityAlreadyExists(CallerError):
 
 
 class EntityDeleted(CallerError):
-    """The entity was deleted while it was in use."""
+    """The entity was deleted while it was in use. Who says so uses the words of EntityNotFound, for the SDKs."""
 
     condition = "amqp:not-found"
     status = 404
@@ -192,3 +192,38 @@ class LinkStolen(CallerError):
 
     condition = "amqp:link:stolen"
     status = 410
+
+
+class InvalidOperation(CallerError):
+    """An operation that does not belong into the transaction."""
+
+    condition = "amqp:not-allowed"
+    status = 400
+
+
+class TransactionTooLarge(CallerError):
+    """More in one transaction than there may be."""
+
+    condition = "amqp:resource-limit-exceeded"
+    status = 403
+
+
+class TransactionUnknown(CallerError):
+    """No transaction of the connection has that id, or it is over."""
+
+    condition = "amqp:transaction:unknown-id"
+    status = 404
+
+
+class TransactionRolledBack(CallerError):
+    """The transaction cannot be committed: nothing of it was done."""
+
+    condition = "amqp:transaction:rollback"
+    status = 409
+
+
+class TransactionTimeout(CallerError):
+    """The transaction took too long, and was rolled back."""
+
+    condition = "amqp:transaction:timeout"
+    status = 408

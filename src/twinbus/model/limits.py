@@ -12,6 +12,7 @@ MAX_DELIVERY_COUNT_MAX: Final = 2_147_483_647
 LOCK_DURATION_MIN_MS: Final = 5_000
 LOCK_DURATION_MAX_MS: Final = 300_000
 ENTITY_PATH_MAX_CHARACTERS: Final = 260
+SUBSCRIPTION_NAME_MAX_CHARACTERS: Final = 50
 USER_METADATA_MAX_CHARACTERS: Final = 1024
 DUPLICATE_WINDOW_MIN_MS: Final = 20_000
 DUPLICATE_WINDOW_MAX_MS: Final = 604_800_000
@@ -33,6 +34,8 @@ class NamespaceLimits:
     max_id_characters: int = 128
     """MessageId, SessionId, PartitionKey."""
     max_entities: int = 10_000
+    max_rules: int = 2_000
+    """Of one subscription."""
     max_locks: int = 10_000
     """Messages of one fragment that are out under a lock at the same time."""
     max_pending_bytes: int = 268_435_456

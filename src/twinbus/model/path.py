@@ -13,11 +13,12 @@ from typing import Final
 from urllib.parse import unquote
 
 from twinbus.model.errors import InvalidArgument
-from twinbus.model.limits import ENTITY_PATH_MAX_CHARACTERS
+from twinbus.model.limits import ENTITY_PATH_MAX_CHARACTERS, SUBSCRIPTION_NAME_MAX_CHARACTERS
 
 CBS: Final = "$cbs"
 _MANAGEMENT: Final = "/$management"
-_URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/]*", re.IGNORECASE)
+SUBSCRIPTIONS: Final = "/Subscriptions/"
+_URI: Final = re.compile(r"\A[a-z][a-z0-9+.-]*://[^/]*", re.IGNORECASE)
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9_])?")
 
 
@@ -57,6 +58,24 @@ def relative(address: str) -> str:
     return unquote(_URI.sub("", address, count=1)).strip("/")
 
 
+def subscription_path(topic: str, name: str) -> str:
+    """The path of a subscription."""
+    return f"{topic}{SUBSCRIPTIONS}{name}"
+
+
+def split_subscription(path: str) -> tuple[str, str]:
+    """The topic's path and the subscription's name; the name is empty for the path of another entity."""
+    at = path.lower().rfind(SUBSCRIPTIONS.lower())
+    return (path, "") if at < 0 else (path[:at], path[at + len(SUBSCRIPTIONS) :])
+
+
+def owner_of(path: str) -> str:
+    """The queue or topic that a path is of: sub-queues, subscriptions, rules and `$management` are below one."""
+    path = path.split("/$", 1)[0]
+    at = f"{path}/".lower().find(SUBSCRIPTIONS.lower())
+    return path if at < 0 else path[:at]
+
+
 def parse(address: str) -> Address:
     """Read what a client wrote as the address of a link."""
     path = relative(address)
@@ -69,6 +88,16 @@ def parse(address: str) -> Address:
     return Address(path, SubQueue.MAIN, is_management)
 
 
+def check_subscription_name(name: str) -> str:
+    """The name of a new subscription; InvalidArgument says what is wrong with it."""
+    if len(name) > SUBSCRIPTION_NAME_MAX_CHARACTERS or not _NAME.fullmatch(name) or "/" in name:
+        raise InvalidArgument(
+            f"{name!r:.80} is no name of a subscription: it has at most {SUBSCRIPTION_NAME_MAX_CHARACTERS} letters, "
+            "digits, '.', '-' and '_', and starts and ends with a letter or digit"
+        )
+    return name
+
+
 def check_name(path: str) -> str:
     """The path of a new entity; InvalidArgument says what is wrong with it."""
     if len(path) > ENTITY_PATH_MAX_CHARACTERS:
@@ -78,4 +107,6 @@ def check_name(path: str) -> str:
             f"{path!r:.80} is no path: it has letters, digits, '.', '-', '_' and '/', and starts and ends with a letter"
             " or digit"
         )
+    if SUBSCRIPTIONS.lower() in f"/{path.lower()}/":
+        raise InvalidArgument(f"{path!r:.80} is no path of a queue or topic: {SUBSCRIPTIONS!r} is in it")
     return path

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from twinbus.model.authorization import AuthorizationRule  # noqa: TC001  # msgspec reads it from here
+from twinbus.model.authorization import AuthorizationRule, check_rules
 from twinbus.model.description import FOREVER_MS, check
 
 
@@ -33,12 +33,12 @@ class QueueDescription:
     user_metadata: str | None = None
     forward_dead_lettered_to: str | None = None
     max_message_kb: int = 256
-
     authorization_rules: tuple[AuthorizationRule, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what no queue can be."""
         check(asdict(self))
+        check_rules(self.authorization_rules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

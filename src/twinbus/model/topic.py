@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from twinbus.model.authorization import AuthorizationRule  # noqa: TC001  # msgspec reads it from here
+from twinbus.model.authorization import AuthorizationRule, check_rules
 from twinbus.model.description import FOREVER_MS, check
 
 
@@ -34,6 +34,7 @@ class TopicDescription:
     def __post_init__(self) -> None:
         """Refuse what no topic can be."""
         check(asdict(self))
+        check_rules(self.authorization_rules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """What one connection may do: the grants that its tokens, or its password, gave it.
 
-Owns: the grants of a connection and when the next one ends. Knows nothing of links: who has one asks again.
+Owns: the grants of a connection and when the next one ends. Knows nothing of links: who has one asks again. What a
+grant is worth is asked anew each time: the key behind it may have been changed or deleted.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from twinbus.model.errors import Unauthorized
-from twinbus.server.sas import Grant
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from twinbus.server.keys import Right
+    from twinbus.server.sas import Grant
 
 MAX_GRANTS = 1_000
 """Tokens of one connection, each for another entity."""
@@ -21,8 +24,9 @@ MAX_GRANTS = 1_000
 class Access:
     """The grants of one connection."""
 
-    def __init__(self) -> None:
-        """None at first."""
+    def __init__(self, renewed: Callable[[Grant], Grant | None]) -> None:
+        """None at first. `renewed` tells what a grant is worth now."""
+        self._renewed = renewed
         self._grants: dict[str, Grant] = {}
         """By what was asked for: a token that is put again replaces the one before."""
 
@@ -42,9 +46,9 @@ class Access:
             raise Unauthorized(f"the connection has {MAX_GRANTS} tokens, its limit")
         self._grants[audience] = grant
 
-    def give_all(self, key_name: str, rights: frozenset[Right]) -> None:
-        """The key itself was shown: its rights hold for the namespace, and do not end."""
-        self._grants[""] = Grant(key_name, rights, "", inf)
+    def give_all(self, grants: Iterable[Grant]) -> None:
+        """A key itself was shown: it may be one of several entities."""
+        self._grants |= {grant.scope: grant for grant in grants}
 
     def drop_expired(self, wall_s: float) -> None:
         """Forget what has ended."""
@@ -52,7 +56,8 @@ class Access:
 
     def allows(self, right: Right, path: str) -> bool:
         """Some grant has this right on this entity."""
-        return any(grant.allows(right, path) for grant in self._grants.values())
+        now = map(self._renewed, self._grants.values())
+        return any(grant is not None and grant.allows(right, path) for grant in now)
 
     def check(self, right: Right, path: str) -> None:
         """Unauthorized where no grant has this right."""

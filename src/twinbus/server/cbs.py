@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from twinbus.broker.clock import Clock
     from twinbus.model.errors import ServiceBusError
     from twinbus.server.access import Access
-    from twinbus.server.keys import KeyRing
     from twinbus.server.requests import Reply, Request
+    from twinbus.server.sas import Keys
 
 _ACCEPTED = 202
 
@@ -27,7 +27,7 @@ _ACCEPTED = 202
 class Cbs:
     """The `$cbs` of one connection."""
 
-    def __init__(self, access: Access, keys: KeyRing, clock: Clock, on_granted: Callable[[], None]) -> None:
+    def __init__(self, access: Access, keys: Keys, clock: Clock, on_granted: Callable[[], None]) -> None:
         """`on_granted` hears of every token that was taken."""
         self._access = access
         self._keys = keys

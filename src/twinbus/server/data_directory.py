@@ -13,6 +13,8 @@ import contextlib
 import fcntl
 import os
 import secrets
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
@@ -23,7 +25,7 @@ from twinbus.server.settings import STORES_MAX, InvalidSetting, StartError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """What this version writes and reads."""
 
 
@@ -32,7 +34,18 @@ def _refuse_format_1(path: Path) -> None:
     raise StartError(f"{path} has format 1, of a version before the first release: empty its queues with that version")
 
 
-MIGRATIONS: Final[dict[int, Callable[[Path], None]]] = {1: _refuse_format_1}
+def _add_topics(path: Path) -> None:
+    """A catalogue of format 2 does not know whose subscription a deleted one was: it had none."""
+    file = path / "catalogue.db"
+    if not file.exists():
+        return
+    with closing(sqlite3.connect(file)) as database, database:
+        columns = [row[1] for row in database.execute("PRAGMA table_info(doomed)")]
+        if columns and "topic_id" not in columns:
+            database.execute("ALTER TABLE doomed ADD COLUMN topic_id INTEGER")
+
+
+MIGRATIONS: Final[dict[int, Callable[[Path], None]]] = {1: _refuse_format_1, 2: _add_topics}
 """By a version: what makes a directory of it one of the next. Each may run twice, if it was cut off the first time."""
 
 _BEFORE_FORMAT: Final = {"lock", ".format.new", "lost+found"}

@@ -9,29 +9,39 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import msgspec
+
+from twinbus.broker.filters.rule import compile_rule
+from twinbus.broker.queue import Queue
+from twinbus.broker.subscription import Subscription
+from twinbus.broker.topic import Topic
 from twinbus.model import path as paths
 from twinbus.model.errors import (
     EntityAlreadyExists,
+    EntityNotFound,
     InvalidArgument,
-    NotImplementedHere,
     QuotaExceeded,
     StoreUnavailable,
 )
-from twinbus.server.administration import QueueInfo
-from twinbus.store.catalogue import QUEUE, Catalogue
+from twinbus.model.queue import QueueDescription
+from twinbus.model.rule import DEFAULT_RULE, CorrelationFilter, RuleDescription, SqlFilter
+from twinbus.model.topic import SubscriptionDescription, TopicDescription
+from twinbus.server.administration import QueueInfo, SubscriptionInfo, TopicInfo
+from twinbus.store.catalogue import QUEUE, SUBSCRIPTION, TOPIC, Catalogue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
     from pathlib import Path
 
     from twinbus.broker.clock import Timer
     from twinbus.broker.namespace import Namespace
-    from twinbus.broker.queue import Queue
     from twinbus.model.errors import ServiceBusError
-    from twinbus.model.queue import QueueDescription
-    from twinbus.store.catalogue import EntityRow
+    from twinbus.server.administration import Description, EntityInfo
+    from twinbus.store.catalogue import DoomedRow, EntityRow
 
 log: Final = logging.getLogger(__name__)
 
@@ -41,14 +51,9 @@ FIXED: Final = {
     "requires_session": "RequiresSession",
     "requires_duplicate_detection": "RequiresDuplicateDetection",
 }
-"""What is set when a queue is created, and never after."""
+"""What is set when an entity is created, and never after."""
 IDLE_LOOK_S: Final = 15.0
-"""How often queues are looked at that delete themselves when nobody uses them."""
-LATER: Final = {
-    "forward_to": "ForwardTo",
-    "forward_dead_lettered_to": "ForwardDeadLetteredMessagesTo",
-}
-"""What a queue cannot be in this version. Better to say so than to take messages and do something else with them."""
+"""How often entities are looked at that delete themselves when nobody uses them."""
 
 
 class Entities:
@@ -73,20 +78,16 @@ class Entities:
         rows = await self._call(self._catalogue.all)
         _check_stores(rows, len(self._namespace.journals))
         self.created_ms = min((row.created_ms for row in rows), default=self._namespace.clock.wall_ms())
-        queues = [
-            self._namespace.add_queue(
-                row.id,
-                row.path,
-                row.description,
-                row.fragments[0],
-                created_ms=row.created_ms,
-                updated_ms=row.updated_ms,
-            )
-            for row in rows
-        ]
-        await asyncio.gather(*[self._load(queue) for queue in queues])
+        by_id = {row.id: self._add(row) for row in rows}  # in the order of their making: a topic comes first
+        for rule in await self._call(self._catalogue.rules):
+            subscription = by_id[rule.entity_id]
+            assert isinstance(subscription, Subscription)
+            self._put_rule(subscription, rule.description)
+        await asyncio.gather(*[self._load(entity) for entity in by_id.values()])
+        for entity in by_id.values():
+            entity.settled_down()
         for doomed in await self._call(self._catalogue.doomed):
-            self._start(self._bury(doomed.id, doomed.fragments))
+            self._start(self._bury(doomed))
         self._look_for_idle()
 
     async def close(self) -> None:
@@ -99,57 +100,204 @@ class Entities:
             await self._call(self._catalogue.close)
         self._thread.shutdown()
 
-    # --- what administrators ask --------------------------------------------------------------------------------------
+    # --- making -------------------------------------------------------------------------------------------------------
 
     async def create_queue(self, path: str, description: QueueDescription) -> QueueInfo:
         """Make a queue."""
-        paths.check_name(path)
-        _check_now_possible(description)
-        async with self._turn:
-            if paths.key_of(path) in self._namespace.queues:
-                raise EntityAlreadyExists(f"The messaging entity '{path}' already exists.")
-            most = self._namespace.limits.max_entities
-            if len(self._namespace.queues) >= most:
-                raise QuotaExceeded(f"the namespace has {most} entities, its limit: delete one first")
-            store = self._choose_store()
-            now_ms = self._namespace.clock.wall_ms()
-            row = await self._call(self._catalogue.create, QUEUE, path, description, [store], now_ms)
-            queue = self._namespace.add_queue(row.id, path, description, store, created_ms=now_ms, updated_ms=now_ms)
-        log.info("queue created", extra={"path": path, "store": store})
-        if description.enable_partitioning:
-            log.warning("a partitioned queue has one fragment in this version", extra={"path": path})
-        return _info(queue)
+        queue = await self._create(QUEUE, paths.check_name(path), description)
+        assert isinstance(queue, Queue)
+        return _queue_info(queue)
 
-    async def get_queue(self, path: str) -> QueueInfo:
-        """The queue of that path."""
+    async def create_topic(self, path: str, description: TopicDescription) -> TopicInfo:
+        """Make a topic."""
+        topic = await self._create(TOPIC, paths.check_name(path), description)
+        assert isinstance(topic, Topic)
+        return _topic_info(topic)
+
+    async def create_subscription(
+        self, topic: str, name: str, description: SubscriptionDescription, rule: RuleDescription | None = None
+    ) -> SubscriptionInfo:
+        """Make a subscription with one rule."""
+        rule = rule or RuleDescription(name=DEFAULT_RULE)
+        rule = msgspec.structs.replace(rule, created_ms=self._namespace.clock.wall_ms())
+        compile_rule(rule)
+        path = paths.subscription_path(self._topic(topic).path, paths.check_subscription_name(name))
+        subscription = await self._create(SUBSCRIPTION, path, description, [rule])
+        assert isinstance(subscription, Subscription)
+        return _subscription_info(subscription)
+
+    async def _create(
+        self, kind: str, path: str, description: Description, rules: Sequence[RuleDescription] = ()
+    ) -> Queue | Topic | Subscription:
+        async with self._turn:
+            self._check_room(path)
+            store = self._choose_store()
+            if kind == SUBSCRIPTION:
+                store = self._namespace.journals.index(self._topic(paths.split_subscription(path)[0]).main.journal)
+            self._check_targets(path, description)
+            now_ms = self._namespace.clock.wall_ms()
+            row = await self._call(self._catalogue.create, kind, path, description, [store], now_ms, rules)
+            entity = self._add(row)
+            for rule in rules:
+                assert isinstance(entity, Subscription)
+                self._put_rule(entity, rule)
+        log.info("%s created", kind, extra={"path": path, "store": store})
+        if getattr(description, "enable_partitioning", False):
+            log.warning("a partitioned entity has one fragment in this version", extra={"path": path})
+        return entity
+
+    def _check_room(self, path: str) -> None:
+        if paths.key_of(path) in self._namespace.entities:
+            raise EntityAlreadyExists(f"The messaging entity '{path}' already exists.")
+        most = self._namespace.limits.max_entities
+        if len(self._namespace.entities) >= most:
+            raise QuotaExceeded(f"the namespace has {most} entities, its limit: delete one first")
+
+    def _check_targets(self, path: str, description: Description) -> None:
+        """What messages are forwarded to has to be there, and to be something that they can be sent to."""
+        for name, field in (("ForwardTo", "forward_to"), ("ForwardDeadLetteredMessagesTo", "forward_dead_lettered_to")):
+            target = getattr(description, field, None)
+            if target is None:
+                continue
+            try:
+                found = self._namespace.find_sendable(target)
+            except EntityNotFound as error:
+                raise InvalidArgument(f"{name} of '{path}' is '{target}': {error}") from None
+            if paths.key_of(found.path) == paths.key_of(path) and field == "forward_to":
+                raise InvalidArgument(f"{name} of '{path}' is '{target}', the entity itself")
+
+    def _add(self, row: EntityRow) -> Queue | Topic | Subscription:
+        """To the broker, what is in the catalogue."""
+        times = {"created_ms": row.created_ms, "updated_ms": row.updated_ms}
+        if isinstance(row.description, QueueDescription):
+            return self._namespace.add_queue(row.id, row.path, row.description, row.fragments[0], **times)
+        if isinstance(row.description, TopicDescription):
+            return self._namespace.add_topic(row.id, row.path, row.description, row.fragments[0], **times)
+        return self._namespace.add_subscription(row.id, row.path, row.description, **times)
+
+    # --- finding ------------------------------------------------------------------------------------------------------
+
+    async def get(self, path: str) -> EntityInfo:
+        """The entity of that path."""
         return _info(self._namespace.find(path))
 
-    async def list_queues(self, *, skip: int, top: int) -> list[QueueInfo]:
+    async def list_queues(self, *, skip: int, top: int, prefix: str = "") -> list[QueueInfo]:
         """Some queues, in the order of their paths."""
-        queues = self._namespace.queues
-        return [_info(queues[key]) for key in sorted(queues)[skip : skip + top]]
+        return [_queue_info(one) for one in _listed(Queue, self._namespace.entities, prefix, skip, top)]
 
-    async def update_queue(self, path: str, description: QueueDescription) -> QueueInfo:
-        """Describe a queue anew."""
+    async def list_topics(self, *, skip: int, top: int, prefix: str = "") -> list[TopicInfo]:
+        """Some topics, in the order of their paths."""
+        return [_topic_info(one) for one in _listed(Topic, self._namespace.entities, prefix, skip, top)]
+
+    async def list_subscriptions(self, topic: str, *, skip: int, top: int, prefix: str = "") -> list[SubscriptionInfo]:
+        """Some subscriptions of a topic, in the order of their names."""
+        found = self._topic(topic).subscriptions
+        return [_subscription_info(one) for one in _listed(Subscription, found, prefix, skip, top)]
+
+    def _topic(self, path: str) -> Topic:
+        topic = self._namespace.find(path)
+        if not isinstance(topic, Topic):
+            raise EntityNotFound(path)
+        return topic
+
+    def _subscription(self, path: str) -> Subscription:
+        subscription = self._namespace.find(path)
+        if not isinstance(subscription, Subscription):
+            raise EntityNotFound(path)
+        return subscription
+
+    # --- changing -----------------------------------------------------------------------------------------------------
+
+    async def update(self, path: str, description: Description) -> EntityInfo:
+        """Describe an entity anew."""
         async with self._turn:
-            queue = self._namespace.find(path)
+            entity = self._namespace.find(path)
+            if type(entity.description) is not type(description):
+                raise InvalidArgument(f"'{entity.path}' is a {_kind(entity)}, and stays one")
             for field, name in FIXED.items():
-                if getattr(queue.description, field) != getattr(description, field):
-                    raise InvalidArgument(f"{name} of '{queue.path}' cannot be changed: it is set at creation")
-            _check_now_possible(description)
+                if getattr(entity.description, field, None) != getattr(description, field, None):
+                    raise InvalidArgument(f"{name} of '{entity.path}' cannot be changed: it is set at creation")
+            self._check_targets(entity.path, description)
             now_ms = self._namespace.clock.wall_ms()
             await self._call(self._catalogue.update, paths.key_of(path), description, now_ms)
-            self._namespace.update_queue(path, description, updated_ms=now_ms)
-        return _info(queue)
+            if isinstance(description, QueueDescription):
+                self._namespace.update_queue(path, description, updated_ms=now_ms)
+            elif isinstance(description, TopicDescription):
+                self._namespace.update_topic(path, description, updated_ms=now_ms)
+            else:
+                self._namespace.update_subscription(path, description, updated_ms=now_ms)
+        return _info(entity)
 
-    async def delete_queue(self, path: str) -> None:
-        """Delete a queue and all it holds."""
+    async def delete(self, path: str) -> None:
+        """Delete an entity and all it holds."""
         async with self._turn:
-            queue = self._namespace.find(path)
-            row = await self._call(self._catalogue.delete, paths.key_of(path))
-            self._namespace.remove_queue(path)
-        log.info("queue deleted", extra={"path": queue.path})
-        self._start(self._bury(row.id, row.fragments))  # a store that hangs must not keep administrators waiting
+            entity = self._namespace.find(path)
+            keys, topic_id = [paths.key_of(entity.path)], None
+            if isinstance(entity, Topic):
+                keys += [paths.key_of(one.path) for one in entity.subscriptions.values()]
+            elif isinstance(entity, Subscription):
+                topic_id = entity.topic.entity_id
+            rows = await self._call(lambda: self._catalogue.delete(*keys, topic_id=topic_id))
+            self._namespace.remove(entity.path)
+        log.info("%s deleted", _kind(entity), extra={"path": entity.path})
+        for row in rows:
+            self._start(self._bury(row))  # a store that hangs must not keep administrators waiting
+
+    # --- rules --------------------------------------------------------------------------------------------------------
+
+    async def create_rule(self, subscription: str, rule: RuleDescription) -> RuleDescription:
+        """Add a rule to a subscription."""
+        rule = msgspec.structs.replace(rule, created_ms=self._namespace.clock.wall_ms())
+        compile_rule(rule)
+        async with self._turn:
+            found = self._subscription(subscription)
+            if paths.key_of(rule.name) in found.rules:
+                raise EntityAlreadyExists(f"The rule '{rule.name}' of '{found.path}' already exists.")
+            most = self._namespace.limits.max_rules
+            if len(found.rules) >= most:
+                raise QuotaExceeded(f"'{found.path}' has {most} rules, its limit: delete one first")
+            await self._call(self._catalogue.add_rule, found.entity_id, rule)
+            self._put_rule(found, rule)
+        return rule
+
+    async def get_rule(self, subscription: str, name: str) -> RuleDescription:
+        """A rule."""
+        return self._rule(self._subscription(subscription), name)
+
+    async def list_rules(self, subscription: str, *, skip: int, top: int) -> list[RuleDescription]:
+        """Some rules, in the order of their making."""
+        rules = self._subscription(subscription).rules.values()
+        return [rule.description for rule in rules][skip : skip + top]
+
+    async def update_rule(self, subscription: str, rule: RuleDescription) -> RuleDescription:
+        """Another rule takes the place of the one of the same name."""
+        compile_rule(rule)
+        async with self._turn:
+            found = self._subscription(subscription)
+            before = self._rule(found, rule.name)
+            rule = msgspec.structs.replace(rule, name=before.name, created_ms=before.created_ms)
+            await self._call(self._catalogue.update_rule, found.entity_id, rule)
+            self._put_rule(found, rule)
+        return rule
+
+    async def delete_rule(self, subscription: str, name: str) -> None:
+        """Delete a rule."""
+        async with self._turn:
+            found = self._subscription(subscription)
+            self._rule(found, name)
+            await self._call(self._catalogue.delete_rule, found.entity_id, name)
+            found.topic.main.remove_rule(found, name)
+
+    def _rule(self, subscription: Subscription, name: str) -> RuleDescription:
+        rule = subscription.rules.get(paths.key_of(name))
+        if rule is None:
+            raise EntityNotFound(f"{subscription.path}/Rules/{name}")
+        return rule.description
+
+    def _put_rule(self, subscription: Subscription, rule: RuleDescription) -> None:
+        subscription.topic.main.put_rule(subscription, rule)
+
+    # --- health -------------------------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, object]:
         """Which stores work."""
@@ -160,23 +308,23 @@ class Entities:
         is_well = all(store["is_available"] for store in stores)
         return {"status": "ok" if is_well else "degraded", "stores": stores}
 
-    # --- queues that nobody uses --------------------------------------------------------------------------------------
+    # --- entities that nobody uses ------------------------------------------------------------------------------------
 
     def _look_for_idle(self) -> None:
-        """Delete queues that were not used for as long as their descriptions say."""
+        """Delete entities that were not used for as long as their descriptions say."""
         now_s = self._namespace.clock.monotonic_s()
-        for queue in list(self._namespace.queues.values()):
-            if queue.is_in_use:
-                queue.used_s = now_s
-            elif now_s - queue.used_s >= queue.description.auto_delete_on_idle_ms / 1000:
-                self._start(self._delete_idle(queue))
+        for entity in list(self._namespace.entities.values()):
+            if entity.is_in_use:
+                entity.used_s = now_s
+            elif now_s - entity.used_s >= entity.description.auto_delete_on_idle_ms / 1000:
+                self._start(self._delete_idle(entity))
         self._idle_look = self._namespace.timers.call_at(now_s + IDLE_LOOK_S, self._look_for_idle)
 
-    async def _delete_idle(self, queue: Queue) -> None:
-        idle_s = queue.description.auto_delete_on_idle_ms / 1000
-        if self._namespace.queues.get(paths.key_of(queue.path)) is queue and not queue.is_in_use:
-            log.info("queue deleted: it was idle", extra={"path": queue.path, "idle_s": idle_s})
-            await self.delete_queue(queue.path)
+    async def _delete_idle(self, entity: Queue | Topic | Subscription) -> None:
+        idle_s = entity.description.auto_delete_on_idle_ms / 1000
+        if self._namespace.entities.get(paths.key_of(entity.path)) is entity and not entity.is_in_use:
+            log.info("%s deleted: it was idle", _kind(entity), extra={"path": entity.path, "idle_s": idle_s})
+            await self.delete(entity.path)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -193,30 +341,35 @@ class Entities:
         self._burials.add(task)
         task.add_done_callback(self._burials.discard)
 
-    async def _load(self, queue: Queue) -> None:
-        for fragment in (queue.main, queue.dead_letters):
-            loaded: asyncio.Future[ServiceBusError | None] = asyncio.get_running_loop().create_future()
-            fragment.load(loaded.set_result)
-            error = await loaded
-            if error is not None:
-                raise error
+    async def _load(self, entity: Queue | Topic | Subscription) -> None:
+        loaded: asyncio.Future[ServiceBusError | None] = asyncio.get_running_loop().create_future()
+        entity.load(loaded.set_result)
+        error = await loaded
+        if error is not None:
+            raise error
 
-    async def _bury(self, entity_id: int, stores: Sequence[int]) -> None:
+    async def _bury(self, doomed: DoomedRow) -> None:
         """Remove an entity's records. Where a store does not work now, the next start does it."""
-        for store in set(stores):
+        for store in set(doomed.fragments):
             removed: asyncio.Future[ServiceBusError | None] = asyncio.get_running_loop().create_future()
             try:
-                self._namespace.bury(entity_id, store, removed.set_result)
+                self._namespace.bury(doomed.id, store, partial(_tell, removed), doomed.topic_id)
                 error = await removed
             except StoreUnavailable as unavailable:
                 error = unavailable
             if error is not None:
                 log.warning("the records of a deleted entity stay until the next start: %s", error)
                 return
-        await self._call(self._catalogue.buried, entity_id)
+        await self._call(self._catalogue.buried, doomed.id)
 
     async def _call(self, call: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
+
+
+def _tell(future: asyncio.Future[ServiceBusError | None], error: ServiceBusError | None) -> None:
+    """Whoever waited may have been cancelled: the server stops."""
+    if not future.done():
+        future.set_result(error)
 
 
 def _check_stores(rows: Sequence[EntityRow], count: int) -> None:
@@ -227,11 +380,43 @@ def _check_stores(rows: Sequence[EntityRow], count: int) -> None:
             )
 
 
-def _check_now_possible(description: QueueDescription) -> None:
-    for field, name in LATER.items():
-        if getattr(description, field):
-            raise NotImplementedHere(f"{name} is not part of this version")
+def _listed(kind: type[T], found: Mapping[str, object], prefix: str, skip: int, top: int) -> list[T]:
+    start = paths.key_of(prefix)
+    chosen = [(key, one) for key, one in found.items() if isinstance(one, kind) and key.startswith(start)]
+    return [one for _, one in sorted(chosen, key=lambda pair: pair[0])[skip : skip + top]]
 
 
-def _info(queue: Queue) -> QueueInfo:
+def _info(entity: Queue | Topic | Subscription) -> EntityInfo:
+    if isinstance(entity, Queue):
+        return _queue_info(entity)
+    return _topic_info(entity) if isinstance(entity, Topic) else _subscription_info(entity)
+
+
+def _kind(entity: Queue | Topic | Subscription) -> str:
+    return type(entity).__name__.lower()
+
+
+def _queue_info(queue: Queue) -> QueueInfo:
     return QueueInfo(path=queue.path, description=queue.description, runtime=queue.runtime())
+
+
+def _topic_info(topic: Topic) -> TopicInfo:
+    filters = [rule.description.filter for one in topic.subscriptions.values() for rule in one.rules.values()]
+    correlations = sum(isinstance(one, CorrelationFilter) for one in filters)
+    runtime = replace(
+        topic.runtime(),
+        sql_filter_count=sum(isinstance(one, SqlFilter) for one in filters),
+        correlation_filter_count=correlations,
+    )
+    return TopicInfo(path=topic.path, description=topic.description, runtime=runtime)
+
+
+def _subscription_info(subscription: Subscription) -> SubscriptionInfo:
+    topic, name = paths.split_subscription(subscription.path)
+    return SubscriptionInfo(
+        path=subscription.path,
+        topic=topic,
+        name=name,
+        description=subscription.description,
+        runtime=subscription.runtime(),
+    )

@@ -27,20 +27,22 @@ from twinbus.amqp.sasl import SaslCode, read_plain
 from twinbus.amqp.sender import Sender
 from twinbus.amqp.settings import Limits, Settings
 from twinbus.amqp.terminus import Coordinator
+from twinbus.broker.queue import Queue
 from twinbus.model import path
-from twinbus.model.errors import InvalidArgument, NotAllowed, NotImplementedHere, ServiceBusError, Unauthorized
+from twinbus.model.errors import InvalidArgument, NotAllowed, ServiceBusError, Unauthorized
 from twinbus.model.path import SubQueue
 from twinbus.server.access import Access
 from twinbus.server.answers import error_of
 from twinbus.server.browse_link import BrowseLink
 from twinbus.server.cbs import Cbs
-from twinbus.server.incoming import Incoming
+from twinbus.server.incoming import VIA, Incoming
 from twinbus.server.keys import Right
 from twinbus.server.management import Management
 from twinbus.server.operations.subject import Subject
 from twinbus.server.outgoing import Outgoing
 from twinbus.server.requests import ReplyLink, RequestLink, find_reply_link
 from twinbus.server.session_link import SESSION_FILTER, SessionLink
+from twinbus.server.transactions import CoordinatorLink, Transactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,11 +54,14 @@ if TYPE_CHECKING:
     from twinbus.broker.clock import Timer
     from twinbus.broker.consumer import Consumer
     from twinbus.broker.namespace import Namespace
-    from twinbus.broker.queue import Queue
-    from twinbus.server.keys import KeyRing
+    from twinbus.broker.receivable import Receivable
+    from twinbus.broker.subscription import Subscription
+    from twinbus.broker.topic import Topic
+    from twinbus.server.administration import Administration
+    from twinbus.server.authority import Authority
     from twinbus.server.socket_room import Soon
 
-    Use = Incoming | Outgoing | BrowseLink | RequestLink | ReplyLink
+    Use = Incoming | Outgoing | BrowseLink | RequestLink | ReplyLink | CoordinatorLink
 
 log: Final = logging.getLogger(__name__)
 
@@ -77,7 +82,8 @@ class Gateway:
     def __init__(
         self,
         namespace: Namespace,
-        keys: KeyRing,
+        administration: Administration,
+        authority: Authority,
         *,
         name: str,
         soon: Soon,
@@ -86,7 +92,8 @@ class Gateway:
     ) -> None:
         """`soon` makes a call in the next turn of the loop."""
         self.namespace = namespace
-        self.keys = keys
+        self.administration = administration
+        self.authority = authority
         self.soon = soon
         self.link_idle_s = link_idle_s
         self.token_timeout_s = token_timeout_s
@@ -110,10 +117,11 @@ class Client:
 
     def __init__(self, gateway: Gateway, peer: Peer) -> None:
         """Nobody yet: it has to show a key or a token."""
-        self.access = Access()
+        self.access = Access(gateway.authority.renewed)
         self._gateway = gateway
         self._namespace = gateway.namespace
         self._peer = peer
+        self._transactions = Transactions(gateway.namespace)
         self._uses: dict[Link, Use] = {}
         self._used_s = self._namespace.clock.monotonic_s()
         self._expiry_s = float("inf")
@@ -147,7 +155,7 @@ class Client:
     def _receive(self, event: Event) -> None:
         assert isinstance(event, DeliveriesReceived)
         use = event.link.context
-        assert isinstance(use, Incoming | RequestLink)
+        assert isinstance(use, Incoming | RequestLink | CoordinatorLink)
         use.receive(event.deliveries)
 
     def _settle(self, event: Event) -> None:
@@ -172,13 +180,14 @@ class Client:
             name, secret = read_plain(event.initial_response or b"")
         except DecodeError:
             name, secret = "", ""
-        rights = self._gateway.keys.check_password(name, secret)
-        if rights is None:
-            known = name if self._gateway.keys.find(name) else "unknown"  # who mixes up name and key has it not logged
+        authority = self._gateway.authority
+        grants = authority.check_password(name, secret)
+        if not grants:
+            known = name if authority.knows(name) else "unknown"  # who mixes up name and key has it not logged
             log.warning("a wrong key was shown", extra={"key_name": known, "client": self._address()})
             connection.send_sasl_outcome(SaslCode.AUTH)
             return
-        self.access.give_all(name, rights)
+        self.access.give_all(grants)
         connection.send_sasl_outcome()
 
     def _opened(self, _event: Event) -> None:
@@ -219,7 +228,7 @@ class Client:
         for link, use in list(self._uses.items()):
             right = use.right if isinstance(use, Incoming | Outgoing | BrowseLink) else None
             if right is not None and not self.access.allows(right, use.path):
-                text = f"the token for '{use.path}' has expired: put a new one, and attach again"
+                text = f"no token for '{use.path}' is valid any more: put a new one, and attach again"
                 error = Error(condition=UNAUTHORIZED_ACCESS, description=text)
                 if isinstance(use, SessionLink) and use.hold is None:
                     link.refuse(error)  # it still waits for its session
@@ -243,8 +252,10 @@ class Client:
         self._uses[link] = use
 
     def _connect(self, link: Link, attach: Attach) -> Use:
-        if isinstance(attach.target, Coordinator):
-            raise NotImplementedHere("transactions are not part of this version")
+        if isinstance(attach.target, Coordinator) and isinstance(link, Receiver):
+            if self.access.is_empty:
+                raise Unauthorized("Unauthorized access. Transactions are for who has shown a key or a token.")
+            return CoordinatorLink(link, self._transactions, self._namespace)
         terminus = attach.target if isinstance(link, Receiver) else attach.source
         written = getattr(terminus, "address", None)
         if not isinstance(written, str) or not written or len(written) > ADDRESS_MAX_CHARACTERS:
@@ -261,59 +272,77 @@ class Client:
         if isinstance(link, Sender):
             return ReplyLink(link, path.CBS, clock)
         assert isinstance(link, Receiver)
-        node = Cbs(self.access, self._gateway.keys, clock, self._granted)
+        node = Cbs(self.access, self._gateway.authority, clock, self._granted)
         return RequestLink(link, path.CBS, node, find_reply_link, clock)
 
     def _connect_management(self, link: Link, address: path.Address) -> Use:
-        if not any(self.access.allows(right, address.path) for right in Right):
+        if not any(self.access.allows(right, str(address)) for right in Right):
             raise Unauthorized(f"Unauthorized access. Some claim on '{address.path}' is required for its $management.")
-        queue, clock = self._namespace.find(address.entity), self._namespace.clock
-        where = f"{queue.path}{address.sub_queue.value}"
+        entity, clock = self._namespace.find(address.entity), self._namespace.clock
+        where = f"{entity.path}{address.sub_queue.value}"
         if isinstance(link, Sender):
             return ReplyLink(link, where, clock)
         assert isinstance(link, Receiver)
-        subject = Subject(self._namespace, queue, address.sub_queue, self._find_session, self._is_mine)
+        subject = Subject(
+            self._namespace, self._gateway.administration, entity, address.sub_queue, self._find_session, self._is_mine
+        )
         node = Management(where, subject, self.access)
         use = RequestLink(link, where, node, find_reply_link, clock)
-        queue.producers.add(use)
+        entity.producers.add(use)
         return use
 
     def _is_mine(self, consumer: Consumer) -> bool:
         """It is a link of this connection."""
         return any(use is consumer for use in self._uses.values())
 
-    def _find_session(self, queue: Queue, session: bytes) -> SessionLink | None:
+    def _find_session(self, entity: Receivable, session: bytes) -> SessionLink | None:
         """The link of this connection that has a session."""
-        links = [use for use in self._uses.values() if isinstance(use, SessionLink) and use.path == queue.path]
+        links = [use for use in self._uses.values() if isinstance(use, SessionLink) and use.path == entity.path]
         return next((link for link in links if link.hold is not None and link.hold.session == session), None)
 
     def _connect_entity(self, link: Link, address: path.Address, attach: Attach) -> Use:
         if isinstance(link, Receiver):
             self.access.check(Right.SEND, address.path)
-            queue = self._namespace.find(address.entity)
+            target = self._namespace.find_sendable(address.entity)
             if address.sub_queue is not SubQueue.MAIN:
                 raise NotAllowed(f"nothing can be sent to '{address.path}': a dead-letter queue is filled by its queue")
-            queue.check_sends()
-            queue.note_use(self._namespace.clock)
-            return Incoming(link, self._namespace, queue)
+            target.check_sends()
+            target.note_use(self._namespace.clock)
+            destination = self._destination(attach, target)
+            return Incoming(link, self._namespace, target, self._transactions, destination)
         assert isinstance(link, Sender)
         self.access.check(Right.LISTEN, address.path)
-        queue = self._namespace.find(address.entity)
-        queue.check_receives()
-        queue.note_use(self._namespace.clock)
-        return self._connect_receiver(link, queue, address.sub_queue, attach)
+        source = self._namespace.find_receivable(address.entity)
+        source.check_receives()
+        source.note_use(self._namespace.clock)
+        return self._connect_receiver(link, source, address.sub_queue, attach)
 
-    def _connect_receiver(self, link: Sender, queue: Queue, sub_queue: SubQueue, attach: Attach) -> Use:
-        fragment, where = queue.fragment_of(sub_queue), f"{queue.path}{sub_queue.value}"
+    def _destination(self, attach: Attach, via: Queue | Topic) -> str | None:
+        """Where messages go on to, if their sender says so."""
+        written = (attach.properties or {}).get(VIA)
+        if written is None:
+            return None
+        if not isinstance(written, str) or len(written) > ADDRESS_MAX_CHARACTERS:
+            raise InvalidArgument(f"{VIA} is {written!r:.60}; it is the path of an entity")
+        destination = path.relative(written)
+        self.access.check(Right.SEND, destination)
+        found = self._namespace.find_sendable(destination)
+        if not isinstance(via, Queue):
+            raise NotAllowed(f"messages cannot be sent via '{via.path}': it is no queue")
+        return found.path
+
+    def _connect_receiver(self, link: Sender, source: Queue | Subscription, sub_queue: SubQueue, attach: Attach) -> Use:
+        source.check_open(sub_queue)
+        fragment, where = source.fragment_of(sub_queue), f"{source.path}{sub_queue.value}"
         clock, soon = self._namespace.clock, self._gateway.soon
         if getattr(attach.source, "distribution_mode", None) == "copy":
-            return BrowseLink(link, self._peer, where, fragment, queue.entity_id, clock, soon)
+            return BrowseLink(link, self._peer, where, fragment, source.entity_id, clock, soon)
         asks_session = SESSION_FILTER in (getattr(attach.source, "filter", None) or {})
         if asks_session and fragment.sessions is None:
             raise NotAllowed(f"'{where}' has no sessions: receive from it without one")
         if not asks_session and fragment.sessions is not None:
             raise NotAllowed(f"'{where}' requires sessions: accept one, by its id or the next that is free")
-        claim = queue.claim_of(sub_queue)
+        claim = source.claim_of(sub_queue)
         epoch = (attach.properties or {}).get(EPOCH)
         if epoch is None:
             claim.check_open(where)
@@ -331,7 +360,7 @@ class Client:
             use = Outgoing(link, self._peer, where, fragment, clock, soon)
         if isinstance(epoch, int):
             claim.take(use, epoch)
-        use.claim = claim
+        use.claim, use.source, use.transactions = claim, source, self._transactions
         return use
 
     def _detached(self, event: Event) -> None:
@@ -340,15 +369,15 @@ class Client:
         self._used_s = self._namespace.clock.monotonic_s()
         if isinstance(use, Outgoing):
             use.detached(event.lost)
-        elif isinstance(use, Incoming | BrowseLink):
+        elif isinstance(use, Incoming | BrowseLink | CoordinatorLink):
             use.detached()
         elif isinstance(use, RequestLink):
             self._forget_user(use)
 
     def _forget_user(self, use: RequestLink) -> None:
-        queue = self._namespace.queues.get(path.key_of(path.parse(use.path).entity))
-        if queue is not None:
-            queue.producers.discard(use)
+        entity = self._namespace.entities.get(path.key_of(path.parse(use.path).entity))
+        if entity is not None:
+            entity.producers.discard(use)
 
     # --- what nobody uses ---------------------------------------------------------------------------------------------
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from twinbus.amqp.outcomes import ACCEPTED, Rejected
-from twinbus.broker.intake import Parcel
-from twinbus.model.errors import ServiceBusError
+from twinbus.amqp.outcomes import ACCEPTED, Rejected, TransactionalState
+from twinbus.amqp.types import Symbol
+from twinbus.broker.intake import Parcel, Terms
+from twinbus.broker.queue import Queue
+from twinbus.model.errors import InvalidOperation, ServiceBusError
 from twinbus.server.answers import error_of
 from twinbus.server.keys import Right
 
@@ -18,29 +20,50 @@ if TYPE_CHECKING:
     from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.amqp.receiver import Receiver
     from twinbus.broker.namespace import Namespace
-    from twinbus.broker.queue import Queue
+    from twinbus.broker.topic import Topic
+    from twinbus.server.transactions import Transactions
 
+VIA: Final = "com.microsoft:transfer-destination-address"
+"""A link property: the entity that messages go on to."""
 CREDIT: Final = 2_000
 """Messages a client may have on their way or unanswered; what they may weigh is limited by the connection."""
 
 
 class Incoming:
-    """Messages from one link to one queue."""
+    """Messages from one link to one queue or topic."""
 
     right: ClassVar[Right] = Right.SEND
     sends: bool
 
-    def __init__(self, link: Receiver, namespace: Namespace, queue: Queue) -> None:
-        """Accept the link, and let the client send at once: some cannot before they have credit."""
+    def __init__(
+        self,
+        link: Receiver,
+        namespace: Namespace,
+        target: Queue | Topic,
+        transactions: Transactions,
+        destination: str | None = None,
+    ) -> None:
+        """Accept the link, and let the client send at once: some cannot before they have credit.
+
+        `destination` is where messages go on to from `target`, which is a queue then.
+        """
         self.link = link
         self.sends = True
-        self.path = queue.path
+        self.path = target.path
         self.used_s = namespace.clock.monotonic_s()
         self._namespace = namespace
-        self._queue = queue
-        link.accept(max_message_size=queue.description.max_message_kb * 1024)
+        self._target = target
+        self._transactions = transactions
+        self._destination = destination
+        told: dict[str, object] | None = {Symbol(VIA): destination} if destination is not None else None
+        link.accept(max_message_size=target.description.max_message_kb * 1024, properties=told)
         link.keep_credit(CREDIT)
-        queue.producers.add(self)
+        target.producers.add(self)
+
+    @property
+    def _terms(self) -> Terms:
+        """What goes on to another entity is not asked for what this one wants of its own."""
+        return self._target.terms if self._destination is None else Terms()
 
     @property
     def is_busy(self) -> bool:
@@ -48,22 +71,25 @@ class Incoming:
         return self.link.unanswered_count > 0
 
     def entity_gone(self, error: ServiceBusError) -> None:
-        """The queue was deleted."""
+        """The entity was deleted."""
         self.link.detach(error=error_of(error))
 
     def detached(self) -> None:
         """The link is over."""
-        self._queue.producers.discard(self)
+        self._target.producers.discard(self)
 
     def receive(self, deliveries: list[IncomingDelivery]) -> None:
         """Messages that came in one read: stored together, answered together."""
         clock = self._namespace.clock
         self.used_s, now_ms = clock.monotonic_s(), clock.wall_ms()
-        self._queue.accessed_ms, self._queue.used_s = now_ms, self.used_s
-        add_to, terms = self._namespace.intake.add_to, self._queue.terms
+        self._target.accessed_ms, self._target.used_s = now_ms, self.used_s
+        add_to, terms = self._namespace.intake.add_to, self._terms
         parcel = Parcel()
         taken: list[IncomingDelivery] = []
         for delivery in deliveries:
+            if delivery.state is not None:
+                self._send_later(delivery)
+                continue
             try:
                 add_to(parcel, delivery.payload, delivery.message_format, now_ms, terms)
             except ServiceBusError as error:
@@ -73,9 +99,26 @@ class Incoming:
         if taken:
             self._send(parcel, taken)
 
+    def _send_later(self, delivery: IncomingDelivery) -> None:
+        """A message that is sent when its transaction is committed: until then it is taken on condition."""
+        state = delivery.state
+        try:
+            if not isinstance(state, TransactionalState):
+                raise InvalidOperation(f"a message cannot be sent with the state {type(state).__name__}")
+            transaction = self._transactions.find(state.txn_id)
+            transaction.send(self._target, delivery.payload, delivery.message_format, self._destination)
+        except ServiceBusError as error:
+            self._answer([delivery], error)
+        else:
+            self.link.settle([delivery], TransactionalState(txn_id=state.txn_id, outcome=ACCEPTED))
+
     def _send(self, parcel: Parcel, deliveries: list[IncomingDelivery]) -> None:
         try:
-            self._queue.send(parcel, lambda error: self._answer(deliveries, error))
+            if self._destination is not None and parcel.records:
+                assert isinstance(self._target, Queue)
+                self._target.send_on(parcel.records, self._destination, lambda error: self._answer(deliveries, error))
+            else:
+                self._target.send(parcel, lambda error: self._answer(deliveries, error))
         except ServiceBusError as error:
             if len(deliveries) == 1 or error.is_retriable:
                 self._answer(deliveries, error)
@@ -87,7 +130,7 @@ class Incoming:
         now_ms = self._namespace.clock.wall_ms()
         for delivery in deliveries:
             parcel = Parcel()
-            self._namespace.intake.add_to(parcel, delivery.payload, delivery.message_format, now_ms, self._queue.terms)
+            self._namespace.intake.add_to(parcel, delivery.payload, delivery.message_format, now_ms, self._terms)
             self._send(parcel, [delivery])
 
     def _answer(self, deliveries: list[IncomingDelivery], error: ServiceBusError | None) -> None:

@@ -1,7 +1,8 @@
 """The keys of a namespace: who may do what.
 
 Owns: `keys.json`, which holds the root key alone, and the comparison of keys without telling by its time how much was
-right. A key's text is never in a repr, a log or an error. What a signature made with a key proves is in `sas`.
+right. A key's text is never in a repr, a log or an error. What a signature made with a key proves is in `sas`; keys of
+single entities are added to these in `authority`.
 """
 
 from __future__ import annotations
@@ -13,20 +14,21 @@ import logging
 import os
 import secrets
 import stat
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
 from twinbus.server.data_directory import write_atomically
-from twinbus.server.settings import StartError
+from twinbus.server.settings import Misuse, StartError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
 ROOT_KEY_NAME: Final = "RootManageSharedAccessKey"
+EMULATOR_SECRET: Final = "SAS_KEY_VALUE"  # noqa: S105  # known to everybody, and so good for loopback only
 _KEY_BYTES: Final = 32
 _FILE_MAX_BYTES: Final = 65_536
 _FOR_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
@@ -53,6 +55,8 @@ class Key:
     primary: str = field(repr=False)
     secondary: str | None = field(default=None, repr=False)
     rights: frozenset[Right] = ALL_RIGHTS
+    owner: str = ""
+    """The queue or topic that it is a key of, in lower case; "" is the namespace."""
 
     def __post_init__(self) -> None:
         """Who may manage may also send and listen."""
@@ -63,6 +67,12 @@ class Key:
     def secrets(self) -> tuple[str, ...]:
         """Each text that is good for this key."""
         return (self.primary,) if self.secondary is None else (self.primary, self.secondary)
+
+    def is_shown_by(self, secret: str) -> bool:
+        """One of its secrets was given. Takes the same time for every text."""
+        given = _digest(secret)
+        matches = hmac.compare_digest(given, _digest(self.primary))
+        return matches | hmac.compare_digest(given, _digest(self.secondary or self.primary))
 
 
 _Secret = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9+/=_.-]{1,256}$")]
@@ -82,16 +92,34 @@ class KeyRing:
 
     def __init__(self, keys: Iterable[Key]) -> None:
         self._keys = {key.name: key for key in keys}
-        self._decoy = Key("", _new_secret())
+        self._decoy = Key("", new_secret())
 
     @classmethod
     def load(cls, file: Path) -> KeyRing:
         """The root key in `file`, which is made if it is missing; StartError if it cannot be trusted."""
         if not file.exists():
-            write_atomically(file, msgspec.json.encode(_KeyFile(ROOT_KEY_NAME, _new_secret())) + b"\n")
+            write_atomically(file, msgspec.json.encode(_KeyFile(ROOT_KEY_NAME, new_secret())) + b"\n")
             logger.info("made a new root key", extra={"file": str(file)})
         stored = _read(file)
         return cls([Key(stored.name, stored.primary, stored.secondary)])
+
+    def with_keys(self, keys: Iterable[Key]) -> KeyRing:
+        """These as well."""
+        ring = list(self._keys.values())
+        for key in keys:
+            if key.name in self._keys:
+                raise Misuse(f"{key.name!r} is the root key, in the data directory: give the other key another name")
+            ring.append(key)
+        return KeyRing(ring)
+
+    def with_emulator_key(self) -> KeyRing:
+        """Also the key that Microsoft's emulator has, under the name that it has there."""
+        first, *others = self._keys.values()
+        if first.name != ROOT_KEY_NAME:
+            return self.with_keys([Key(ROOT_KEY_NAME, EMULATOR_SECRET)])
+        if first.secondary is not None:
+            raise Misuse("--emulator-key: the root key has two secrets already; take the secondary out of keys.json")
+        return KeyRing([replace(first, secondary=EMULATOR_SECRET), *others])
 
     @property
     def root(self) -> Key:
@@ -102,17 +130,19 @@ class KeyRing:
         """The key of that name."""
         return self._keys.get(name)
 
+    def named(self, name: str, scope: str) -> list[Key]:  # noqa: ARG002  # each is good for all of the namespace
+        """The keys of that name that can be good for `scope`."""
+        return [self._keys[name]] if name in self._keys else []
+
     def check_password(self, name: str, secret: str) -> frozenset[Right] | None:
         """The rights of who says so, or None. Takes the same time whether the name or the secret is wrong."""
         known = self._keys.get(name)
-        key = known or self._decoy
-        given = _digest(secret)
-        matches = hmac.compare_digest(given, _digest(key.primary))
-        matches |= hmac.compare_digest(given, _digest(key.secondary or self._decoy.primary))
-        return key.rights if matches and known else None
+        matches = (known or self._decoy).is_shown_by(secret)
+        return known.rights if matches and known else None
 
 
-def _new_secret() -> str:
+def new_secret() -> str:
+    """A text that nobody can guess."""
     return base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode()
 
 

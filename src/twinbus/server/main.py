@@ -15,6 +15,7 @@ import random
 import resource
 import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import uvloop
@@ -23,10 +24,13 @@ from twinbus.amqp import aio
 from twinbus.broker.namespace import Namespace
 from twinbus.model.errors import ServiceBusError, Unauthorized
 from twinbus.server import certificates, logs, sas
+from twinbus.server.authority import Authority
+from twinbus.server.config.apply import bring_to_plan
 from twinbus.server.data_directory import DataDirectory
 from twinbus.server.entities import Entities
 from twinbus.server.gateway import Gateway
 from twinbus.server.http.app import ManagementApp
+from twinbus.server.http.data_plane import DataPlane
 from twinbus.server.http.listener import listen as listen_http
 from twinbus.server.keys import KeyRing, Right
 from twinbus.server.pauses import PauseMeter
@@ -34,6 +38,7 @@ from twinbus.server.ready_file import ReadyFile, connection_string
 from twinbus.server.settings import ServeSettings, StartError
 from twinbus.server.stores import Stores
 from twinbus.server.system_clock import SystemClock, TimerDrive
+from twinbus.server.websocket.entrance import Entrance
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -92,7 +97,7 @@ class Server:
         """Nothing is started yet."""
         self._settings = settings
         self._data = data
-        self._keys = KeyRing.load(data.keys)
+        self._keys = self._load_keys()
         self._clock = SystemClock()
         self._certificate = self._choose_certificate()
 
@@ -104,6 +109,7 @@ class Server:
             random=random.SystemRandom(),
             defer=loop.call_soon,
             on_failed=lambda journal: stores.reopen(journal),  # noqa: PLW0108  # made below: each needs the other
+            limits=settings.limits,
             store_timeout_s=settings.store_timeout_s,
         )
         directories = self._data.stores(settings.stores, settings.store_dirs)
@@ -117,20 +123,25 @@ class Server:
         except ServiceBusError as error:
             raise StartError(str(error)) from error
         stack.push_async_callback(entities.close)
+        if settings.plan is not None:
+            await bring_to_plan(entities, settings.plan, now_ms=self._clock.wall_ms())
         return await self._listen(stack, namespace, entities)
 
     async def _listen(self, stack: contextlib.AsyncExitStack, namespace: Namespace, entities: Entities) -> ReadyFile:
         settings = self._settings
         tls = certificates.server_context(self._certificate)
+        authority = Authority(self._keys, namespace.entities)
         gateway = Gateway(
             namespace,
-            self._keys,
+            entities,
+            authority,
             name=settings.name,
             soon=asyncio.get_running_loop().call_soon,
             link_idle_s=settings.link_idle_s,
             token_timeout_s=settings.token_timeout_s,
         )
-        app = ManagementApp(entities, self._authorise, pauses=self._measure_pauses(stack))
+        pauses, data_plane = self._measure_pauses(stack), DataPlane(namespace)
+        app = ManagementApp(entities, partial(self._authorise, authority), pauses=pauses, first=data_plane.routes)
         ports = {}
         for option, port, is_http, context in (
             ("amqp", settings.amqp_port, False, None),
@@ -141,7 +152,9 @@ class Server:
             listener: aio.Listener | HttpListener
             try:
                 if is_http:
-                    listener = await listen_http(app, host=settings.host, port=port, tls=context)
+                    most = settings.max_connections
+                    entrance = Entrance(gateway.make_client, gateway.make_connection, max_connections=most)
+                    listener = await listen_http(app, host=settings.host, port=port, tls=context, entrance=entrance)
                 else:
                     listener = await aio.listen(
                         gateway.make_client,
@@ -180,17 +193,24 @@ class Server:
             pid=os.getpid(),
         )
 
+    def _load_keys(self) -> KeyRing:
+        ring = KeyRing.load(self._data.keys).with_keys(self._settings.keys)
+        if self._settings.emulator_key:
+            log.warning("the emulator's key is good here: everybody knows it, and all on this machine can use it")
+            ring = ring.with_emulator_key()
+        return ring
+
     def _choose_certificate(self) -> certificates.Certificate:
         settings = self._settings
         if settings.tls_cert is not None and settings.tls_key is not None:
             return certificates.Certificate(settings.tls_cert, settings.tls_key)
         return certificates.development_certificate(self._data.tls, settings.host, dt.datetime.now(dt.UTC))
 
-    def _authorise(self, token: str | None, right: str, path: str) -> None:
+    def _authorise(self, authority: Authority, token: str | None, right: str, path: str, host: str = "") -> None:
         """Whoever asks over HTTP shows a token with each request."""
         if token is None:
             raise Unauthorized("the request has no Authorization header: it needs a SharedAccessSignature")
-        grant = sas.verify(token, path, self._keys, self._clock.wall_ms() / 1000)
+        grant = sas.verify(token, path, authority, self._clock.wall_ms() / 1000, host)
         if not grant.allows(Right(right), path):
             raise Unauthorized(f"the key {grant.key_name!r} has no right to {right} on '{path}'")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.model.errors import NotImplementedHere
 from twinbus.server.keys import Right
-from twinbus.server.operations import messages, removals, sessions
+from twinbus.server.operations import messages, removals, rules, sessions
 from twinbus.server.operations.arguments import Arguments
 from twinbus.server.operations.outcomes import failure
 
@@ -36,6 +36,9 @@ OPERATIONS: Final[dict[str, tuple[Right, Operation]]] = {
     "com.microsoft:get-session-state": (Right.LISTEN, sessions.get_state),
     "com.microsoft:get-message-sessions": (Right.LISTEN, sessions.list_sessions),
     "com.microsoft:batch-delete-messages": (Right.LISTEN, removals.batch_delete),
+    "com.microsoft:add-rule": (Right.LISTEN, rules.add),
+    "com.microsoft:remove-rule": (Right.LISTEN, rules.remove),
+    "com.microsoft:enumerate-rules": (Right.LISTEN, rules.enumerate_rules),
     "twinbus:purge": (Right.LISTEN, removals.purge),
     "twinbus:delete-by-sequence-number": (Right.LISTEN, removals.delete_numbers),
     "twinbus:resubmit": (Right.LISTEN, removals.resubmit),
@@ -47,8 +50,12 @@ SENDS_TOO: Final = frozenset({"twinbus:resubmit"})
 """What brings messages into the queue needs the right to send to it, too."""
 
 
+FOR_TOPICS: Final = frozenset({"com.microsoft:schedule-message", "com.microsoft:cancel-scheduled-message"})
+"""What can be asked of a topic: nothing is received from it."""
+
+
 class Management:
-    """The `$management` of one queue or dead-letter queue, for one connection."""
+    """The `$management` of one entity or dead-letter queue, for one connection."""
 
     def __init__(self, path: str, subject: Subject, access: Access) -> None:
         """For whoever has the rights that each operation needs."""
@@ -64,10 +71,12 @@ class Management:
             raise NotImplementedHere(f"$management does not know {operation!r:.80}; it knows {', '.join(OPERATIONS)}")
         right, act = found
         subject = self._subject
-        self._access.check(right, self._path)
+        self._access.check(right, f"{self._path}/$management")  # the SDK for JavaScript has a token for this node alone
         if operation in SENDS_TOO:
-            self._access.check(Right.SEND, subject.queue.path)
-        subject.queue.note_use(subject.namespace.clock)
+            self._access.check(Right.SEND, subject.entity.path)
+        if operation not in FOR_TOPICS:
+            _ = subject.receivable  # raises for a topic
+        subject.entity.note_use(subject.namespace.clock)
         most = subject.namespace.limits.max_id_characters
         act(subject, Arguments(request.body, max_id_characters=most), reply)
 

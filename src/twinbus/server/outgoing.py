@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Accepted, Modified, Rejected, Released
+from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Accepted, Modified, Rejected, Released, TransactionalState
 from twinbus.amqp.states import SenderSettleMode
 from twinbus.broker.line import Line
 from twinbus.broker.settlement import lock_lost
@@ -17,6 +17,7 @@ from twinbus.model.errors import LinkStolen, NotImplementedHere, ServiceBusError
 from twinbus.server.answers import error_of
 from twinbus.server.keys import Right
 from twinbus.server.socket_room import SocketRoom
+from twinbus.server.transactions import how_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
     from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Answered
+    from twinbus.broker.queue import Queue
+    from twinbus.broker.subscription import Subscription
     from twinbus.server.socket_room import Soon
+    from twinbus.server.transactions import Transactions
 
 AT_ONCE: Final = 64
 """Messages given before the socket is looked at again: of the largest, they are 16 MB."""
@@ -57,6 +61,9 @@ class Outgoing:
         self._clock = clock
         self.claim: Claim | None = None
         """What it has for itself, or keeps others from having."""
+        self.source: Queue | Subscription | None = None
+        """Where its messages come from, and the transactions in which they may be settled."""
+        self.transactions: Transactions | None = None
         self._reserved = 0
         self._enter()
 
@@ -146,6 +153,9 @@ class Outgoing:
         if self.deletes:
             return
         numbers = self._numbers(deliveries)
+        if isinstance(state, TransactionalState):
+            self._settle_later(deliveries, numbers, state, settled=settled)
+            return
         held = deliveries
         confirmation: Composite
 
@@ -163,6 +173,46 @@ class Outgoing:
             held = [delivery for delivery, number in pairs if number not in lost]
             gone = [delivery for delivery, number in pairs if number in lost]
             self._confirm(gone, Rejected(error=error_of(self._lost())), settled=settled)
+
+    def _settle_later(
+        self, deliveries: list[OutgoingDelivery], numbers: list[int], state: TransactionalState, *, settled: bool
+    ) -> None:
+        """Messages that are settled when their transaction is committed: until then they are on condition."""
+        assert self.transactions is not None
+        assert self.source is not None
+        outcome = state.outcome
+
+        def told(is_done: bool) -> None:  # noqa: FBT001
+            if not is_done:
+                if settled:  # the client has forgotten them, so nobody settles them any more
+                    self._release(deliveries)
+            elif self.link.is_attached and not settled:
+                self.link.settle(deliveries, ACCEPTED if isinstance(outcome, Accepted) else state)
+
+        transaction = None
+        try:
+            transaction = self.transactions.find(state.txn_id)
+            how, properties = how_of(outcome), self._changes_in(outcome)
+            lost = transaction.settle(self.source, self._fragment, numbers, how, properties, told)
+            if lost:
+                raise self._lost()
+        except ServiceBusError as error:
+            if transaction is not None:
+                transaction.fail(error)
+            self._confirm(deliveries, Rejected(error=error_of(error)), settled=settled)
+        else:
+            if not settled:
+                self.link.settle(deliveries, state, settled=False)
+
+    def _changes_in(self, outcome: object) -> dict[str, object]:
+        """The properties of messages that an outcome changes."""
+        if isinstance(outcome, Modified):
+            return properties_of(outcome.message_annotations)
+        if not isinstance(outcome, Rejected) or outcome.error is None:
+            return {}
+        info = properties_of(outcome.error.info)
+        info.setdefault("DeadLetterErrorDescription", outcome.error.description)
+        return {name: value for name, value in info.items() if value is not None}
 
     def _lost(self) -> ServiceBusError:
         return lock_lost()

@@ -12,7 +12,7 @@ from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Properties, build, value
 from twinbus.amqp.outcomes import ACCEPTED, Rejected
 from twinbus.amqp.sender import Sender
-from twinbus.model.errors import InvalidArgument, MalformedMessage, ServerBusy, ServiceBusError
+from twinbus.model.errors import InvalidArgument, InvalidOperation, MalformedMessage, ServerBusy, ServiceBusError
 from twinbus.server.answers import error_of
 
 if TYPE_CHECKING:
@@ -101,10 +101,14 @@ class RequestLink:
         """Requests that came in one read."""
         self.used_s = self._clock.monotonic_s()
         for delivery in deliveries:
+            if delivery.state is not None:
+                error = InvalidOperation("a request to this node cannot be part of a transaction")
+                self.link.settle([delivery], Rejected(error=error_of(error)))
+                continue
             try:
                 request = Request(Message(delivery.payload))
-            except (DecodeError, MalformedMessage) as error:
-                malformed = MalformedMessage(f"the request is malformed: {error}")
+            except (DecodeError, MalformedMessage) as fault:
+                malformed = MalformedMessage(f"the request is malformed: {fault}")
                 self.link.settle([delivery], Rejected(error=error_of(malformed)))
                 continue
             self.link.settle([delivery], ACCEPTED)

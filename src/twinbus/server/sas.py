@@ -14,16 +14,16 @@ import hashlib
 import hmac
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote_plus, unquote, unquote_plus
 
 from twinbus.model import path
 from twinbus.model.errors import Unauthorized
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from twinbus.server.keys import Key, KeyRing, Right
+    from twinbus.server.keys import Key, Right
 
 TOKEN_MAX_CHARACTERS: Final = 8_192
 _SCHEME: Final = re.compile(r"SharedAccessSignature +", re.IGNORECASE)
@@ -76,12 +76,13 @@ class Token:
         """Path of what the token is for."""
         return scope_of(unquote_plus(self.resource))
 
-    def is_signed_by(self, key: Key) -> bool:
-        """Whoever made this token holds the key."""
+    def signing_secret(self, key: Key) -> str | None:
+        """The one of the key's secrets that this token was made with; None if it was not made with the key."""
         given = self.signature.encode()
-        return any(
-            hmac.compare_digest(given, _sign(self.resource, self.expiry, secret).encode()) for secret in key.secrets
-        )
+        for secret in key.secrets:
+            if hmac.compare_digest(given, _sign(self.resource, self.expiry, secret).encode()):
+                return secret
+        return None
 
     def key_names(self) -> Iterator[str]:
         """What the name of the key can be: as it came, and decoded until nothing changes."""
@@ -97,32 +98,59 @@ class Token:
 class Grant:
     """What somebody has shown to be allowed."""
 
-    key_name: str
-    rights: frozenset[Right]
+    key: Key
+    """As it was when it was shown."""
+    secret: str = field(repr=False)
+    """The one of the key's that was shown, or signed with."""
     scope: str
     """A path in lower case, without scheme, host and slashes at its ends; "" is the whole namespace."""
     expires_s: float
     """Seconds since 1970; infinite for a key that was shown itself."""
 
+    @property
+    def key_name(self) -> str:
+        """Of the key."""
+        return self.key.name
+
     def allows(self, right: Right, entity_path: str) -> bool:
         """This right, on this entity and all below it: its sub-queues, its subscriptions, its `$management`."""
-        return right in self.rights and covers(self.scope, path.key_of(path.relative(entity_path)))
+        return right in self.key.rights and self.reaches(path.key_of(path.relative(entity_path)))
+
+    def reaches(self, wanted: str) -> bool:
+        """It is about this path: in its scope, and, for a key of an entity, that entity's; `a` does not own `a/b`."""
+        return covers(self.scope, wanted) and (not self.key.owner or path.owner_of(wanted) == self.key.owner)
 
 
-def verify(token_text: str, audience: str, keys: KeyRing, wall_s: float) -> Grant:
-    """What a token grants to who asks for `audience`: the address of an entity, or of a request."""
+class Keys(Protocol):
+    """Where keys are found."""
+
+    def named(self, name: str, scope: str) -> Sequence[Key]:
+        """The keys of that name that can be good for `scope`."""
+
+
+def verify(token_text: str, audience: str, keys: Keys, wall_s: float, host: str = "") -> Grant:
+    """What a token grants to who asks for `audience`: the address of an entity, or of a request.
+
+    A token for the bare `host`, as the caller calls it, is one for the namespace: the SDK for JavaScript writes such.
+    It has to have a port: without one it could be the name of an entity, and it is the caller who says what the host
+    is.
+    """
     token = Token.parse(token_text)
-    key = next((key for name in token.key_names() if (key := keys.find(name))), None)
-    if key is None:
-        raise Unauthorized(f"there is no key named {unquote_plus(token.key_name)!r:.80}")
-    if not token.is_signed_by(key):
-        raise Unauthorized(f"the signature does not match: the token was not made with the key {key.name!r}")
+    scope = "" if ":" in token.scope and token.scope == host.lower() else token.scope
+    found = [key for name in token.key_names() for key in keys.named(name, scope)]
+    if not found:
+        where = f", neither of the namespace nor of {scope!r:.300}" if scope else ""
+        raise Unauthorized(f"there is no key named {unquote_plus(token.key_name)!r:.80}{where}")
+    signed = next(((key, secret) for key in found if (secret := token.signing_secret(key))), None)
+    if signed is None:
+        raise Unauthorized(f"the signature does not match: the token was not made with the key {found[0].name!r}")
     if token.expires_s <= wall_s:
         raise Unauthorized(f"the token has expired at {_instant(token.expires_s)}; now is {_instant(wall_s)}")
+    grant = Grant(*signed, scope, token.expires_s)
     wanted = scope_of(audience)
-    if not covers(token.scope, wanted):
-        raise Unauthorized(f"the token is for {token.scope!r:.300}, not for {wanted!r:.300}")
-    return Grant(key.name, key.rights, token.scope, token.expires_s)
+    if not grant.reaches(wanted):
+        raise Unauthorized(f"the token is for {scope!r:.300}, not for {wanted!r:.300}")
+    return grant
 
 
 def make_token(uri: str, key_name: str, key: str, expires_s: int) -> str:

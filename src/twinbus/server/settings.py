@@ -6,12 +6,18 @@ of its options: an error names the one that is wrong. Whether a disk or a port i
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+from twinbus.model.limits import NamespaceLimits
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from twinbus.server.config.plan import Plan
+    from twinbus.server.keys import Key
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("text", "json")
@@ -38,12 +44,19 @@ class StartError(Exception):
     """The server cannot start. The message says why, and what to do."""
 
 
-class InvalidSetting(StartError):
+class Misuse(StartError):
+    """What was asked for cannot be, and cannot be at the next start either."""
+
+
+class InvalidSetting(Misuse):
     """An option has a value that cannot be."""
 
     def __init__(self, option: str, value: object, reason: str) -> None:
         """Said in one line: the option as it is typed, what was given, and what can be."""
         super().__init__(f"{option} {value}: {reason}")
+        self.option = option
+        self.value = value
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,18 +98,29 @@ class ServeSettings:
     """Find out how long the loop cannot do anything, and show it in /health."""
     sync: bool = True
     """False only for tests and measurements: accepted messages can be lost."""
+    limits: NamespaceLimits = field(default_factory=NamespaceLimits)
+    keys: tuple[Key, ...] = ()
+    """Beside the root key, which is in the data directory."""
+    emulator_key: bool = False
+    """The key of Microsoft's emulator is good as well. Everybody knows it, so nobody else may reach the server."""
+    plan: Plan | None = None
+    """The entities that have to be there when it serves."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be served."""
         self._check_names()
         self._check_ports()
-        for field, (option, lowest, highest) in _RANGES.items():
-            _check_range(option, getattr(self, field), lowest, highest)
+        for name, (option, lowest, highest) in _RANGES.items():
+            _check_range(option, getattr(self, name), lowest, highest)
         if self.workers != 1:
             raise InvalidSetting("--workers", self.workers, "more than one process is not in this version; it can be 1")
         if (self.tls_cert is None) != (self.tls_key is None):
             given, missing = ("--tls-cert", "--tls-key") if self.tls_cert else ("--tls-key", "--tls-cert")
             raise InvalidSetting(given, self.tls_cert or self.tls_key, f"needs {missing} too")
+        if self.emulator_key and not _is_loopback(self.host):
+            raise InvalidSetting(
+                "--host", self.host, "with --emulator-key, which everybody knows, it can be a loopback address only"
+            )
 
     def _check_names(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -142,6 +166,13 @@ def parse_size(option: str, text: str) -> int:
     if match is None or unit is None:
         raise InvalidSetting(option, repr(text), "is no size; write it as 1GiB, 500MB or 0")
     return int(match[1]) * unit
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def _check_range(option: str, value: float, lowest: float, highest: float) -> None:

@@ -11,20 +11,29 @@ import os
 import sqlite3
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
 from twinbus.model.errors import EntityAlreadyExists, EntityNotFound, ServiceBusError, StoreUnavailable
 from twinbus.model.path import key_of
 from twinbus.model.queue import QueueDescription
+from twinbus.model.rule import RuleDescription
+from twinbus.model.topic import SubscriptionDescription, TopicDescription
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 QUEUE: Final = "queue"
-_DESCRIPTIONS: Final = {QUEUE: QueueDescription}
+TOPIC: Final = "topic"
+SUBSCRIPTION: Final = "subscription"
+Description: TypeAlias = "QueueDescription | TopicDescription | SubscriptionDescription"
+_DESCRIPTIONS: Final[dict[str, type]] = {
+    QUEUE: QueueDescription,
+    TOPIC: TopicDescription,
+    SUBSCRIPTION: SubscriptionDescription,
+}
 """What describes an entity, by its kind. A field that is not stored has its default; one that is unknown is ignored."""
 _BUSY_TIMEOUT_S: Final = 1.0
 """How long to wait for somebody who looks into the file with a tool of SQLite."""
@@ -46,9 +55,17 @@ _SCHEMA: Final = """
         updated_ms INTEGER NOT NULL,
         fragments TEXT NOT NULL
     );
+    CREATE TABLE IF NOT EXISTS rules (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, -- the order of their making
+        entity_id INTEGER NOT NULL,
+        name_key TEXT NOT NULL,
+        description TEXT NOT NULL,
+        UNIQUE (entity_id, name_key)
+    );
     CREATE TABLE IF NOT EXISTS doomed (
         id INTEGER PRIMARY KEY,
-        fragments TEXT NOT NULL
+        fragments TEXT NOT NULL,
+        topic_id INTEGER -- of a subscription
     );
     COMMIT;
 """
@@ -63,7 +80,7 @@ class EntityRow:
     kind: str
     path: str
     """As it was spelled when it was created."""
-    description: QueueDescription
+    description: Description
     created_ms: int
     updated_ms: int
     fragments: tuple[int, ...]
@@ -81,6 +98,16 @@ class DoomedRow:
 
     id: int
     fragments: tuple[int, ...]
+    topic_id: int | None = None
+    """Of the topic whose subscription it was, and where bodies of its messages may lie."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleRow:
+    """A rule of a subscription."""
+
+    entity_id: int
+    description: RuleDescription
 
 
 class Catalogue:
@@ -114,10 +141,22 @@ class Catalogue:
             rows = database.execute(f"SELECT {_COLUMNS} FROM entities ORDER BY id").fetchall()  # noqa: S608  # ours
         return [self._entity(row) for row in rows]
 
+    def rules(self) -> list[RuleRow]:
+        """Every rule of every subscription, in the order of their making."""
+        with self._reading() as database:
+            rows = database.execute("SELECT entity_id, description FROM rules ORDER BY id").fetchall()
+        return [RuleRow(entity_id=entity_id, description=self._rule(text)) for entity_id, text in rows]
+
     def create(
-        self, kind: str, path: str, description: QueueDescription, fragments: Sequence[int], now_ms: int
+        self,
+        kind: str,
+        path: str,
+        description: Description,
+        fragments: Sequence[int],
+        now_ms: int,
+        rules: Sequence[RuleDescription] = (),
     ) -> EntityRow:
-        """Add an entity; EntityAlreadyExists if its name is taken in any spelling."""
+        """Add an entity; EntityAlreadyExists if its name is taken in any spelling. A subscription has rules at once."""
         values = (kind, path, key_of(path), _text(description), now_ms, now_ms, _text(tuple(fragments)))
         with self._writing() as database:
             if self._find(key_of(path)):
@@ -127,7 +166,9 @@ class Catalogue:
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
                 values,
             )
-        assert cursor.lastrowid is not None
+            assert cursor.lastrowid is not None
+            for rule in rules:
+                self._insert_rule(cursor.lastrowid, rule)
         return EntityRow(
             id=cursor.lastrowid,
             kind=kind,
@@ -138,7 +179,7 @@ class Catalogue:
             fragments=tuple(fragments),
         )
 
-    def update(self, path_key: str, description: QueueDescription, now_ms: int) -> EntityRow:
+    def update(self, path_key: str, description: Description, now_ms: int) -> EntityRow:
         """Describe an entity anew; EntityNotFound if there is none. Its fragments stay where they are."""
         with self._writing() as database:
             database.execute(
@@ -147,19 +188,52 @@ class Catalogue:
             )
             return self._found(path_key)
 
-    def delete(self, path_key: str) -> EntityRow:
-        """Forget an entity, and remember that its records must go; EntityNotFound if there is none."""
+    def delete(self, *path_keys: str, topic_id: int | None = None) -> list[DoomedRow]:
+        """Forget entities together, and remember that their records must go; EntityNotFound if there is no such one.
+
+        `topic_id` is that of the topic that goes on without these subscriptions.
+        """
+        doomed = []
         with self._writing() as database:
-            row = self._found(path_key)
-            database.execute("INSERT INTO doomed (id, fragments) VALUES (?, ?)", (row.id, _text(row.fragments)))
-            database.execute("DELETE FROM entities WHERE id = ?", (row.id,))
-        return row
+            for path_key in path_keys:
+                row = self._found(path_key)
+                values = (row.id, _text(row.fragments), topic_id)
+                database.execute("INSERT INTO doomed (id, fragments, topic_id) VALUES (?, ?, ?)", values)
+                database.execute("DELETE FROM entities WHERE id = ?", (row.id,))
+                database.execute("DELETE FROM rules WHERE entity_id = ?", (row.id,))
+                doomed.append(DoomedRow(id=row.id, fragments=row.fragments, topic_id=topic_id))
+        return doomed
+
+    def add_rule(self, entity_id: int, rule: RuleDescription) -> None:
+        """Add a rule to a subscription; EntityAlreadyExists if its name is taken in any spelling."""
+        with self._writing() as database:
+            found = "SELECT 1 FROM rules WHERE entity_id = ? AND name_key = ?"
+            if database.execute(found, (entity_id, key_of(rule.name))).fetchone():
+                raise EntityAlreadyExists(f"The rule '{rule.name}' already exists.")
+            self._insert_rule(entity_id, rule)
+
+    def update_rule(self, entity_id: int, rule: RuleDescription) -> None:
+        """Another rule takes the place of the one of the same name."""
+        with self._writing() as database:
+            database.execute(
+                "UPDATE rules SET description = ? WHERE entity_id = ? AND name_key = ?",
+                (_text(rule), entity_id, key_of(rule.name)),
+            )
+
+    def delete_rule(self, entity_id: int, name: str) -> None:
+        """Forget a rule."""
+        with self._writing() as database:
+            database.execute("DELETE FROM rules WHERE entity_id = ? AND name_key = ?", (entity_id, key_of(name)))
+
+    def _insert_rule(self, entity_id: int, rule: RuleDescription) -> None:
+        values = (entity_id, key_of(rule.name), _text(rule))
+        self._database.execute("INSERT INTO rules (entity_id, name_key, description) VALUES (?, ?, ?)", values)
 
     def doomed(self) -> list[DoomedRow]:
         """What was deleted and not yet removed from all its stores, the oldest first."""
         with self._reading() as database:
-            rows = database.execute("SELECT id, fragments FROM doomed ORDER BY id").fetchall()
-        return [DoomedRow(id=id_, fragments=self._fragments(fragments)) for id_, fragments in rows]
+            rows = database.execute("SELECT id, fragments, topic_id FROM doomed ORDER BY id").fetchall()
+        return [DoomedRow(id=id_, fragments=self._fragments(text), topic_id=topic_id) for id_, text, topic_id in rows]
 
     def buried(self, entity_id: int) -> None:
         """Nothing of a deleted entity is left in any store; said twice, it is still so."""
@@ -208,7 +282,7 @@ class Catalogue:
     def _entity(self, row: tuple[int, str, str, str, int, int, str]) -> EntityRow:
         id_, kind, path, description, created_ms, updated_ms, fragments = row
         try:
-            described = msgspec.json.decode(description, type=_DESCRIPTIONS[kind])
+            described: Description = msgspec.json.decode(description, type=_DESCRIPTIONS[kind])
         except (KeyError, msgspec.MsgspecError, ServiceBusError) as error:
             raise StoreUnavailable(
                 f"the catalogue {self._file} describes {path!r} as no {kind} can be: {error}"
@@ -222,6 +296,12 @@ class Catalogue:
             updated_ms=updated_ms,
             fragments=self._fragments(fragments),
         )
+
+    def _rule(self, text: str) -> RuleDescription:
+        try:
+            return msgspec.json.decode(text, type=RuleDescription)
+        except (msgspec.MsgspecError, ServiceBusError) as error:
+            raise StoreUnavailable(f"the catalogue {self._file} has a rule as no rule can be: {error}") from error
 
     def _fragments(self, text: str) -> tuple[int, ...]:
         try:

@@ -51,9 +51,9 @@ class Features:
         self.ledger = FeatureLedger(random.Random(seed))
         self._problems: list[str] = []
 
-    async def prepare(self, endpoint: Endpoint) -> None:
+    async def prepare(self, server: ServerProcess) -> None:
         for kind in KINDS.values():
-            await management.make_queue(endpoint, kind.name, **kind.settings)
+            await management.make_queue(server.endpoint, kind.name, **kind.settings)
 
     def clients(self, server: ServerProcess, rng: random.Random) -> Workload:
         return FeatureWorkload(server, self.ledger, rng)

@@ -10,15 +10,15 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
-from xml.etree.ElementTree import Element, ParseError, SubElement, tostring
+from xml.etree.ElementTree import Element, ParseError, SubElement, TreeBuilder, tostring
 
-from defusedxml import ElementTree as DefusedElementTree
 from defusedxml.common import DefusedXmlException
+from defusedxml.ElementTree import DefusedXMLParser
 
 from twinbus.model.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
 ATOM: Final = "http://www.w3.org/2005/Atom"
 SERVICE_BUS: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
@@ -26,6 +26,8 @@ COUNTS: Final = "http://schemas.microsoft.com/netservices/2011/06/servicebus"
 INSTANCE: Final = "http://www.w3.org/2001/XMLSchema-instance"
 ENTRY_MEDIA_TYPE: Final = "application/atom+xml;type=entry;charset=utf-8"
 FEED_MEDIA_TYPE: Final = "application/atom+xml;type=feed;charset=utf-8"
+MAX_DEPTH: Final = 32
+"""Elements inside each other; the deepest description has eight."""
 NEVER: Final = "0001-01-01T00:00:00Z"
 """The smallest date of .NET."""
 
@@ -53,7 +55,7 @@ def timestamp(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def description(tag: str) -> Element:
+def new_description(tag: str) -> Element:
     """The root of a description, with the namespaces it needs."""
     return Element(tag, {"xmlns": SERVICE_BUS, "xmlns:i": INSTANCE})
 
@@ -71,7 +73,7 @@ def entry(content: Element, *, url: str, title: str, author: str, created_ms: in
     return root
 
 
-def feed(entries: Iterable[Element], *, url: str, title: str, updated_ms: int, next_url: str | None) -> Element:
+def feed(entries: Sequence[bytes], *, url: str, title: str, updated_ms: int, next_url: str | None) -> bytes:
     """A page of entries. Python takes a second link, and only a second one, for the way to the next page."""
     root = Element("feed", {"xmlns": ATOM})
     add(root, "title", title, type="text")
@@ -80,19 +82,26 @@ def feed(entries: Iterable[Element], *, url: str, title: str, updated_ms: int, n
     add(root, "link", rel="self", href=url)
     if next_url is not None:
         add(root, "link", rel="next", href=next_url)
-    root.extend(entries)
-    return root
+    end = b"</feed>"
+    return b"".join([to_bytes(root).removesuffix(end), *entries, end])
 
 
-def read_content(body: bytes) -> Element:
-    """The description inside an entry that a client sent."""
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read_description(body: bytes, *tags: str) -> Element:
+    """The description inside an entry that a client sent, if it is one of these."""
     root = _parse(body)
     if root.tag != f"{{{ATOM}}}entry":
         raise InvalidArgument(f"the body is {root.tag!r:.120}; it has to be an entry of {ATOM}")
-    content = root.find(f"{{{ATOM}}}content")
-    if content is None or len(content) != 1:
+    contents = root.findall(f"{{{ATOM}}}content")
+    if len(contents) != 1 or len(contents[0]) != 1:
         raise InvalidArgument("the entry has to have one content element with one description in it")
-    return content[0]
+    description = contents[0][0]
+    if local_name(description) not in tags:
+        wanted = f"a {' or a '.join(tags)} of {SERVICE_BUS}"
+        raise InvalidArgument(f"the entry holds {description.tag!r:.120}; at this address it can be {wanted}")
+    return description
 
 
 def local_name(element: Element) -> str:
@@ -101,14 +110,64 @@ def local_name(element: Element) -> str:
     return name if namespace == f"{{{SERVICE_BUS}" else ""
 
 
-def is_nil(element: Element) -> bool:
-    """The element stands for no value at all."""
-    return element.get(f"{{{INSTANCE}}}nil", "") in ("true", "1")
+def children(parent: Element) -> dict[str, Element]:
+    """The elements of Service Bus in an element, by name. Those that are nil say nothing, and are left out."""
+    found: dict[str, Element] = {}
+    for child in _inside(parent):
+        name = local_name(child)
+        if name in found:
+            raise InvalidArgument(f"{local_name(parent)} has {name!r:.60} twice")
+        if name and child.get(f"{{{INSTANCE}}}nil", "") not in ("true", "1"):
+            found[name] = child
+    return found
+
+
+def items(parent: Element, name: str) -> list[Element]:
+    """All elements of one name in an element."""
+    return [child for child in _inside(parent) if local_name(child) == name]
+
+
+def text(element: Element) -> str:
+    """What stands in an element that has no others in it."""
+    if len(element):
+        raise InvalidArgument(f"{local_name(element)} has elements in it; it has to be text")
+    return element.text or ""
+
+
+def type_of(element: Element) -> str:
+    """What the element says to be, without the prefix, which every client chooses; "" if it does not say."""
+    return element.get(f"{{{INSTANCE}}}type", "").rpartition(":")[2].strip()
+
+
+def _inside(parent: Element) -> Element:
+    if any((words or "").strip() for words in (parent.text, *[child.tail for child in parent])):
+        raise InvalidArgument(f"{local_name(parent)} has text in it; it has to be elements")
+    return parent
+
+
+class _Builder(TreeBuilder):
+    """Makes no tree that is deeper than any description: to walk through one, or to free it, is to go as deep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._depth = 0
+
+    def start(self, tag: str, attrs: dict[str, str]) -> Element:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise InvalidArgument(f"the body has elements more than {MAX_DEPTH} deep")
+        return super().start(tag, attrs)
+
+    def end(self, tag: str) -> Element:
+        self._depth -= 1
+        return super().end(tag)
 
 
 def _parse(body: bytes) -> Element:
+    parser = DefusedXMLParser(target=_Builder(), forbid_dtd=True)
     try:
-        root: Element = DefusedElementTree.fromstring(body, forbid_dtd=True)
+        parser.feed(body)
+        root: Element = parser.close()
     except DefusedXmlException:
         raise InvalidArgument("the body has a document type or entities, which are not read here") from None
     except (ParseError, ValueError, LookupError) as error:  # the last two are of encodings that are none

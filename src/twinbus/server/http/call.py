@@ -1,54 +1,98 @@
-"""What one request says, apart from its body.
+"""What one request says.
 
-Owns: headers and query parameters, and what is valid in them. Knows nothing of what is done about it.
+Owns: headers, query parameters and the reading of the body, and what is valid in them. Knows nothing of what is done
+about it.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from twinbus.model import path
 from twinbus.model.errors import InvalidArgument
+from twinbus.server.http import body
+from twinbus.server.http.description_xml import NEWEST, PARTITIONING_SINCE, View
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from starlette.requests import Request
 
-PARTITIONING_SINCE: Final = "2013-10"
+    from twinbus.server.http.limits import HttpLimits
+
 DEFAULT_TOP: Final = 100
 _VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}(-.*)?")
+_MONTH: Final = len("2013-10")
 _COUNT: Final = re.compile(r"[0-9]{1,9}")
+
+
+def address_of(request: Request) -> str:
+    """What was asked for, decoded, without slashes at its ends."""
+    return str(request.scope["path"]).strip("/")
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request and the entity in its address."""
+    """A request and the names in its address."""
 
     request: Request
-    name: str
-    """Path of the entity; "" if the address has none."""
-    knows_partitioning: bool
-    """The caller's api-version has EnablePartitioning. Read first: an error after the deed would be a lie."""
+    names: Mapping[str, str]
+    """As the pattern of the route has them."""
+    limits: HttpLimits
+    version: str
+    """Year and month of the api-version. Read first: an error after the deed would be a lie."""
+    received_ms: int
 
     @classmethod
-    def of(cls, request: Request, name: str) -> Call:
+    def of(cls, request: Request, names: Mapping[str, str], limits: HttpLimits) -> Call:
         """No api-version means the newest."""
-        version = request.query_params.get("api-version", PARTITIONING_SINCE)
+        version = request.query_params.get("api-version", NEWEST)
         if not _VERSION.fullmatch(version):
             raise InvalidArgument(f"api-version is {version!r:.40}; it has to be a year and a month, such as 2021-05")
-        return cls(request, name, version[: len(PARTITIONING_SINCE)] >= PARTITIONING_SINCE)
+        return cls(request, names, limits, version[:_MONTH], int(time.time() * 1000))
+
+    @property
+    def address(self) -> str:
+        """What a token has to be for."""
+        return address_of(self.request)
 
     @property
     def entity(self) -> str:
-        """The name, where there has to be one."""
-        if not self.name:
+        """The path of a queue or topic, where there has to be one."""
+        if not self.names["entity"]:
             raise InvalidArgument("the address names no entity")
-        return self.name
+        return self.names["entity"]
+
+    @property
+    def subscription(self) -> str:
+        """The path of a subscription."""
+        return path.subscription_path(self.entity, self.names["subscription"])
+
+    @property
+    def rule(self) -> str:
+        """The name of a rule."""
+        return self.names["rule"]
 
     @property
     def token(self) -> str | None:
         """What the caller shows."""
         return self.request.headers.get("authorization")
+
+    @property
+    def knows_partitioning(self) -> bool:
+        """The caller's api-version has EnablePartitioning."""
+        return self.version >= PARTITIONING_SINCE
+
+    @property
+    def is_update(self) -> bool:
+        """A PUT that changes what is there; without If-Match it is to make something new."""
+        condition = self.request.headers.get("if-match")
+        if condition not in (None, "*"):
+            raise InvalidArgument(f"If-Match is {condition!r:.40}; entities have no tags here: it can only be *")
+        return condition is not None
 
     @property
     def host(self) -> str:
@@ -60,12 +104,27 @@ class Call:
         """What the addresses in the answer start with."""
         return f"{self.request.scope['scheme']}://{self.host}"
 
-    def page(self, longest: int) -> tuple[int, int]:
+    @property
+    def view(self) -> View:
+        """Who descriptions are written for."""
+        return View(self.host, self.version)
+
+    @property
+    def prefix(self) -> str:
+        """What the paths in a list start with."""
+        return str(self.request.query_params.get("prefix", ""))
+
+    @property
+    def page(self) -> tuple[int, int]:
         """How many to skip, and how many to list."""
-        return self._count("$skip", 0), min(self._count("$top", DEFAULT_TOP), longest)
+        return self._count("$skip", 0), min(self._count("$top", DEFAULT_TOP), self.limits.max_page)
 
     def _count(self, parameter: str, default: int) -> int:
         text = self.request.query_params.get(parameter, str(default))
         if not _COUNT.fullmatch(text):
             raise InvalidArgument(f"{parameter} is {text!r:.40}; it has to be a whole number, and not negative")
         return int(text)
+
+    async def body(self) -> bytes:
+        """All of it, if it comes in time and is not too large."""
+        return await body.read(self.request, limit=self.limits.max_body_bytes, timeout_s=self.limits.body_timeout_s)

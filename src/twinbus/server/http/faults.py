@@ -37,8 +37,14 @@ class MethodNotAllowed(CallerError):
         self.allowed = allowed
 
 
+class UpgradeRequired(CallerError):
+    """An address that is a WebSocket, asked for as if it were none."""
+
+    status = 426
+
+
 class BodyTooLarge(CallerError):
-    """More bytes than any description has."""
+    """More bytes than such a request has."""
 
     status = 413
 
@@ -57,6 +63,8 @@ def answer(error: ServiceBusError) -> Response:
     response = respond(error.status, str(error), new_tracking_id())
     if isinstance(error, MethodNotAllowed):
         response.headers["allow"] = ", ".join(error.allowed)
+    if isinstance(error, UpgradeRequired):
+        response.headers.update({"upgrade": "websocket", "connection": "upgrade", "sec-websocket-version": "13"})
     if isinstance(error, BodyTooSlow):
         response.headers["connection"] = "close"  # what would come next is the rest of that body
     return response

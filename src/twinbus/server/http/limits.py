@@ -16,8 +16,10 @@ class HttpLimits:
     """Request line and headers. Tokens travel there."""
     max_body_bytes: int = 65_536
     """The description of an entity is a few kilobytes. Messages wait in the same loop while it is read."""
-    max_page: int = 100
-    """Entities in one page of a list, whatever `$top` asks for. Messages wait while it is written, too."""
+    max_wait_s: float = 240.0
+    """For a message, whatever `timeout` asks for."""
+    max_page: int = 1_000
+    """Entities in one page of a list, whatever `$top` asks for."""
     tls_handshake_timeout_s: float = 20.0
     head_timeout_s: float = 20.0
     """From the first byte of a request, or the opening of the connection, to the end of its headers."""

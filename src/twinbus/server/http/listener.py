@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 from typing import TYPE_CHECKING, Final
 
 import h11
@@ -21,6 +22,9 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from twinbus.model.errors import ServiceBusError
+from twinbus.server.http import faults
+from twinbus.server.http.caller import Caller
 from twinbus.server.http.limits import DEFAULT_LIMITS, HttpLimits
 
 if TYPE_CHECKING:
@@ -29,10 +33,50 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from twinbus.server.websocket.entrance import Entrance
+
 log: Final = logging.getLogger(__name__)
 
 LAST_WORDS_S: Final = 1.0
 """How long a client may take, when the listener closes, to read the last answer and to end TLS."""
+_HEAD_END: Final = re.compile(rb"\n\r?\n")
+_AMBIGUOUS: Final = re.compile(rb"(?<!\r)\n|\n[ \t]")
+"""A line that ends in LF alone, or goes on with the one before."""
+_LONGEST_END: Final = 3
+
+
+class _Conversation(h11.Connection):
+    """HTTP/1.1, without what h11 allows and a proxy in front of us may read as another request."""
+
+    def __init__(self, max_head_bytes: int) -> None:
+        """Nothing was asked yet."""
+        super().__init__(h11.SERVER, max_head_bytes)
+        self.request: h11.Request
+        """The one it is at: uvicorn keeps the names of its headers in lower case only."""
+        self._max_head_bytes = max_head_bytes
+        self._searched = 0
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA | h11.PAUSED]:
+        if self.their_state is h11.IDLE:
+            self._check_head()
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self.request = event
+            if {b"content-length", b"transfer-encoding"} <= {name for name, _ in event.headers}:
+                raise h11.RemoteProtocolError("a length and chunks")
+        return event
+
+    def _check_head(self) -> None:
+        data, _ = self.trailing_data
+        end = _HEAD_END.search(data, max(0, self._searched - _LONGEST_END))
+        if end is None:
+            self._searched = len(data)
+            return
+        self._searched = 0
+        if end.end() > self._max_head_bytes:  # h11 looks at it only while the end has not come
+            raise h11.RemoteProtocolError("a head too large")
+        if _AMBIGUOUS.search(data, 0, end.end()):
+            raise h11.RemoteProtocolError("a line that is not one line")
 
 
 class HttpConnection(H11Protocol):
@@ -40,10 +84,15 @@ class HttpConnection(H11Protocol):
 
     def __init__(self, listener: HttpListener) -> None:
         super().__init__(listener.config, listener.state, {}, asyncio.get_running_loop())
+        self.conn: _Conversation = _Conversation(listener.limits.max_head_bytes)
         self.lost: asyncio.Future[None] = self.loop.create_future()
         """Done when the socket is gone."""
         self._listener = listener
         self._limits = listener.limits
+        self._hurry: asyncio.Future[None] = self.loop.create_future()
+        """Of the request that is being answered."""
+        self._agreed = b""
+        """The answer with which this becomes a WebSocket."""
         self._request_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 
@@ -60,7 +109,12 @@ class HttpConnection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Feed the protocol, and see what is still to come."""
         super().data_received(data)
+        if self._agreed:
+            return
         self._watch_request()
+        if self.conn.their_state is h11.DONE and self.conn.trailing_data[0]:
+            # The next request is there, and reading is paused: that the client goes away would not be seen.
+            _settle(self._hurry)
 
     def pause_writing(self) -> None:
         """More waits to be sent than the client reads."""
@@ -76,12 +130,29 @@ class HttpConnection(H11Protocol):
         """No timer outlives its socket."""
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
-        _cancel(self._request_timer)
-        _cancel(self._write_timer)
-        if not self.lost.done():
-            self.lost.set_result(None)
+        self._let_go()
 
     # --- uvicorn calls these ------------------------------------------------------------------------------------------
+
+    def _should_upgrade(self) -> bool:
+        """A request has come: see who makes it, and whether it is for a WebSocket."""
+        self._hurry, state = self.loop.create_future(), self.scope["state"]
+        state["caller"] = Caller(self.lost, self._hurry, self.conn.request.headers.raw_items())
+        entrance = self._listener.entrance
+        if entrance is None or not entrance.leads_from(self.scope["path"]):
+            return False
+        try:
+            self._agreed = entrance.agree(self.scope["method"], self.scope["http_version"], self.headers)
+        except ServiceBusError as error:
+            state["refusal"] = error
+        return bool(self._agreed)
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:  # noqa: ARG002  # as uvicorn has it
+        """The connection is none of HTTP's any more."""
+        assert self._listener.entrance is not None
+        self.connections.discard(self)
+        self._let_go()
+        self._listener.entrance.enter(self.transport, self._agreed, self.conn.trailing_data[0])
 
     def on_response_complete(self) -> None:
         """Closing, if that is what follows, has an end too."""
@@ -91,6 +162,7 @@ class HttpConnection(H11Protocol):
 
     def shutdown(self) -> None:
         """Let go of an idle client at once, and of another after its answer."""
+        _settle(self._hurry)
         is_idle = self.conn.our_state in (h11.IDLE, h11.DONE)
         if is_idle and self.transport.get_write_buffer_size() == 0:
             self.transport.abort()  # to close TLS is to wait for the client's consent, which a pooled one never gives
@@ -103,6 +175,11 @@ class HttpConnection(H11Protocol):
         self._abort_unless_read()
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _let_go(self) -> None:
+        _cancel(self._request_timer)
+        _cancel(self._write_timer)
+        _settle(self.lost)
 
     def _watch_request(self) -> None:
         """Give the rest of a request's head its time; also the rest of a body that was answered before it had come."""
@@ -122,12 +199,13 @@ class HttpConnection(H11Protocol):
 class HttpListener:
     """A listening socket and the connections that came through it."""
 
-    def __init__(self, app: ASGIApp, limits: HttpLimits) -> None:
+    def __init__(self, app: ASGIApp, limits: HttpLimits, entrance: Entrance | None) -> None:
         """Made by `listen`."""
         self.limits = limits
+        self.entrance = entrance
         self.state = ServerState()
         self.config = Config(
-            _until_cut_off(app),
+            _answering(app),
             http=HttpConnection,
             ws="none",
             lifespan="off",
@@ -166,6 +244,13 @@ class HttpListener:
         """Accept no more, let the requests that are being answered finish, and cut off those that take longer."""
         self.is_closed = True
         self._server.close()
+        async with asyncio.TaskGroup() as both:
+            both.create_task(self._close_requests(grace_s))
+            if self.entrance is not None:
+                both.create_task(self.entrance.close(grace_s=grace_s))
+        await self._server.wait_closed()
+
+    async def _close_requests(self, grace_s: float) -> None:
         for connection in self.connections:
             if not connection.transport.is_closing():
                 connection.shutdown()
@@ -181,7 +266,6 @@ class HttpListener:
         for task in self.state.tasks:
             task.cancel()
         await _wait(self.state.tasks, LAST_WORDS_S)
-        await self._server.wait_closed()
 
 
 async def listen(
@@ -191,9 +275,10 @@ async def listen(
     port: int = 0,
     tls: ssl.SSLContext | None = None,
     limits: HttpLimits = DEFAULT_LIMITS,
+    entrance: Entrance | None = None,
 ) -> HttpListener:
-    """Serve `app`; with `tls` as https. Raises OSError if the port is taken."""
-    listener = HttpListener(app, limits)
+    """Serve `app`; with `tls` as https. `entrance` has those who want a WebSocket. OSError if the port is taken."""
+    listener = HttpListener(app, limits, entrance)
     listener._server = await asyncio.get_running_loop().create_server(  # noqa: SLF001  # two halves of one thing
         lambda: HttpConnection(listener),
         host,
@@ -205,12 +290,15 @@ async def listen(
     return listener
 
 
-def _until_cut_off(app: ASGIApp) -> ASGIApp:
-    """Only `close` cancels a request, and says so itself: uvicorn would tell it as a failure of the application."""
+def _answering(app: ASGIApp) -> ASGIApp:
+    """What answers a request: `app`, unless it was refused already."""
 
     async def run(scope: Scope, receive: Receive, send: Send) -> None:
+        # Only `close` cancels a request, and says so itself: uvicorn would tell it as a failure of the application.
         with contextlib.suppress(asyncio.CancelledError):
-            await app(scope, receive, send)
+            refusal = scope["state"].get("refusal")
+            answer = app if refusal is None else faults.answer(refusal)
+            await answer(scope, receive, send)
 
     return run
 
@@ -223,3 +311,8 @@ async def _wait(for_these: Collection[asyncio.Future[None]], timeout_s: float) -
 def _cancel(timer: asyncio.TimerHandle | None) -> None:
     if timer is not None:
         timer.cancel()
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

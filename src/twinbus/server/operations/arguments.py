@@ -78,6 +78,10 @@ class Arguments:
             raise InvalidArgument(f"{name} is {found!r:.60}; it is a map")
         return found
 
+    def part(self, name: str) -> Arguments:
+        """A map that has to be there."""
+        return Arguments(self._values.get(name), max_id_characters=self._max_id_characters, name=name)
+
     def maps(self, name: str) -> list[Arguments]:
         """A list of maps."""
         most, item_name = self._max_id_characters, f"an item of {name}"

@@ -51,13 +51,12 @@ def peek(subject: Subject, arguments: Arguments, reply: Reply) -> None:
 
 def schedule(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Store messages for later: all of them, or none."""
-    subject.check_main("schedule-message")
-    parcel, namespace = Parcel(), subject.namespace
+    target, parcel, namespace = subject.sendable, Parcel(), subject.namespace
     now_ms = namespace.clock.wall_ms()
     payloads = [item.binary("message") for item in arguments.maps("messages")]
-    _check_sizes(subject, payloads)
+    _check_sizes(subject, payloads, target.description.max_message_kb * 1024)
     for payload in payloads:
-        namespace.intake.add_to(parcel, payload, 0, now_ms, subject.queue.terms)
+        namespace.intake.add_to(parcel, payload, 0, now_ms, target.terms)
         if not isinstance(Message(payload).lookup(Section.MESSAGE_ANNOTATIONS, SCHEDULED_TIME), Timestamp):
             raise InvalidArgument(f"a message to be scheduled has the annotation {SCHEDULED_TIME}, a timestamp")
     if parcel.pings:
@@ -70,12 +69,12 @@ def schedule(subject: Subject, arguments: Arguments, reply: Reply) -> None:
         else:
             reply(failure(error))
 
-    subject.queue.send(parcel, scheduled, numbers)
+    target.send(parcel, scheduled, numbers)
 
 
-def _check_sizes(subject: Subject, payloads: list[bytes]) -> None:
-    """A message is no larger than its queue takes; all together are no larger than a batch may be."""
-    largest, most = max([len(payload) for payload in payloads]), subject.queue.description.max_message_kb * 1024
+def _check_sizes(subject: Subject, payloads: list[bytes], most: int) -> None:
+    """A message is no larger than its entity takes; all together are no larger than a batch may be."""
+    largest = max([len(payload) for payload in payloads])
     if largest > most:
         raise MessageTooLarge(f"a message of {largest} bytes; '{subject.path}' takes {most}")
     total, most = sum([len(payload) for payload in payloads]), subject.namespace.limits.max_message_bytes
@@ -85,8 +84,7 @@ def _check_sizes(subject: Subject, payloads: list[bytes]) -> None:
 
 def cancel(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Cancel scheduled messages: all of them, or none."""
-    subject.check_main("cancel-scheduled-message")
-    subject.fragment.schedule.cancel(arguments.sequence_numbers(), done(reply))
+    subject.sendable.main.schedule.cancel(arguments.sequence_numbers(), done(reply))
 
 
 def renew_lock(subject: Subject, arguments: Arguments, reply: Reply) -> None:
@@ -100,7 +98,7 @@ def renew_lock(subject: Subject, arguments: Arguments, reply: Reply) -> None:
 
 def receive_deferred(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Deferred messages by their sequence numbers: all of them, or none."""
-    subject.queue.check_receives()
+    subject.receivable.check_receives()
     subject.check_receives(arguments)
     numbers = arguments.sequence_numbers()
     mode = arguments.number("receiver-settle-mode", lowest=0, default=_PEEK_LOCK)

@@ -82,7 +82,7 @@ def list_fragments(subject: Subject, _arguments: Arguments, reply: Reply) -> Non
     reply(
         success(
             {
-                "entity-id": subject.queue.entity_id,
+                "entity-id": subject.entity.entity_id,
                 "fragments": [
                     {
                         "fragment": 0,
@@ -115,7 +115,7 @@ def resubmit(subject: Subject, arguments: Arguments, reply: Reply) -> None:
         else:
             reply(success({"sequence-numbers": Array(int, list(found))}))
 
-    subject.queue.resubmission.resubmit(numbers, edited, subject.namespace.intake, resubmitted)
+    subject.receivable.resubmission.resubmit(numbers, edited, subject.namespace.intake, resubmitted)
 
 
 def _counted(reply: Reply, name: str) -> Callable[[Outcome | ServiceBusError], None]:

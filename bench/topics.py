@@ -1,0 +1,196 @@
+"""Measures what subscriptions cost a topic: sends a second, by their number and by the kinds of their filters.
+
+    python -m bench.topics [--seconds 3] [--rounds 3] [--folder DIR]
+
+Each set of subscriptions is a topic of its own in one server with one store. Messages of 1 KB with three properties are
+sent one by one, up to 200 unanswered, and accepted when all their copies are on disk. In each round every topic is
+measured in turn, beside a queue; the median of the rounds counts. Writes docs/benchmarks/topics.md and topics.json;
+exits 1 where a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import os
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from xml.sax.saxutils import escape
+
+import uvloop
+
+from bench.client import connected
+from bench.record import RESULTS, Bar, bars_table, facts, judge, surroundings, write
+from bench.serving import Server, run
+from twinbus.amqp.message import Properties, build, data
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bench.client import Client
+
+MIN_SENDS: Final = 2_000
+MANY: Final = 1_000
+AT_ONCE: Final = 200
+BODY_BYTES: Final = 1_024
+QUEUE: Final = "beside"
+_ENTRY: Final = (
+    '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
+    '<{0} xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"'
+    ' xmlns:i="http://www.w3.org/2001/XMLSchema-instance">{1}</{0}></content></entry>'
+)
+_RULE: Final = '<DefaultRuleDescription><Filter i:type="{}">{}</Filter><Name>r</Name></DefaultRuleDescription>'
+_PROPERTY: Final = (
+    '<Properties><KeyValueOfstringanyType><Key>region</Key><Value xmlns:d6p1="http://www.w3.org/2001/XMLSchema"'
+    ' i:type="d6p1:string">r{}</Value></KeyValueOfstringanyType></Properties>'
+)
+
+
+def _sql(expression: str) -> str:
+    return _RULE.format("SqlFilter", f"<SqlExpression>{escape(expression)}</SqlExpression>")
+
+
+KINDS: Final[dict[str, Callable[[int], str]]] = {
+    "all messages": lambda _: "",
+    "region = 'rN'": lambda number: _sql(f"region = 'r{number}'"),
+    "kind = 'order' AND region = 'rN' AND size > 3": lambda number: _sql(
+        f"kind = 'order' AND region = 'r{number}' AND size > 3"
+    ),
+    "correlation: region": lambda number: _RULE.format("CorrelationFilter", _PROPERTY.format(number)),
+    "size > N (none is true)": lambda number: _sql(f"size > {1_000 + number}"),
+    "region LIKE '%-N' (none is true)": lambda number: _sql(f"region LIKE '%-{number}'"),
+}
+"""The rule of each subscription, by what the messages have to be."""
+SETS: Final = (
+    *[("all messages", count) for count in (0, 1, 3, 10, 100)],
+    *[("region = 'rN'", count) for count in (1, 10, 100, MANY)],
+    ("kind = 'order' AND region = 'rN' AND size > 3", MANY),
+    ("correlation: region", MANY),
+    *[("size > N (none is true)", count) for count in (1, 10, 100, MANY)],
+    ("region LIKE '%-N' (none is true)", 100),
+)
+BARRED: Final = ("region = 'rN'", MANY)
+
+
+@dataclass
+class Topic:
+    """One set of subscriptions."""
+
+    kind: str
+    count: int
+    path: str
+    rates: list[float] = field(default_factory=list)
+    """Sends a second, round by round."""
+
+    @property
+    def rate(self) -> float:
+        """The median."""
+        return statistics.median(self.rates)
+
+
+class Namespace(Server):
+    """A server with topics."""
+
+    def make_topic(self, path: str) -> None:
+        """A topic that was not there before."""
+        size = "<MaxSizeInMegabytes>5120</MaxSizeInMegabytes>"
+        self._ask("PUT", path, _ENTRY.format("TopicDescription", size), expected=201)
+
+    def subscribe(self, topic: str, name: str, rule: str) -> None:
+        """A subscription with one rule."""
+        path = f"{topic}/Subscriptions/{name}"
+        self._ask("PUT", path, _ENTRY.format("SubscriptionDescription", rule), expected=201)
+
+    def remove(self, path: str) -> None:
+        """Delete an entity."""
+        self._ask("DELETE", path, None, expected=200)
+
+
+def messages() -> Iterator[bytes]:
+    """Each of another region, incompressible."""
+    for number in itertools.count():
+        yield build(
+            properties=Properties(message_id=f"m{number}"),
+            application_properties={"region": f"r{number % MANY}", "kind": "order", "size": 7},
+            body=data(os.urandom(BODY_BYTES)),
+        )
+
+
+async def rate_of(client: Client, path: str, seconds: float) -> float:
+    """Sends a second, accepted."""
+    link = await client.attach_sender(path)
+    made = list(itertools.islice(messages(), 2_000))
+    count, started = 0, time.monotonic()
+    while time.monotonic() - started < seconds:
+        await client.send_on(link, made[:500], at_once=AT_ONCE, message_format=0)
+        made = made[500:] + made[:500]
+        count += 500
+    took_s = time.monotonic() - started
+    await client.detach(link)
+    return count / took_s
+
+
+async def measure(server: Namespace, seconds: float, rounds: int) -> tuple[list[Topic], list[float]]:
+    """All sets, in each round; and the queue beside them."""
+    server.make_queue(QUEUE, 5120)
+    topics = [Topic(kind, count, f"topic-{number}") for number, (kind, count) in enumerate(SETS)]
+    for topic in topics:
+        server.make_topic(topic.path)
+        for number in range(topic.count):
+            server.subscribe(topic.path, f"s{number}", KINDS[topic.kind](number))
+    queue_rates: list[float] = []
+    for _ in range(rounds):
+        async with connected(server) as client:
+            queue_rates.append(await rate_of(client, QUEUE, seconds))
+            for topic in topics:
+                topic.rates.append(await rate_of(client, topic.path, seconds))
+                print(f"| {topic.kind} | {topic.count:,} | {topic.rates[-1]:,.0f}/s |", flush=True)
+                await asyncio.sleep(0.2)
+    return topics, queue_rates
+
+
+def main(words: list[str] | None = None) -> int:
+    """Measure, write, judge."""
+    cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_argument("--seconds", type=float, default=3.0, help="for each set and round")
+    cli.add_argument("--rounds", type=int, default=3)
+    cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to be measured")
+    cli.add_argument("--results", type=Path, default=RESULTS)
+    asked = cli.parse_args(words)
+    with (
+        tempfile.TemporaryDirectory(prefix="twinbus-bench-", dir=asked.folder) as folder,
+        Namespace.started(Path(folder), "--stores", "1") as server,
+    ):
+        assert isinstance(server, Namespace)
+        topics, queue_rates = uvloop.run(measure(server, asked.seconds, asked.rounds))
+    queue_rate = statistics.median(queue_rates)
+    barred = next(topic for topic in topics if (topic.kind, topic.count) == BARRED)
+    bars = [Bar(f"{MANY:,} subscriptions with `{barred.kind}` each", barred.rate, MIN_SENDS, " sends/s")]
+    rows = [
+        f"| {topic.kind} | {topic.count:,} | {topic.rate:,.0f}/s | {topic.rate / queue_rate:.2f} | "
+        f"{1e6 / topic.rate:,.0f} us |"
+        for topic in topics
+    ]
+    where = surroundings("uvloop", "rocksdict", "lark")
+    page = (
+        "# Topics, measured\n\n"
+        f"Made by `python -m bench.topics`: messages of {BODY_BYTES:,} bytes with three properties, sent one by one,\n"
+        f"up to {AT_ONCE} unanswered, by one client in Python; median of {asked.rounds} rounds. A queue beside them\n"
+        f"took {queue_rate:,.0f} a second from the same client.\n\n"
+        f"{bars_table(bars)}\n\n"
+        "| each subscription gets | subscriptions | sends | of the queue's | for one send |\n|---|---|---|---|---|\n"
+        + "\n".join(rows)
+        + f"\n\n{facts(where)}\n"
+    )
+    measured = {"bars": bars, "topics": [vars(topic) for topic in topics], "queue": queue_rates, "surroundings": where}
+    write(asked.results, "topics", page, measured)
+    return judge(bars)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,53 @@
+"""The peers of a server, whichever way they came.
+
+Owns: who is there, how many may be, and that all of them are let go at the end. A part of the adapter to asyncio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from twinbus.amqp.errors import CONNECTION_FORCED
+from twinbus.amqp.performatives import Error
+
+if TYPE_CHECKING:
+    from twinbus.amqp.aio import Peer
+
+log: Final = logging.getLogger(__name__)
+
+
+class Peers:
+    """Those of one listening socket."""
+
+    def __init__(self, max_connections: int) -> None:
+        """Nobody yet."""
+        self.peers: set[Peer] = set()
+        self.max_connections = max_connections
+        self.is_closed = False
+
+    @property
+    def is_full(self) -> bool:
+        """Nobody else is let in now."""
+        return self.is_closed or len(self.peers) >= self.max_connections
+
+    def admit(self, peer: Peer) -> bool:
+        """Count a peer in. Not before its socket (and TLS) is there: one that never comes so far is never lost."""
+        if self.is_closed:  # while it was in its TLS handshake
+            return False
+        if self.is_full:
+            log.warning("%d connections, the limit: one more was refused", self.max_connections)
+            return False
+        self.peers.add(peer)
+        return True
+
+    async def close(self, *, grace_s: float = 5.0) -> None:
+        """Let nobody else in, close every connection in good order, and drop those that do not answer in time."""
+        self.is_closed = True
+        for peer in list(self.peers):
+            peer.close(Error(condition=CONNECTION_FORCED, description="the server is stopping"))
+        if self.peers:
+            await asyncio.wait([peer.lost for peer in self.peers], timeout=grace_s)
+        for peer in list(self.peers):
+            peer.transport.abort()

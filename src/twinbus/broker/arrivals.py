@@ -1,0 +1,92 @@
+"""Arrivals: messages that other entities forward to this one, each once.
+
+Owns: how far each source was seen, which is written in the same batch as the messages.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from twinbus.amqp.message import Message, Section
+from twinbus.broker import keys
+from twinbus.broker.intake import Parcel, digest_of
+from twinbus.broker.record import take_apart
+from twinbus.model.errors import ServiceBusError, StoreUnavailable
+from twinbus.store.protocol import StoreError, Table
+
+if TYPE_CHECKING:
+    from twinbus.broker.fragment import Fragment
+    from twinbus.broker.journal import Answered
+    from twinbus.broker.queue import Queue
+    from twinbus.broker.topic import Topic
+
+_NUMBER: Final = Struct(">Q")
+_MESSAGE_ID: Final = 0
+
+
+class Arrivals:
+    """What comes to one fragment from others."""
+
+    def __init__(self, fragment: Fragment) -> None:
+        """Made by its fragment."""
+        self._fragment = fragment
+        self._place = fragment.holdings.prefix + keys.SEEN
+        self._seen: dict[bytes, int] = {}
+        """The last number of each source that was written, synced or not."""
+
+    def restart(self) -> None:
+        """What is in memory is void."""
+        self._seen.clear()
+
+    def take(self, source: bytes, items: list[tuple[int, bytes]], destination: Queue | Topic, answer: Answered) -> None:
+        """Store those messages of a source that were not seen before; `answer` hears when they are on disk.
+
+        `items` are numbers that grow, with records as they are to be stored. Raises what a send to it would.
+        """
+        fragment = self._fragment
+        fragment.journal.check_takes_sends()
+        fragment.check_loaded()
+        if source in self._seen:
+            self._store(source, items, destination, answer)
+            return
+        life = fragment.life
+        promise = fragment.journal.promise(answer)
+
+        def read(values: list[bytes | None] | StoreError) -> None:
+            if life != fragment.life or isinstance(values, StoreError):
+                promise.give(StoreUnavailable("the store failed before the messages were stored"))
+                return
+            value = values[0]
+            self._seen.setdefault(source, _NUMBER.unpack(value)[0] if value is not None else 0)
+            if promise.is_open:
+                try:
+                    self._store(source, items, destination, promise.give)
+                except ServiceBusError as error:
+                    promise.give(error)
+
+        fragment.journal.get([self._place + source], read, Table.INDEX)
+
+    def _store(
+        self, source: bytes, items: list[tuple[int, bytes]], destination: Queue | Topic, answer: Answered
+    ) -> None:
+        seen = self._seen[source]
+        fresh = [(number, record) for number, record in items if number > seen]
+        if not fresh:
+            self._fragment.journal.add_loose(answer)  # what was written of them is synced by then, or never
+            return
+        parcel = Parcel()
+        parcel.records = [record for _, record in fresh]
+        if destination.terms.detects_duplicates:
+            parcel.ids = [_id_of(record) for record in parcel.records]
+        last = fresh[-1][0]
+
+        def note() -> None:
+            self._fragment.journal.batch.put(self._place + source, _NUMBER.pack(last), Table.INDEX)
+            self._seen[source] = last
+
+        destination.send(parcel, answer, beside=note)
+
+
+def _id_of(record: bytes) -> bytes:
+    return digest_of(Message(take_apart(record).bare).field(Section.PROPERTIES, _MESSAGE_ID))

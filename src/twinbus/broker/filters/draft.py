@@ -1,0 +1,172 @@
+"""A message that an action is at work on: what was set is seen by the statements behind, and written once at the end.
+
+Owns: the changes, and how a stored message is written with them; the bytes of all that did not change stay.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from twinbus.amqp.decode import decode, open_list, skip
+from twinbus.amqp.encode import encode
+from twinbus.amqp.message import Message, Section
+from twinbus.broker.filters.nodes import Address, Property, user_address
+from twinbus.broker.filters.system import SYSTEM, Place, number_of
+from twinbus.broker.filters.view import View
+from twinbus.broker.record import (
+    ACTIVE_STATE,
+    HAS_TTL,
+    Envelope,
+    Parts,
+    change_record,
+    expires_ms,
+    make_record,
+    take_apart,
+    without_properties,
+)
+from twinbus.model.description import FOREVER_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SESSION_ID: Final = number_of("SessionId")
+_TIME_TO_LIVE: Final = number_of("TimeToLive")
+_NULL: Final = b"\x40"
+_FIELDS_HEAD: Final = Struct(">4sII")
+
+
+class Draft(View):
+    """A stored message, and what is to be changed in it."""
+
+    __slots__ = ("_changes", "_names", "_removed")
+
+    def __init__(self, record: bytes, sequence: int | None = None) -> None:
+        """As it is, at first."""
+        super().__init__(record, sequence)
+        self._changes: dict[Address, object] = {}
+        """What is set, as AMQP has it, but for the time to live, which is in milliseconds."""
+        self._removed: set[bytes] = set()
+        """Properties of the sender's that go."""
+        self._names: dict[bytes, str] = {}
+        """How those that are set are written, where the message does not have them yet."""
+
+    def set(self, target: Property, value: object, stored: object) -> None:
+        """Set a property: `value` as expressions see it from now on, `stored` as it is written."""
+        address = target.address
+        self._values[address] = value
+        self._changes[address] = stored
+        if isinstance(address, bytes):
+            self._removed.discard(address)
+            self._names[address] = target.name
+
+    def remove(self, target: Property) -> None:
+        """Take one away: a property of the sender's; a system property is null then."""
+        address = target.address
+        self._values[address] = None
+        if isinstance(address, bytes):
+            self._changes.pop(address, None)
+            self._removed.add(address)
+        else:
+            self._changes[address] = None
+
+    def exists(self, address: Address) -> bool:
+        """As of any message, with the changes."""
+        if isinstance(address, bytes) and (address in self._changes or address in self._removed):
+            return address in self._changes
+        return super().exists(address)
+
+    def original(self, name: bytes) -> object:
+        """As of any message, with the changes."""
+        if name in self._changes or name in self._removed:
+            return self._changes.get(name)
+        return super().original(name)
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def written(self) -> bytes:
+        """The stored message, with all changes."""
+        parts = take_apart(self.record)
+        fields: dict[int, object] = {}
+        annotations: dict[str, object] = {}
+        for number, value in self._changes.items():
+            if isinstance(number, bytes):
+                continue
+            found = SYSTEM[number]
+            if found.place is Place.ANNOTATION:
+                annotations[found.annotation] = value
+            elif number == _TIME_TO_LIVE:
+                parts = _with_time_to_live(parts, value)
+            else:
+                fields[found.field] = value
+        if _SESSION_ID in self._changes and parts.session is not None:
+            session = self._changes[_SESSION_ID]
+            parts = parts._replace(session=session.encode() if isinstance(session, str) else None)
+        if fields:
+            parts = parts._replace(bare=_with_fields(parts.bare, fields))
+        if annotations:
+            parts = _without_annotations(parts, annotations)
+        wanted = {name: value for name, value in annotations.items() if value is not None}
+        return self._with_user(parts, wanted)
+
+    def _with_user(self, parts: Parts, annotations: Mapping[str, object]) -> bytes:
+        """The sender's properties: one that is there keeps the way its name is written."""
+        spelled: dict[bytes, str] = {}
+        gone: set[str] = set()
+        for key, _ in Message(parts.bare).pairs(Section.APPLICATION_PROPERTIES):
+            address = user_address(key) if isinstance(key, str) else b""
+            if isinstance(key, str) and (address in self._changes or address in self._removed):
+                spelled.setdefault(address, str(key))
+                gone.add(key)
+        if gone:
+            parts = parts._replace(bare=without_properties(parts.bare, gone))
+        changed = {
+            spelled.get(address, self._names[address]): value
+            for address, value in self._changes.items()
+            if isinstance(address, bytes)
+        }
+        return change_record(make_record(parts), annotations=annotations, properties=changed)
+
+
+def _with_time_to_live(parts: Parts, ttl_ms: object) -> Parts:
+    flags, priority, _ = parts.envelope
+    if isinstance(ttl_ms, int) and ttl_ms < FOREVER_MS:
+        envelope = Envelope(flags | HAS_TTL, priority, ttl_ms)
+    else:
+        envelope = Envelope(flags & ~HAS_TTL, priority)
+    if parts.state == ACTIVE_STATE:
+        parts = parts._replace(alarm_ms=expires_ms(envelope, parts.enqueued_ms))
+    return parts._replace(envelope=envelope)
+
+
+def _with_fields(bare: bytes, changes: Mapping[int, object]) -> bytes:
+    """A bare message with some fields of its properties set."""
+    message = Message(bare)
+    raw = message.raw(Section.PROPERTIES)
+    fields: list[bytes] = []
+    if raw:
+        count, at = open_list(raw, skip(raw, 1))
+        for _ in range(count):
+            end = skip(raw, at)
+            fields.append(raw[at:end])
+            at = end
+    fields += [_NULL] * (max(changes) + 1 - len(fields))
+    for index, value in changes.items():
+        fields[index] = encode(value)
+    content = b"".join(fields)
+    section = _FIELDS_HEAD.pack(b"\x00\x53\x73\xd0", len(content) + 4, len(fields)) + content
+    body = message.body_section
+    pieces = [section, message.raw(Section.APPLICATION_PROPERTIES), message.raw(body) if body is not None else b""]
+    return b"".join([*pieces, message.raw(Section.FOOTER)])
+
+
+def _without_annotations(parts: Parts, names: Mapping[str, object]) -> Parts:
+    source, at = parts.annotations, 0
+    kept: list[bytes] = []
+    for _ in range(parts.annotation_count // 2):
+        name, value_at = decode(source, at)
+        end = skip(source, value_at)
+        if not isinstance(name, str) or name not in names:
+            kept.append(source[at:end])
+        at = end
+    return parts._replace(annotations=b"".join(kept), annotation_count=2 * len(kept))

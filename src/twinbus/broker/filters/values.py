@@ -1,0 +1,213 @@
+"""The values that expressions deal in, and how two of them compare.
+
+AMQP has a dozen types of numbers, two of texts, and more; expressions know eight kinds of values, and compare within a
+kind only. Anything else (lists, maps, what cannot be read) is there, but compares with nothing.
+
+| kind | Python here | AMQP |
+|---|---|---|
+| text | str | string, symbol, char, com.microsoft:uri |
+| number | int, float | all integers, float, double, decimals |
+| time | Instant | timestamp, com.microsoft:datetime-offset |
+| duration | Span | com.microsoft:timespan |
+| truth | bool | boolean |
+| uuid, binary | UUID, bytes | uuid, binary |
+| null | None | null, or not there |
+
+Owns: the kinds, equality and order. Knows nothing of messages or expressions.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
+
+from twinbus.amqp.types import (
+    Byte,
+    Char,
+    Decimal32,
+    Decimal64,
+    Decimal128,
+    Described,
+    Float,
+    Int,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from decimal import Decimal
+
+TICKS_PER_MS: Final = 10_000
+"""A tick is .NET's 100 nanoseconds, the finest that any client sends."""
+EPOCH_TICKS: Final = 621_355_968_000_000_000
+"""From the year 1, where .NET counts from, to 1970."""
+LAST_TICKS: Final = 3_155_378_975_999_999_999 - EPOCH_TICKS
+"""The end of the year 9999, .NET's largest time."""
+LONGEST_TICKS: Final = 2**63 - 1
+"""P10675199DT2H48M5.4775807S, .NET's largest duration."""
+TIMESPAN: Final = Symbol("com.microsoft:timespan")
+_DATETIME_OFFSET: Final = "com.microsoft:datetime-offset"
+_URI: Final = "com.microsoft:uri"
+
+
+class Instant(NamedTuple):
+    """A time."""
+
+    ticks: int
+    """Since 1970-01-01T00:00Z."""
+
+
+class Span(NamedTuple):
+    """A duration."""
+
+    ticks: int
+
+
+class Opaque:
+    """A value that is there, but cannot be compared."""
+
+    __slots__ = ()
+
+
+OPAQUE: Final = Opaque()
+
+TEXT: Final = 1
+NUMBER: Final = 2
+INSTANT: Final = 3
+SPAN: Final = 4
+_LAST_ORDERED: Final = SPAN
+_TRUTH: Final = 5
+_UUID: Final = 6
+_BINARY: Final = 7
+KINDS: Final[dict[type, int]] = {
+    str: TEXT,
+    int: NUMBER,
+    float: NUMBER,
+    Instant: INSTANT,
+    Span: SPAN,
+    bool: _TRUTH,
+    UUID: _UUID,
+    bytes: _BINARY,
+}
+"""What has no kind compares with nothing."""
+NAMES_OF_KINDS: Final = {
+    TEXT: "a text",
+    NUMBER: "a number",
+    INSTANT: "a time",
+    SPAN: "a duration",
+    _TRUTH: "a truth value",
+    _UUID: "a uuid",
+    _BINARY: "a binary",
+}
+
+
+def described(value: object) -> str:
+    """What kind of value that is, in words."""
+    return NAMES_OF_KINDS.get(KINDS.get(type(value), 0), "null" if value is None else "a list or map")
+
+
+# --- comparing --------------------------------------------------------------------------------------------------------
+
+COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_FOR_ALL_KINDS: Final = ("=", "<>", "!=")
+
+
+def compares(sign: str, kind: int) -> bool:
+    """Whether values of that kind can be compared so: texts, numbers, times and durations have an order."""
+    return 0 < kind <= _LAST_ORDERED or (kind > 0 and sign in _FOR_ALL_KINDS)
+
+
+def compare(sign: str, left: object, right: object) -> bool | None:
+    """Whether it is so; None where that is unknown: one is null, or they are of different kinds."""
+    kind = KINDS.get(type(left), 0)
+    if kind != KINDS.get(type(right), 0) or not compares(sign, kind):
+        return None
+    return COMPARISONS[sign](left, right)
+
+
+def equal(left: object, right: object) -> bool | None:
+    """Whether they are equal; None where that is unknown."""
+    kind = KINDS.get(type(left), 0)
+    if kind == 0 or kind != KINDS.get(type(right), 0):
+        return None
+    return left == right
+
+
+def key_of(value: object) -> object:
+    """What stands for a value in a dictionary: keys are equal where the values are, and only there.
+
+    Python calls True and 1 equal, and a time and a duration that count as many ticks.
+    """
+    kind = type(value)
+    return (kind, value) if kind is bool or kind is Instant or kind is Span else value
+
+
+# --- from and to AMQP -------------------------------------------------------------------------------------------------
+
+
+def from_amqp(value: object) -> object:
+    """A value of a message, as expressions see it."""
+    kind = type(value)
+    if kind in _AS_IT_IS:
+        return value
+    make = _MADE.get(kind)
+    return make(value) if make is not None else OPAQUE
+
+
+def to_amqp(value: object) -> object:
+    """A value that an expression gave, as it is written into a message."""
+    if type(value) is Instant:
+        return Timestamp(value.ticks // TICKS_PER_MS)
+    if type(value) is Span:
+        return Described(TIMESPAN, value.ticks)
+    return value
+
+
+def text_of(value: object) -> object:
+    """An id of any type as text: clients may choose the type, but who compares them writes text."""
+    if type(value) is bytes:
+        return value.hex()
+    if isinstance(value, UUID | int):
+        return str(int(value)) if isinstance(value, int) else str(value)
+    return from_amqp(value)
+
+
+def _from_decimal(value: Decimal32 | Decimal64 | Decimal128) -> int | float:
+    number: Decimal = value.to_decimal()
+    is_whole = number.is_finite() and number == number.to_integral_value()
+    return int(number) if is_whole else float(number)
+
+
+def _from_described(value: Described) -> object:
+    content = value.value
+    if value.descriptor == TIMESPAN and type(content) is int:
+        return Span(content)
+    if value.descriptor == _DATETIME_OFFSET and type(content) is int:
+        return Instant(content - EPOCH_TICKS)
+    return content if value.descriptor == _URI and type(content) is str else OPAQUE
+
+
+_AS_IT_IS: Final = frozenset({str, int, float, bool, UUID, bytes, type(None)})
+_MADE: Final[dict[type, Callable[[Any], object]]] = {
+    **dict.fromkeys((UByte, UShort, UInt, ULong, Byte, Short, Int), int),
+    **dict.fromkeys((Symbol, Char), str),
+    **dict.fromkeys((Decimal32, Decimal64, Decimal128), _from_decimal),
+    Float: float,
+    Timestamp: lambda value: Instant(int(value) * TICKS_PER_MS),
+    Described: _from_described,
+}

@@ -1,0 +1,231 @@
+"""A message as rules see it: its properties, each read when the first rule asks for it, and then kept for the others.
+
+To find a property, names and sizes are walked over; values are decoded for those that are asked for. The body never is.
+
+Owns: what a rule can know of a message. Knows nothing of rules.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from twinbus.amqp.decode import decode, open_list, open_map, skip
+from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.message import Message, Section
+from twinbus.broker.filters.system import SYSTEM, Place, number_of
+from twinbus.broker.filters.values import (
+    LAST_TICKS,
+    LONGEST_TICKS,
+    OPAQUE,
+    TICKS_PER_MS,
+    Instant,
+    Span,
+    from_amqp,
+    text_of,
+)
+from twinbus.broker.record import HAS_TTL, enqueued_of, places_of, take_apart
+
+if TYPE_CHECKING:
+    from twinbus.broker.filters.nodes import Address
+
+_NOT_THERE: Final = -1
+_SHORT_DESCRIPTOR: Final = 0x53
+"""A number of one byte, as nearly all write it."""
+_SHORT_NAMES: Final = (0xA1, 0xA3)
+"""A string or a symbol, with a size of one byte."""
+_LONG_NAMES: Final = (0xB1, 0xB3)
+_TIME_TO_LIVE: Final = number_of("TimeToLive")
+_EXPIRES_AT: Final = number_of("ExpiresAtUtc")
+_ENQUEUED_TIME: Final = number_of("EnqueuedTimeUtc")
+_SEQUENCE_NUMBER: Final = number_of("SequenceNumber")
+_DELIVERY_COUNT: Final = number_of("DeliveryCount")
+
+
+class View:
+    """One stored message."""
+
+    __slots__ = (
+        "_annotations",
+        "_bare_at",
+        "_fields",
+        "_fields_left",
+        "_next_field",
+        "_properties_at",
+        "_sequence",
+        "_source",
+        "_user",
+        "_user_at",
+        "_values",
+        "record",
+    )
+
+    def __init__(self, record: bytes, sequence: int | None = None) -> None:
+        """`record` is as `broker.record` makes it; `sequence` is the message's number, where it has one already."""
+        self.record = record
+        self._sequence = sequence
+        self._values: dict[Address, object] = {}
+        """What was asked for before."""
+        self._source = record
+        """The bytes that the sections lie in."""
+        self._bare_at = _NOT_THERE
+        self._properties_at = _NOT_THERE
+        self._user_at = _NOT_THERE
+        self._fields: list[int] = []
+        """Where the fields of the properties begin, as far as was asked for."""
+        self._fields_left = _NOT_THERE
+        self._next_field = 0
+        self._user: dict[bytes, int] | None = None
+        """Where the values of the sender's properties begin, by their names in lower case."""
+        self._annotations: dict[bytes, int] | None = None
+
+    def value(self, address: Address) -> object:
+        """A property, as expressions see it; None where it is null or not there."""
+        values = self._values
+        if address in values:
+            return values[address]
+        found = self._read_user(address) if isinstance(address, bytes) else self._read_system(address)
+        values[address] = found
+        return found
+
+    def exists(self, address: Address) -> bool:
+        """Whether the sender gave it such a property, be it null; whether a system property is not null."""
+        if isinstance(address, bytes):
+            return address in self._find_user()
+        return self.value(address) is not None
+
+    def names(self) -> list[bytes]:
+        """Of the sender's properties, in lower case."""
+        return list(self._find_user())
+
+    def original(self, name: bytes) -> object:
+        """One of the sender's properties as AMQP has it, its type included. DecodeError if it cannot be read."""
+        at = self._find_user().get(name, _NOT_THERE)
+        return decode(self._source, at)[0] if at >= 0 else None
+
+    # --- the sender's properties --------------------------------------------------------------------------------------
+
+    def _read_user(self, name: bytes) -> object:
+        at = self._find_user().get(name, _NOT_THERE)
+        return from_amqp(_decoded(self._source, at)) if at >= 0 else None
+
+    def _find_user(self) -> dict[bytes, int]:
+        if self._user is None:
+            self._find_sections()
+            self._user = {}
+            if self._user_at >= 0:
+                count, at = open_map(self._source, self._user_at)
+                self._user = _scan(self._source, at, count // 2)
+        return self._user
+
+    # --- system properties --------------------------------------------------------------------------------------------
+
+    def _read_system(self, number: int) -> object:
+        found = SYSTEM[number]
+        if found.place is Place.FIELD:
+            return from_amqp(self._read_field(found.field))
+        if found.place is Place.ID:
+            return text_of(self._read_field(found.field))
+        if found.place is Place.ANNOTATION:
+            return self._read_annotation(found.annotation)
+        return self._read_head(number)
+
+    def _read_field(self, index: int) -> object:
+        fields, source = self._fields, self._source
+        if self._fields_left < 0:
+            self._find_sections()
+            source = self._source
+            self._fields_left = 0
+            if self._properties_at >= 0:
+                self._fields_left, self._next_field = open_list(source, self._properties_at)
+        while len(fields) <= index and self._fields_left:
+            fields.append(self._next_field)
+            self._next_field = skip(source, self._next_field)
+            self._fields_left -= 1
+        return _decoded(source, fields[index]) if index < len(fields) else None
+
+    def _read_annotation(self, name: str) -> object:
+        if self._annotations is None:
+            at, count, _ = places_of(self.record)
+            self._annotations = _scan(self.record, at, count // 2)
+        at = self._annotations.get(name.encode(), _NOT_THERE)
+        return from_amqp(_decoded(self.record, at)) if at >= 0 else None
+
+    def _read_head(self, number: int) -> object:
+        if number == _ENQUEUED_TIME:
+            return Instant(enqueued_of(self.record) * TICKS_PER_MS)
+        if number == _SEQUENCE_NUMBER:
+            return self._sequence
+        if number == _DELIVERY_COUNT:
+            return take_apart(self.record).delivery_count
+        if number == _TIME_TO_LIVE:
+            return self._time_to_live()
+        if number == _EXPIRES_AT:
+            expires = enqueued_of(self.record) * TICKS_PER_MS + self._time_to_live().ticks
+            return Instant(min(expires, LAST_TICKS))
+        return len(self.record)
+
+    def _time_to_live(self) -> Span:
+        envelope = take_apart(self.record).envelope
+        is_limited = envelope.flags & HAS_TTL
+        return Span(min(envelope.ttl_ms * TICKS_PER_MS, LONGEST_TICKS) if is_limited else LONGEST_TICKS)
+
+    # --- sections -----------------------------------------------------------------------------------------------------
+
+    def _find_sections(self) -> None:
+        """Find both sections, usually the first two; a body that lies before one is stepped over by its size."""
+        if self._bare_at >= 0:
+            return
+        self._bare_at = places_of(self.record)[2]
+        source, at, end = self._source, self._bare_at, len(self._source)
+        while at < end and (self._properties_at < 0 or self._user_at < 0):
+            if source[at] != 0 or source[at + 1] != _SHORT_DESCRIPTOR:
+                self._find_unusual_sections()
+                return
+            section, at = source[at + 2], at + 3
+            if section == Section.PROPERTIES:
+                self._properties_at = at
+            elif section == Section.APPLICATION_PROPERTIES:
+                self._user_at = at
+            at = skip(source, at)
+
+    def _find_unusual_sections(self) -> None:
+        """Descriptors written long, or by name, are for `Message` to read."""
+        message = Message(self.record[self._bare_at :])
+        properties, user = message.raw(Section.PROPERTIES), message.raw(Section.APPLICATION_PROPERTIES)
+        self._source = properties + user
+        self._properties_at = skip(properties, 1) if properties else _NOT_THERE
+        self._user_at = len(properties) + skip(user, 1) if user else _NOT_THERE
+
+
+def _decoded(source: bytes, at: int) -> object:
+    """A value that cannot be read is there all the same; who sent it may know what it is."""
+    try:
+        return decode(source, at)[0]
+    except DecodeError:
+        return OPAQUE
+
+
+def _scan(source: bytes, at: int, pairs: int) -> dict[bytes, int]:
+    """Where the values of a map begin, by names in lower case. Of names that differ in case only the first counts."""
+    found: dict[bytes, int] = {}
+    for _ in range(pairs):
+        constructor = source[at]
+        if constructor in _SHORT_NAMES:
+            start = at + 2
+            end = start + source[at + 1]
+        elif constructor in _LONG_NAMES:
+            start = at + 5
+            end = start + int.from_bytes(source[at + 1 : start], "big")
+        else:  # a name that is no text names nothing here
+            at = skip(source, skip(source, at))
+            continue
+        name = source[start:end]
+        name = name.lower() if name.isascii() else _lowered(name)
+        if name not in found:
+            found[name] = end
+        at = skip(source, end)
+    return found
+
+
+def _lowered(name: bytes) -> bytes:
+    return name.decode("utf-8", "surrogateescape").lower().encode("utf-8", "surrogateescape")

@@ -1,0 +1,172 @@
+"""Bringing a namespace to a plan: what is missing is made, what differs is changed, what is not named is left alone.
+
+Owns: the order of the steps. All of the plan is checked against the namespace before anything is changed; a start that
+was cut off on the way is completed by the next. It happens before the server listens, so no client sees it half done.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from twinbus.model.errors import CallerError, EntityNotFound, ServiceBusError
+from twinbus.model.path import key_of, split_subscription
+from twinbus.model.queue import QueueDescription
+from twinbus.model.topic import SubscriptionDescription, TopicDescription
+from twinbus.server.config.plan import KIND_NAMES
+from twinbus.server.entities import FIXED
+from twinbus.server.settings import StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from twinbus.model.authorization import AuthorizationRule
+    from twinbus.server.administration import Administration, Description, EntityInfo
+    from twinbus.server.config.plan import Kind, Plan, WantedEntity
+
+log: Final = logging.getLogger(__name__)
+
+_FORWARDS: Final = ("forward_to", "forward_dead_lettered_to")
+_AFTER_CREATION: Final = (*_FORWARDS, "authorization_rules")
+"""What it forwards to may not be there yet; rules get their dates when they are changed."""
+
+
+async def bring_to_plan(administration: Administration, plan: Plan, *, now_ms: int) -> None:
+    """Make it so. InvalidConfig names the place in the file that cannot be; StartError if a store does not work."""
+    made = changed = 0
+    try:
+        planned = {key_of(wanted.path): wanted.kind for wanted in plan.entities}
+        present = [await _find(administration, wanted.path) for wanted in plan.entities]
+        for wanted, info in zip(plan.entities, present, strict=True):
+            _check_change(wanted, info)
+            await _check_targets(administration, planned, wanted)
+        for wanted, info in zip(plan.entities, present, strict=True):
+            if info is None:
+                await _create(administration, wanted)
+                made += 1
+        for wanted, info in zip(plan.entities, present, strict=True):
+            is_changed = await _update(administration, wanted, now_ms)
+            changed += is_changed and info is not None
+    except ServiceBusError as error:
+        raise StartError(f"the namespace cannot be brought to its configuration: {error}") from error
+    log.info("configured", extra={"entities": len(plan.entities), "made": made, "changed": changed})
+
+
+async def _find(administration: Administration, path: str) -> EntityInfo | None:
+    try:
+        return await administration.get(path)
+    except EntityNotFound:
+        return None
+
+
+# --- what cannot be ---------------------------------------------------------------------------------------------------
+
+
+def _check_change(wanted: WantedEntity, info: EntityInfo | None) -> None:
+    if info is None:
+        return
+    kind, own = KIND_NAMES[type(info.description)], KIND_NAMES[wanted.kind]
+    if kind != own:
+        raise wanted.place.refusal(f"'{info.path}' is a {kind} here, and no {own}: delete it, or choose another name")
+    for field in FIXED:
+        if field not in wanted.properties.values:
+            continue
+        value, present = wanted.properties.values[field], getattr(info.description, field)
+        if value != present:
+            raise wanted.properties.places[field].refusal(
+                f"it is {str(present).lower()} in the {kind} '{info.path}' since its creation, and cannot be changed: "
+                f"leave it so, or delete the {kind}"
+            )
+
+
+async def _check_targets(administration: Administration, planned: Mapping[str, Kind], wanted: WantedEntity) -> None:
+    """What is forwarded to has to be in the plan, or in the namespace already."""
+    for field in _FORWARDS:
+        target = wanted.properties.values.get(field)
+        if not isinstance(target, str):
+            continue
+        place = wanted.properties.places[field]
+        kind = planned.get(key_of(target))
+        if kind is None and (info := await _find(administration, target)) is not None:
+            kind = type(info.description)
+        if kind is None:
+            raise place.refusal(f"there is no queue or topic '{target}', neither in the file nor in the namespace")
+        if kind is SubscriptionDescription:
+            raise place.refusal(f"'{target}' is a subscription, which is filled by its topic alone")
+        if field == "forward_to" and key_of(target) == key_of(wanted.path):
+            raise place.refusal(f"'{target}' would forward to itself")
+
+
+# --- doing it ---------------------------------------------------------------------------------------------------------
+
+
+async def _create(administration: Administration, wanted: WantedEntity) -> None:
+    values = {name: value for name, value in wanted.properties.values.items() if name not in _AFTER_CREATION}
+    description = wanted.kind(**values)  # type: ignore[arg-type]  # the file's readers know the types
+    try:
+        if isinstance(description, QueueDescription):
+            await administration.create_queue(wanted.path, description)
+        elif isinstance(description, TopicDescription):
+            await administration.create_topic(wanted.path, description)
+        else:
+            topic, name = split_subscription(wanted.path)
+            rule = wanted.rules[0] if wanted.rules else None
+            await administration.create_subscription(topic, name, description, rule)
+    except CallerError as error:
+        raise wanted.place.refusal(str(error)) from error
+
+
+async def _update(administration: Administration, wanted: WantedEntity, now_ms: int) -> bool:
+    """Whether anything was different."""
+    before = (await administration.get(wanted.path)).description
+    try:
+        after = _described(before, wanted, now_ms)
+        if after != before:
+            await administration.update(wanted.path, after)
+        has_other_rules = await _update_rules(administration, wanted)
+    except CallerError as error:
+        raise wanted.place.refusal(str(error)) from error
+    return after != before or has_other_rules
+
+
+def _described(before: Description, wanted: WantedEntity, now_ms: int) -> Description:
+    values = dict(wanted.properties.values)
+    if not isinstance(before, SubscriptionDescription) and "authorization_rules" in values:
+        present = {rule.name: rule for rule in before.authorization_rules}
+        rules: tuple[AuthorizationRule, ...] = values["authorization_rules"]  # type: ignore[assignment]
+        values["authorization_rules"] = tuple(_dated(rule, present.get(rule.name), now_ms) for rule in rules)
+    return replace(before, **values)  # type: ignore[arg-type]  # the file's readers know the types
+
+
+def _dated(rule: AuthorizationRule, before: AuthorizationRule | None, now_ms: int) -> AuthorizationRule:
+    """A file does not say when a rule was made."""
+    if before is None:
+        return replace(rule, created_ms=now_ms, modified_ms=now_ms)
+    same = replace(rule, created_ms=before.created_ms, modified_ms=before.modified_ms)
+    return before if same == before else replace(same, modified_ms=now_ms)
+
+
+async def _update_rules(administration: Administration, wanted: WantedEntity) -> bool:
+    if not wanted.rules:
+        return False
+    rules = await administration.list_rules(wanted.path, skip=0, top=sys.maxsize)
+    present = {key_of(rule.name): rule for rule in rules}
+    names = {key_of(rule.name) for rule in wanted.rules}
+    is_changed = False
+    for key, rule in present.items():
+        if key not in names:
+            await administration.delete_rule(wanted.path, rule.name)
+            is_changed = True
+    for rule in wanted.rules:
+        before = present.get(key_of(rule.name))
+        if before is None:
+            await administration.create_rule(wanted.path, rule)
+            is_changed = True
+        elif msgspec.structs.replace(rule, name=before.name, created_ms=before.created_ms) != before:
+            await administration.update_rule(wanted.path, rule)
+            is_changed = True
+    return is_changed

@@ -1,0 +1,49 @@
+"""Where in a configuration file something is said, so that an error can name it.
+
+    Config.json: UserConfig.Namespaces[0].Queues[2].Properties.LockDuration: expected a duration, found the number 60
+
+Owns: how a place is written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from twinbus.server.settings import Misuse
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_$-]+")
+
+
+class InvalidConfig(Misuse):
+    """A file says what cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file, and a key in it; without a key, all of the file."""
+
+    file: Path
+    key: str = ""
+
+    def below(self, key: str) -> Place:
+        """A key of the table that is here."""
+        if not _PLAIN.fullmatch(key):
+            return Place(self.file, f"{self.key}[{json.dumps(key)}]")
+        return Place(self.file, f"{self.key}.{key}" if self.key else key)
+
+    def item(self, number: int) -> Place:
+        """One of the list that is here."""
+        return Place(self.file, f"{self.key}[{number}]")
+
+    def refusal(self, reason: str) -> InvalidConfig:
+        """What is wrong here."""
+        return InvalidConfig(f"{self}: {reason}")
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.key}" if self.key else str(self.file)

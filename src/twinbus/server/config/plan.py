@@ -1,0 +1,66 @@
+"""What a namespace should hold: entities, with the properties that were asked for, and the rules of subscriptions.
+
+Owns: one form of that, whichever file it is from, and that no two entities have the same name. How a namespace is
+brought to it is in `apply`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from twinbus.model.path import key_of
+from twinbus.model.queue import QueueDescription
+from twinbus.model.topic import SubscriptionDescription, TopicDescription
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from twinbus.model.rule import RuleDescription
+    from twinbus.server.config.place import Place
+
+Kind: TypeAlias = "type[QueueDescription | TopicDescription | SubscriptionDescription]"
+KIND_NAMES: Final[dict[Kind, str]] = {
+    QueueDescription: "queue",
+    TopicDescription: "topic",
+    SubscriptionDescription: "subscription",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Properties:
+    """Some properties of an entity; what is not said here stays as it is, or has its default in a new entity."""
+
+    values: Mapping[str, object] = field(default_factory=dict)
+    """By the names of the description's fields."""
+    places: Mapping[str, Place] = field(default_factory=dict)
+    """Where each is said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedEntity:
+    """An entity that has to be there."""
+
+    path: str
+    kind: Kind
+    place: Place
+    """Where it is named."""
+    properties: Properties
+    rules: tuple[RuleDescription, ...] = ()
+    """Of a subscription: exactly these; if there are none, those that it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that a file asks for. What it does not name is left alone."""
+
+    entities: tuple[WantedEntity, ...]
+    """A topic comes before its subscriptions."""
+
+    def __post_init__(self) -> None:
+        """Refuse a name that is there twice; case does not matter."""
+        taken: dict[str, Place] = {}
+        for entity in self.entities:
+            other = taken.setdefault(key_of(entity.path), entity.place)
+            if other is not entity.place:
+                raise entity.place.refusal(f"{entity.path!r:.300} is the name at {other.key} already")

@@ -1,0 +1,260 @@
+"""BrokerProperties: what HTTP says of a message in one header, as JSON, and AMQP in its sections.
+
+    {"MessageId": "m-1", "Label": "order", "TimeToLive": 60, "SessionId": "eu"}
+
+Owns: which there are, what is valid in them, and the way between the two. Custom properties are in `custom_properties`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from email.utils import formatdate, parsedate_to_datetime
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.message import Header, Message, Properties, Section, build, data
+from twinbus.amqp.types import Timestamp
+from twinbus.broker.intake import SCHEDULED_TIME
+from twinbus.model.description import FOREVER_MS
+from twinbus.model.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Mapping
+
+    T = TypeVar("T")
+
+PARTITION_KEY: Final = "x-opt-partition-key"
+VIA_PARTITION_KEY: Final = "x-opt-via-partition-key"
+_LONGEST_HEADER_TTL_MS: Final = 0xFFFF_FFFF
+"""49 days. Longer lives are told by when they begin and end."""
+_TIME_SPAN: Final = re.compile(r"(?:([0-9]{1,8})\.)?([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2}(?:\.[0-9]{1,7})?)")
+_STATES: Final = {0: "Active", 1: "Deferred", 2: "Scheduled"}
+_SYMBOL: Final = re.compile(r"[ -~]{1,255}")
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MILLISECOND: Final = dt.timedelta(milliseconds=1)
+
+
+class BrokerProperties(msgspec.Struct, rename="pascal"):
+    """What a sender may say. Unknown ones are passed over: who sends on what was received sends along many."""
+
+    content_type: str | None = None
+    correlation_id: str | None = None
+    force_persistence: bool | None = None
+    """Every message is on disk before it is accepted."""
+    label: str | None = None
+    message_id: str | None = None
+    partition_key: str | None = None
+    reply_to: str | None = None
+    reply_to_session_id: str | None = None
+    scheduled_enqueue_time_utc: str | None = None
+    session_id: str | None = None
+    time_to_live: float | None = None
+    """Seconds."""
+    time_to_live_time_span: str | None = None
+    to: str | None = None
+    via_partition_key: str | None = None
+
+    @classmethod
+    def read(cls, text: bytes) -> BrokerProperties:
+        """From the header."""
+        return read_json(text, cls, "BrokerProperties")
+
+    def encode(self, body: bytes, custom: Mapping[str, object], now_ms: int) -> bytes:
+        """A message that has these, for AMQP. InvalidArgument."""
+        if self.session_id is not None and self.partition_key not in (None, self.session_id):
+            raise InvalidArgument(
+                f"PartitionKey is {self.partition_key!r:.60} and SessionId {self.session_id!r:.60}: they have to agree"
+            )
+        properties = Properties(
+            message_id=self.message_id or None,  # an empty one is none: the message gets another
+            to=self.to,
+            subject=self.label,
+            reply_to=self.reply_to,
+            correlation_id=self.correlation_id,
+            content_type=_checked_content_type(self.content_type),
+            group_id=self.session_id,
+            reply_to_group_id=self.reply_to_session_id,
+        )
+        header, ttl_ms = Header(durable=True), self._ttl_ms()
+        if ttl_ms is not None and ttl_ms <= _LONGEST_HEADER_TTL_MS:
+            header.ttl = ttl_ms
+        elif ttl_ms is not None:
+            properties.creation_time, properties.absolute_expiry_time = now_ms, now_ms + ttl_ms
+        return build(
+            header=header,
+            message_annotations=self._annotations() or None,
+            properties=properties,
+            application_properties=custom or None,
+            body=data(body),
+        )
+
+    def _annotations(self) -> dict[str, object]:
+        found: dict[str, object] = {PARTITION_KEY: self.partition_key, VIA_PARTITION_KEY: self.via_partition_key}
+        if self.scheduled_enqueue_time_utc is not None:
+            found[SCHEDULED_TIME] = Timestamp(_read_time(self.scheduled_enqueue_time_utc))
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _ttl_ms(self) -> int | None:
+        if self.time_to_live is not None:
+            seconds = self.time_to_live
+        elif self.time_to_live_time_span is not None:
+            match = _TIME_SPAN.fullmatch(self.time_to_live_time_span)
+            if match is None:
+                raise InvalidArgument(
+                    f"TimeToLiveTimeSpan is {self.time_to_live_time_span!r:.60}; write it as 00:01:30"
+                )
+            days, hours, minutes, rest = match.groups(default="0")
+            seconds = int(days) * 86_400 + int(hours) * 3_600 + int(minutes) * 60 + float(rest)
+        else:
+            return None
+        if seconds <= 0:
+            raise InvalidArgument(f"TimeToLive is {seconds:g} s; it has to be above zero")
+        return max(1, int(min(seconds * 1000, FOREVER_MS)))
+
+
+def read_json(text: bytes, kind: type[T], name: str) -> T:
+    """InvalidArgument says what is wrong with which part."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidArgument(f"{name}: {error}") from None
+
+
+# --- what a receiver is told ------------------------------------------------------------------------------------------
+
+
+def describe(message: Message, lock_token: uuid.UUID | None) -> bytes:
+    """The header for a message as it is delivered."""
+    ttl_ms = _of(message, Section.HEADER, 2)
+    count = _of(message, Section.HEADER, 4)
+    annotation = {
+        name: _annotation(message, f"x-opt-{name}")
+        for name in (
+            "enqueue-sequence-number",
+            "enqueued-time",
+            "locked-until",
+            "message-state",
+            "scheduled-enqueue-time",
+            "sequence-number",
+        )
+    }
+    found = {
+        "CorrelationId": _text(_of(message, Section.PROPERTIES, 5)),
+        "DeadLetterSource": _text(_annotation(message, "x-opt-deadletter-source")),
+        "DeliveryCount": (count if isinstance(count, int) else 0) + 1,  # this one counts: so .NET has it
+        "EnqueuedSequenceNumber": annotation["enqueue-sequence-number"] or 0,
+        "EnqueuedTimeUtc": write_time(annotation["enqueued-time"]),
+        "Label": _text(_of(message, Section.PROPERTIES, 3)),
+        "LockToken": str(lock_token) if lock_token is not None else None,
+        "LockedUntilUtc": write_time(annotation["locked-until"]),
+        "MessageId": _text(_of(message, Section.PROPERTIES, 0)),
+        "PartitionKey": _text(_annotation(message, PARTITION_KEY)),
+        "ReplyTo": _text(_of(message, Section.PROPERTIES, 4)),
+        "ReplyToSessionId": _text(_of(message, Section.PROPERTIES, 12)),
+        "ScheduledEnqueueTimeUtc": write_time(annotation["scheduled-enqueue-time"]),
+        "SequenceNumber": annotation["sequence-number"],
+        "SessionId": _text(_of(message, Section.PROPERTIES, 10)),
+        "State": _STATES.get(_number(annotation["message-state"]), "Active"),
+        "TimeToLive": ttl_ms / 1000 if isinstance(ttl_ms, int) else _long_life_s(message),
+        "To": _text(_of(message, Section.PROPERTIES, 2)),
+        "ViaPartitionKey": _text(_annotation(message, VIA_PARTITION_KEY)),
+    }
+    told = {name: value for name, value in found.items() if value is not None}
+    return json.dumps(told, separators=(",", ":")).encode("ascii")
+
+
+def content_type_of(message: Message) -> str | None:
+    """As far as a header can say it."""
+    found = _of(message, Section.PROPERTIES, 6)
+    return str(found).strip() or None if isinstance(found, str) and _SYMBOL.fullmatch(found) else None
+
+
+def body_of(message: Message) -> bytes:
+    """Binaries as they are, text as UTF-8; of any other kind the encoded sections: HTTP has no word for it."""
+    section = message.body_section
+    if section is None:
+        return b""
+    try:
+        if section is Section.DATA:
+            return b"".join(message.data)
+        found = message.value if section is Section.VALUE else None
+    except DecodeError:
+        found = None
+    if isinstance(found, str):
+        return found.encode()
+    return found if isinstance(found, bytes) else message.raw(section)
+
+
+def sequence_of(message: Message) -> int:
+    """Its sequence number."""
+    return _number(_annotation(message, "x-opt-sequence-number"))
+
+
+def message_id_of(message: Message) -> str | None:
+    """As BrokerProperties have it."""
+    return _text(_of(message, Section.PROPERTIES, 0))
+
+
+def write_time(when_ms: object) -> str | None:
+    """As RFC 1123 writes it; None for what is no time, or none that can be written so."""
+    if not isinstance(when_ms, int):
+        return None
+    try:
+        return formatdate(when_ms / 1000, usegmt=True)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _of(message: Message, section: Section, index: int) -> object:
+    """A field; None where a sender wrote what cannot be read."""
+    try:
+        return message.field(section, index)
+    except DecodeError:
+        return None
+
+
+def _annotation(message: Message, name: str) -> object:
+    try:
+        return message.lookup(Section.MESSAGE_ANNOTATIONS, name)
+    except DecodeError:
+        return None
+
+
+def _text(found: object) -> str | None:
+    """Ids may be numbers, uuids or bytes in AMQP."""
+    if found is None or isinstance(found, str):
+        return None if found is None else str(found)
+    if isinstance(found, bytes):
+        return found.hex()
+    return str(int(found)) if isinstance(found, int) else str(found)
+
+
+def _number(found: object) -> int:
+    return int(found) if isinstance(found, int) else 0
+
+
+def _long_life_s(message: Message) -> float | None:
+    ends, begins = (_of(message, Section.PROPERTIES, index) for index in (8, 9))
+    return (ends - begins) / 1000 if isinstance(ends, int) and isinstance(begins, int) and ends > begins else None
+
+
+def _checked_content_type(text: str | None) -> str | None:
+    if text is not None and not _SYMBOL.fullmatch(text):
+        raise InvalidArgument(f"a content type has 1 to 255 characters of ASCII; this is {text!r:.60}")
+    return text
+
+
+def _read_time(text: str) -> int:
+    try:
+        when = dt.datetime.fromisoformat(text) if text[:1].isdigit() else parsedate_to_datetime(text)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        raise InvalidArgument(
+            f"ScheduledEnqueueTimeUtc is {text!r:.60}; write it as Thu, 01 Jan 2026 12:00:00 GMT or 2026-01-01T12:00:00"
+        ) from None
+    when = when if when.tzinfo is not None else when.replace(tzinfo=dt.UTC)
+    return (when - _EPOCH) // _MILLISECOND

@@ -1,0 +1,120 @@
+"""Custom properties: HTTP headers whose values are written as JSON writes them.
+
+    Priority: "High"
+    Weight: 12.5
+
+Owns: which headers are properties, and the way between a header and a value of AMQP. HTTP's own headers are none, in
+either direction: a property named Content-Length would be the end of the connection.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+import uuid
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from twinbus.amqp.decode import decode
+from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.message import Section
+from twinbus.amqp.types import Decimal32, Decimal64, Decimal128, Timestamp
+from twinbus.server.http.broker_properties import write_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from twinbus.amqp.message import Message
+
+_HTTP: Final = re.compile(
+    r"""
+    accept | accept-(charset|encoding|language|ranges) | access-control-.* | age | allow | alt-svc | authorization
+    | brokerproperties | cache-control | connection
+    | content-(disposition|encoding|language|length|location|md5|range|security-policy|type)
+    | cookie | date | dnt | early-data | etag | expect | expires | forwarded | from | host | http2-settings
+    | if-(match|modified-since|none-match|range|unmodified-since) | keep-alive | last-modified | link | location
+    | max-forwards | origin | pragma | prefer | proxy-.* | range | referer | retry-after | sec-.* | server
+    | servicebus(dlq)?supplementaryauthorization | set-cookie | strict-transport-security | te | trailer
+    | transfer-encoding | upgrade | upgrade-insecure-requests | user-agent | vary | via | warning | www-authenticate
+    | x-forwarded-.* | x-ms-.* | x-real-ip | x-request-id
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Headers of HTTP and of this service, and what proxies add."""
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
+_LONG: Final = range(-(2**63), 2**63)
+
+
+def read(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, object]:
+    """The properties among the headers of a request, named as they are spelled."""
+    return {
+        name.decode("ascii"): _read_value(value) for name, value in headers if not _HTTP.fullmatch(name.decode("ascii"))
+    }
+
+
+def check(values: dict[str, str | int | float | bool | None]) -> dict[str, object]:
+    """Properties that came as JSON; a whole number that AMQP has no room for is one with a fraction."""
+    return {name: _fitting(value) for name, value in values.items()}
+
+
+def write(message: Message) -> list[tuple[bytes, bytes]]:
+    """Headers for the properties of a message; those that no header can be named after, or say, are left out."""
+    headers = []
+    for name, raw in message.pairs(Section.APPLICATION_PROPERTIES):
+        if isinstance(name, str) and _NAME.fullmatch(name) and not _HTTP.fullmatch(name):
+            text = _write_value(_value_in(raw))
+            if text is not None:
+                headers.append((name.encode("ascii"), text.encode("ascii")))
+    return headers
+
+
+def _read_value(value: bytes) -> object:
+    """What is not JSON is text as it is: proxies add such headers, and that is no reason to refuse a message."""
+    try:
+        found: object = msgspec.json.decode(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        found = []
+    return _as_text(value) if isinstance(found, dict | list) else _fitting(found)
+
+
+def _fitting(value: object) -> object:
+    return float(value) if type(value) is int and value not in _LONG else value
+
+
+def _as_text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+def _value_in(pair: bytes) -> object:
+    """Of a name and a value as they are encoded, the value."""
+    try:
+        _, value_at = decode(pair, 0)
+        return decode(pair, value_at)[0]
+    except DecodeError:
+        return ()
+
+
+def _write_value(value: object) -> str | None:
+    """As JSON; what JSON has no word for is quoted, or None."""
+    if isinstance(value, bool | int | str | None) and not isinstance(value, Timestamp):
+        return json.dumps(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return json.dumps(value)
+    text = _text_of(value)
+    return json.dumps(text) if text is not None else None
+
+
+def _text_of(value: object) -> str | None:
+    if isinstance(value, Timestamp):
+        return write_time(value)
+    if isinstance(value, Decimal32 | Decimal64 | Decimal128):
+        return str(value.to_decimal())
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return str(value) if isinstance(value, uuid.UUID | float) else None

@@ -1,0 +1,311 @@
+"""Messages over HTTP: send, receive, settle.
+
+    POST   /orders/messages                     send one, or a batch of them
+    POST   /orders/messages/head?timeout=60     receive one under a lock
+    DELETE /orders/messages/head?timeout=60     receive one, and delete it
+    PUT    /orders/messages/17/<lock token>     unlock it
+    POST   /orders/messages/17/<lock token>     renew its lock
+    DELETE /orders/messages/17/<lock token>     complete it
+
+Owns: these requests and their status codes. What JSON and headers mean is in `broker_properties` and
+`custom_properties`; what becomes of messages is the broker's affair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+import msgspec
+from starlette.responses import Response
+
+from twinbus.amqp.message import Message
+from twinbus.broker.intake import Parcel
+from twinbus.broker.keys import pack_sequence
+from twinbus.broker.locks import token_of
+from twinbus.broker.record import take_apart
+from twinbus.broker.settlement import lock_lost
+from twinbus.model import path
+from twinbus.model.errors import InvalidArgument, MessageLockLost, MessageTooLarge, NotAllowed, StoreUnavailable
+from twinbus.model.path import SubQueue
+from twinbus.server.http import body, broker_properties, custom_properties
+from twinbus.server.http.broker_properties import BrokerProperties, read_json
+from twinbus.server.http.caller import Caller
+from twinbus.server.http.faults import NoSuchResource
+from twinbus.server.http.limits import DEFAULT_LIMITS, HttpLimits
+from twinbus.server.http.routes import Route
+from twinbus.server.http.taker import Taker
+from twinbus.store.protocol import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinbus.broker.consumer import Delivery
+    from twinbus.broker.fragment import Fragment
+    from twinbus.broker.journal import Answered
+    from twinbus.broker.locks import Lock
+    from twinbus.broker.namespace import Namespace
+    from twinbus.broker.queue import Queue
+    from twinbus.broker.subscription import Subscription
+    from twinbus.broker.topic import Topic
+    from twinbus.model.errors import ServiceBusError
+    from twinbus.server.http.call import Call
+    from twinbus.server.http.routes import Handler
+
+BATCH_MEDIA_TYPE: Final = "application/vnd.microsoft.servicebus.json"
+DEFAULT_WAIT_S: Final = 60
+ENCODE_AT_ONCE: Final = 100
+"""Messages of a batch that are made in one turn of the loop: about a millisecond's work."""
+_ENTITY: Final = r"(?P<entity>(?!\$).{1,600}?)"
+_SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+
+
+class NoSuchLock(MessageLockLost):
+    """No message has that id and that lock; as HTTP tells it."""
+
+    status = 404
+
+
+class BatchItem(msgspec.Struct, rename="pascal"):
+    """One message of a batch."""
+
+    body: str = ""
+    broker_properties: BrokerProperties = msgspec.field(default_factory=BrokerProperties)
+    user_properties: dict[str, str | int | float | bool | None] = msgspec.field(default_factory=dict)
+
+
+class DataPlane:
+    """What is done about requests for messages."""
+
+    def __init__(self, namespace: Namespace, limits: HttpLimits = DEFAULT_LIMITS) -> None:
+        """Whether a caller may is asked before, by whoever looks at `routes`."""
+        self._namespace = namespace
+        self._limits = limits
+        self.routes: tuple[Route, ...] = (
+            _route("/messages", "Send", POST=self._send),
+            _route("/messages/head", "Listen", POST=self._peek_lock, DELETE=self._receive_and_delete),
+            _route(
+                "/messages/(?P<id>.{1,256}?)/(?P<token>[^/]{1,64})",
+                "Listen",
+                PUT=self._unlock,
+                POST=self._renew,
+                DELETE=self._complete,
+            ),
+        )
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    async def _send(self, call: Call) -> Response:
+        address = self._address(call)
+        target = self._namespace.find_sendable(address.entity)
+        if address.sub_queue is not SubQueue.MAIN:
+            raise NotAllowed(f"nothing can be sent to '{call.entity}': a dead-letter queue is filled by its queue")
+        target.check_sends()
+        most = target.description.max_message_kb * 1024
+        content = await body.read(
+            call.request, limit=most, timeout_s=self._limits.body_timeout_s, too_large=MessageTooLarge
+        )
+        media_type = call.request.headers.get("content-type")
+        if media_type is not None and media_type.split(";")[0].strip().lower() == BATCH_MEDIA_TYPE:
+            payloads = await self._encode_batch(content, most)
+        else:
+            payloads = [self._encode(call, content, media_type)]
+        await self._store(target, payloads, most)
+        return Response(status_code=201)
+
+    def _encode(self, call: Call, content: bytes, media_type: str | None) -> bytes:
+        headers = Caller.of(call.request.scope).headers
+        given = [value for name, value in headers if name.lower() == b"brokerproperties"]
+        if len(given) > 1:
+            raise InvalidArgument("there are several headers BrokerProperties; there can be one")
+        properties = BrokerProperties.read(given[0]) if given else BrokerProperties()
+        properties.content_type = properties.content_type or media_type
+        return properties.encode(content, custom_properties.read(headers), self._now_ms())
+
+    async def _encode_batch(self, content: bytes, most: int) -> list[bytes]:
+        items = read_json(content, list[BatchItem], "the batch")
+        limit = self._namespace.limits.max_batch_messages
+        if not 0 < len(items) <= limit:
+            raise InvalidArgument(f"a batch of {len(items)} messages; it can have 1 to {limit}")
+        payloads: list[bytes] = []
+        size = 0
+        for number, item in enumerate(items):
+            if number % ENCODE_AT_ONCE == ENCODE_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            custom = custom_properties.check(item.user_properties)
+            payloads.append(item.broker_properties.encode(item.body.encode(), custom, self._now_ms()))
+            size += len(payloads[-1])
+            if size > most:
+                raise MessageTooLarge(f"the messages have more than the {most} bytes that a batch can have")
+        return payloads
+
+    async def _store(self, target: Queue | Topic, payloads: list[bytes], most: int) -> None:
+        parcel, now_ms = Parcel(), self._now_ms()
+        for number, payload in enumerate(payloads):
+            if len(payload) > most:
+                raise MessageTooLarge(f"a message of {len(payload)} bytes, its properties included; it can have {most}")
+            if number % ENCODE_AT_ONCE == ENCODE_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            self._namespace.intake.add_to(parcel, payload, 0, now_ms, target.terms)
+        target.note_use(self._namespace.clock)
+        await _answered(lambda answer: target.send(parcel, answer))
+
+    # --- receiving ----------------------------------------------------------------------------------------------------
+
+    async def _peek_lock(self, call: Call) -> Response:
+        delivery = await self._take(call, deletes=False)
+        if delivery is None:
+            return Response(status_code=204)
+        token = uuid.UUID(bytes=token_of(delivery[1]))
+        message = Message(delivery[0])
+        response = _respond(message, token, status=201)
+        entity, number = quote(call.entity, safe="/$"), broker_properties.sequence_of(message)
+        response.headers["location"] = f"{call.base}/{entity}/messages/{number}/{token}"
+        return response
+
+    async def _receive_and_delete(self, call: Call) -> Response:
+        delivery = await self._take(call, deletes=True)
+        return Response(status_code=204) if delivery is None else _respond(Message(delivery[0]), None, status=200)
+
+    async def _take(self, call: Call, *, deletes: bool) -> Delivery | None:
+        wait_s = self._wait_s(call)
+        source, sub_queue, fragment = await self._find_receivable(call)
+        source.check_receives()
+        source.check_open(sub_queue)
+        source.claim_of(sub_queue).check_open(call.entity)
+        source.note_use(self._namespace.clock)
+        delivery = await Taker(fragment, Caller.of(call.request.scope), deletes=deletes).take(wait_s)
+        if delivery is None:
+            _check_works(fragment)
+        return delivery
+
+    def _wait_s(self, call: Call) -> float:
+        text = call.request.query_params.get("timeout", str(DEFAULT_WAIT_S))
+        if not _SECONDS.fullmatch(text):
+            raise InvalidArgument(f"timeout is {text!r:.40}; it has to be a number of seconds, and not negative")
+        return min(float(text), self._limits.max_wait_s)
+
+    # --- settling -----------------------------------------------------------------------------------------------------
+
+    async def _unlock(self, call: Call) -> Response:
+        fragment, number = await self._find_lock(call)
+        return await _settle(lambda answer: fragment.settlement.abandon([number], answer))
+
+    async def _renew(self, call: Call) -> Response:
+        fragment, number = await self._find_lock(call)
+        try:
+            fragment.settlement.renew(number)
+        except MessageLockLost as error:
+            raise NoSuchLock(str(error)) from None
+        return Response()
+
+    async def _complete(self, call: Call) -> Response:
+        fragment, number = await self._find_lock(call)
+        return await _settle(lambda answer: fragment.settlement.complete([number], answer))
+
+    async def _find_lock(self, call: Call) -> tuple[Fragment, int]:
+        """The number of the lock that the address names. NoSuchLock."""
+        source, _, fragment = await self._find_receivable(call)
+        try:
+            token = uuid.UUID(call.names["token"])
+        except ValueError:
+            raise InvalidArgument(f"{call.names['token']!r:.80} is no lock token: it is a GUID") from None
+        (number,) = fragment.lock_numbers([token.bytes])
+        lock = fragment.locks.by_number.get(number)
+        if lock is None or not fragment.settlement.holds(number):
+            raise NoSuchLock(str(lock_lost()))
+        written = call.names["id"]
+        if written != str(lock.sequence) and written != await _message_id(fragment, lock):
+            raise NoSuchLock(f"the lock is on another message than {written!r:.140}")
+        source.note_use(self._namespace.clock)
+        return fragment, number
+
+    # --- all of them --------------------------------------------------------------------------------------------------
+
+    def _address(self, call: Call) -> path.Address:
+        address = path.parse(call.entity)
+        if address.is_management:
+            raise NoSuchResource(f"'{call.entity:.300}' has no messages")
+        return address
+
+    async def _find_receivable(self, call: Call) -> tuple[Queue | Subscription, SubQueue, Fragment]:
+        address = self._address(call)
+        source, sub_queue = self._namespace.find_receivable(address.entity), address.sub_queue
+        fragment = source.fragment_of(sub_queue)
+        if fragment.sessions is not None:
+            raise NotAllowed(f"'{call.entity}' requires sessions, which HTTP has not: receive from it over AMQP")
+        # Such a request has no body. What it has is read to its end: else it would not be seen that its caller goes.
+        await body.read(call.request, limit=0, timeout_s=self._limits.body_timeout_s)
+        _check_works(fragment)
+        return source, sub_queue, fragment
+
+    def _now_ms(self) -> int:
+        return self._namespace.clock.wall_ms()
+
+
+def _route(end: str, right: str, **handlers: Handler) -> Route:
+    """Addresses below an entity. The methods that they lack are those of an entity that may have such a name."""
+    pattern = re.compile(_ENTITY + end, re.IGNORECASE | re.DOTALL)
+    return Route(pattern, handlers, right, on="entity", is_open=True)
+
+
+def _respond(message: Message, token: uuid.UUID | None, status: int) -> Response:
+    response = Response(broker_properties.body_of(message), status_code=status)
+    content_type = broker_properties.content_type_of(message)
+    if content_type is not None:
+        response.headers["content-type"] = content_type
+    response.raw_headers.append((b"BrokerProperties", broker_properties.describe(message, token)))
+    response.raw_headers.extend(custom_properties.write(message))
+    return response
+
+
+def _check_works(fragment: Fragment) -> None:
+    """StoreUnavailable where nothing can be taken: that is not the same as that there is nothing."""
+    fragment.check_loaded()
+    fragment.journal.check_works()
+
+
+async def _settle(settle: Callable[[Answered], list[int]]) -> Response:
+    lost: list[int] = []
+
+    def start(answer: Answered) -> None:
+        lost.extend(settle(answer))
+        if lost:  # it expired a moment ago, so nobody else answers
+            raise NoSuchLock(str(lock_lost()))
+
+    await _answered(start)
+    return Response()
+
+
+async def _answered(start: Callable[[Answered], None]) -> None:
+    """Begin something that is answered when it is on disk, and wait for that. Raises the error of the answer."""
+    answered: asyncio.Future[ServiceBusError | None] = asyncio.get_running_loop().create_future()
+
+    def answer(error: ServiceBusError | None) -> None:
+        if not answered.done():
+            answered.set_result(error)
+
+    start(answer)
+    error = await answered
+    if error is not None:
+        raise error
+
+
+async def _message_id(fragment: Fragment, lock: Lock) -> str | None:
+    """The id of a message that is out, which is not in memory then."""
+    place = fragment.holdings.deferred if lock.is_deferred else fragment.holdings.active
+    read: asyncio.Future[list[bytes | None] | StoreError] = asyncio.get_running_loop().create_future()
+
+    def done(values: list[bytes | None] | StoreError) -> None:
+        if not read.done():
+            read.set_result(values)
+
+    fragment.journal.get([place + pack_sequence(lock.sequence)], done)
+    values = await read
+    if isinstance(values, StoreError):
+        raise StoreUnavailable("the store failed before the message was found: try again in a moment")
+    record = values[0]
+    return broker_properties.message_id_of(Message(take_apart(record).bare)) if record is not None else None

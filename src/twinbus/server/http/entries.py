@@ -1,0 +1,83 @@
+"""Answers that show things: one as an entry, or a page of them as a feed.
+
+Owns: the addresses in an answer, and the way from one page to the next. What is in an entry is made elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import urlencode
+
+from starlette.responses import Response
+
+from twinbus.server.http import atom
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from xml.etree.ElementTree import Element
+
+    from twinbus.server.http.call import Call
+
+T = TypeVar("T")
+AT_ONCE: Final = 20
+"""Entries that are written in one turn of the loop, some milliseconds: messages wait meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One thing, as it is shown."""
+
+    path: str
+    """From the root of the service. JavaScript reads names from it, and goes by the capitals in it."""
+    title: str
+    content: Element
+    created_ms: int
+    updated_ms: int
+
+
+def show(call: Call, entry: Entry, author: str, status: int = 200) -> Response:
+    """An answer with one entry."""
+    return Response(_written(call, entry, author), status_code=status, media_type=atom.ENTRY_MEDIA_TYPE)
+
+
+async def show_page(
+    call: Call,
+    path: str,
+    list_some: Callable[..., Awaitable[Sequence[T]]],
+    entry_of: Callable[[T], Entry],
+    author: str,
+) -> Response:
+    """An answer with a page of a list; `list_some` is told how many to `skip` and how many to list, its `top`."""
+    skip, top = call.page
+    found = await list_some(skip=skip, top=top + 1)  # one more tells whether there are more
+    entries: list[bytes] = []
+    for number, one in enumerate(found[:top], start=1):
+        entries.append(_written(call, entry_of(one), author))
+        if number % AT_ONCE == 0:
+            await asyncio.sleep(0)
+    next_url = None
+    if len(found) > top > 0:
+        query = {**call.request.query_params, "$skip": str(skip + top), "$top": str(top)}
+        next_url = f"{call.base}/{path}?{urlencode(query, safe='$')}"
+    content = atom.feed(
+        entries,
+        url=f"{call.base}/{path}",
+        title=path.rpartition("/")[2].capitalize(),
+        updated_ms=call.received_ms,
+        next_url=next_url,
+    )
+    return Response(content, media_type=atom.FEED_MEDIA_TYPE)
+
+
+def _written(call: Call, entry: Entry, author: str) -> bytes:
+    root = atom.entry(
+        entry.content,
+        url=f"{call.base}/{entry.path}",
+        title=entry.title,
+        author=author,
+        created_ms=entry.created_ms,
+        updated_ms=entry.updated_ms,
+    )
+    return atom.to_bytes(root)

@@ -1,0 +1,67 @@
+"""Requests about the namespace as a whole: what it is, and how it is.
+
+Owns: its description, its health, and the pauses of its loop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+from starlette.responses import Response
+
+from twinbus.server.http import atom, entries, faults
+from twinbus.server.http.entries import Entry
+from twinbus.server.http.routes import Route, route
+
+if TYPE_CHECKING:
+    from twinbus.server.administration import Administration
+    from twinbus.server.http.call import Call
+    from twinbus.server.pauses import PauseMeter
+
+JSON = "application/json"
+
+
+class NamespaceRequests:
+    """One namespace, over HTTP."""
+
+    def __init__(self, administration: Administration, pauses: PauseMeter | None) -> None:
+        """`pauses` may be measured."""
+        self._administration = administration
+        self._pauses = pauses
+
+    def routes(self) -> tuple[Route, ...]:
+        """Health is for load balancers, which have no keys."""
+        return (
+            route("health", None, GET=self._health, HEAD=self._health),
+            route(r"\$namespaceinfo", GET=self._info),
+            route(r"\$pauses", DELETE=self._forget_pauses),
+        )
+
+    async def _info(self, call: Call) -> Response:
+        name, created_ms = self._administration.namespace, self._administration.created_ms
+        content = atom.new_description("NamespaceInfo")
+        atom.add(content, "CreatedTime", atom.timestamp(created_ms))
+        atom.add(content, "MessagingSKU", "Standard")  # the limits of messages and entities are that tier's
+        atom.add(content, "ModifiedTime", atom.timestamp(created_ms))
+        atom.add(content, "Name", name)
+        atom.add(content, "NamespaceType", "Messaging")
+        path = "$namespaceinfo"
+        entry = Entry(path=path, title=name, content=content, created_ms=created_ms, updated_ms=created_ms)
+        return entries.show(call, entry, author=name)
+
+    async def _health(self, _: Call) -> Response:
+        health = self._administration.health()
+        stores = cast("list[dict[str, object]]", health["stores"])
+        serves = not stores or any(store.get("is_available") for store in stores)
+        if self._pauses is not None:
+            health = {**health, "pauses": self._pauses.told()}
+        return Response(msgspec.json.encode(health), status_code=200 if serves else 503, media_type=JSON)
+
+    async def _forget_pauses(self, _: Call) -> Response:
+        """What was found so far; from now on it is measured anew."""
+        if self._pauses is None:
+            raise faults.NoSuchResource("pauses are not measured: twinbus serve --measure-pauses does")
+        content = msgspec.json.encode(self._pauses.told())
+        self._pauses.forget()
+        return Response(content, media_type=JSON)

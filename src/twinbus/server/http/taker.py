@@ -1,0 +1,115 @@
+"""Whoever takes one message over HTTP: the consumer that a fragment knows, for as long as one request waits.
+
+Owns: that a message is either in the answer of a caller who is there, or in the queue. HTTP cannot say that an answer
+has arrived: what was on its way when the caller went is out until its lock expires, or, if it was deleted, gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import ClientDisconnect
+
+from twinbus.broker.line import Line
+from twinbus.model.errors import ServiceBusError
+
+if TYPE_CHECKING:
+    from twinbus.broker.consumer import Delivery
+    from twinbus.broker.fragment import Fragment
+    from twinbus.server.http.caller import Caller
+
+
+class Taker:
+    """One message, at most."""
+
+    def __init__(self, fragment: Fragment, caller: Caller, *, deletes: bool) -> None:
+        """`fragment` has no sessions."""
+        assert isinstance(fragment.line, Line)
+        self.deletes = deletes
+        self._fragment = fragment
+        self._line = fragment.line
+        self._caller = caller
+        self._reserved = 0
+        self._is_last_chance = False
+        self._outcome: asyncio.Future[Delivery | None] = asyncio.get_running_loop().create_future()
+
+    async def take(self, wait_s: float) -> Delivery | None:
+        """A message, or None where none came in that time. ClientDisconnect if nobody is there to get it."""
+        self._line.add(self)
+        try:
+            self._line.feed(self)
+            await self._wait(self._caller.hurry, timeout_s=wait_s)
+            if not self._outcome.done():
+                # Reading takes its time: what is there now is had also by those who do not wait at all.
+                self._line.drain(self, self._drained)
+                await self._wait()
+        except asyncio.CancelledError:
+            self._give_back()
+            raise
+        finally:
+            self._line.remove(self)
+            self._outcome.cancel()  # if there is none yet, none is to come any more
+        if self._caller.lost.done():
+            self._give_back()
+            raise ClientDisconnect
+        return self._outcome.result()
+
+    async def _wait(self, *others: asyncio.Future[None], timeout_s: float | None = None) -> None:
+        wanted: list[asyncio.Future[Any]] = [self._outcome, self._caller.lost, *others]
+        await asyncio.wait(wanted, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+
+    def _give_back(self) -> None:
+        if self._outcome.done() and not self._outcome.cancelled() and self._outcome.exception() is None:
+            delivery = self._outcome.result()
+            if delivery is not None and not self.deletes:
+                with suppress(ServiceBusError):  # its store is gone, and the lock with it
+                    self._fragment.settlement.release(self._fragment.lock_numbers([delivery[1]]), _ignore)
+
+    def _drained(self) -> None:
+        self._is_last_chance = True
+        self._settle_for_nothing()
+
+    def _settle_for_nothing(self) -> None:
+        if self._is_last_chance and not self._reserved and not self._outcome.done():
+            self._outcome.set_result(None)
+
+    # --- the fragment calls these -------------------------------------------------------------------------------------
+
+    @property
+    def is_gone(self) -> bool:
+        """Nobody is there to get anything; or it was got."""
+        return self._outcome.done() or self._caller.lost.done()
+
+    @property
+    def room(self) -> int:
+        """One, until it is there."""
+        return 0 if self.is_gone or self._reserved else 1
+
+    def reserve(self, count: int) -> None:
+        """The message is being deleted; or, with a negative count, that has failed."""
+        self._reserved += count
+        self._settle_for_nothing()
+
+    def deliver(self, deliveries: list[Delivery]) -> int:
+        """Here it is. Not taken by one who has gone: then it is stored again."""
+        if self.deletes:
+            self._reserved -= len(deliveries)
+        if self._outcome.done() or (self.deletes and self.is_gone):
+            return 0
+        self._outcome.set_result(deliveries[0])
+        return 1
+
+    def entity_gone(self, error: ServiceBusError) -> None:
+        """The entity was deleted or disabled."""
+        if not self._outcome.done():
+            self._outcome.set_exception(error)
+
+    def session_lost(self, error: ServiceBusError) -> None:
+        """There are no sessions here."""
+        self.entity_gone(error)
+
+
+def _ignore(_error: ServiceBusError | None) -> None:
+    """Nobody waits for this."""

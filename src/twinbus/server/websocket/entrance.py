@@ -1,0 +1,61 @@
+"""The way from HTTP to AMQP: a connection that was HTTP becomes a WebSocket with an AMQP peer behind it.
+
+    entrance = Entrance(gateway.make_client, gateway.make_connection, max_connections=10_000)
+    listener = await listen(app, entrance=entrance)
+
+Owns: who came in this way, and how many may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from twinbus.amqp.aio import Peer
+from twinbus.amqp.peers import Peers
+from twinbus.model.errors import ServerBusy
+from twinbus.server.websocket import handshake
+from twinbus.server.websocket.socket import WebSocket
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from twinbus.amqp.aio import Handler
+    from twinbus.amqp.connection import Connection
+
+
+class Entrance(Peers):
+    """The AMQP peers that came through one HTTP listener."""
+
+    def __init__(
+        self,
+        make_handler: Callable[[Peer], Handler],
+        make_connection: Callable[[float], Connection],
+        *,
+        max_connections: int,
+    ) -> None:
+        """As for `aio.listen`."""
+        super().__init__(max_connections)
+        self._make_handler = make_handler
+        self._make_connection = make_connection
+
+    def leads_from(self, path: str) -> bool:
+        """A request for this path is meant for us."""
+        return handshake.PATH.fullmatch(path) is not None
+
+    def agree(self, method: str, http_version: str, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+        """The answer to a request, with which it becomes a WebSocket; or the error that refuses it."""
+        answer = handshake.agree(method, http_version, headers)
+        if self.is_full:
+            raise ServerBusy(f"there are {self.max_connections} AMQP connections on this port, the limit")
+        return answer
+
+    def enter(self, transport: asyncio.Transport, answer: bytes, early: bytes) -> None:
+        """The connection is a WebSocket from now on; `early` is what has come of it already."""
+        connection = self._make_connection(asyncio.get_running_loop().time())
+        socket = WebSocket(transport, Peer(self._make_handler, connection, self))
+        transport.set_protocol(socket)
+        transport.write(answer)
+        socket.open()
+        if early:
+            socket.data_received(early)

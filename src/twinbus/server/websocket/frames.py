@@ -1,0 +1,247 @@
+"""WebSocket frames (RFC 6455, part 5): bytes in, payload out. No sockets.
+
+What AMQP gets is a stream, so the payload of a data frame is given on as it comes, also of one that is not complete:
+nothing is kept here but the head of a frame, or one control frame. That is why this is written by hand: libraries keep
+a frame until it is complete, so that each stranger could have us hold the largest one. It takes a third of the time of
+`websockets` for a frame of 40 bytes, as much for one of 1 KB, and ten times as much for one of 60 KB (0.1 ms).
+
+Owns: framing, masking, and the limits on what a client may send. Answering is the socket's affair.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+from typing import Final
+
+MAX_FRAME_BYTES: Final = 16_777_216
+MAX_MESSAGE_BYTES: Final = 67_108_864
+"""Nothing of it is kept; but who says that more will come means something else than AMQP."""
+MAX_CONTROL_BYTES: Final = 125
+
+_FIN: Final = 0x80
+_RESERVED: Final = 0x70
+_OPCODE: Final = 0x0F
+_IS_CONTROL: Final = 0x08
+_IS_MASKED: Final = 0x80
+_LENGTH: Final = 0x7F
+_TWO_BYTES: Final = 126
+_EIGHT_BYTES: Final = 127
+_SHORT_MAX: Final = 0xFFFF
+_SHORT: Final = Struct(">H")
+_LONG: Final = Struct(">Q")
+_SHORT_HEAD: Final = Struct(">BBH")
+_LONG_HEAD: Final = Struct(">BBQ")
+_SMALLEST_HEAD: Final = 2
+_MASK_BYTES: Final = 4
+_BY_COLUMN_FROM: Final = 400
+"""Bytes from which it is faster to unmask every fourth of them with a table than all as one number."""
+_XOR: Final = tuple(bytes(byte ^ key for byte in range(256)) for key in range(256))
+
+
+class Opcode(IntEnum):
+    """What a frame is."""
+
+    CONTINUATION = 0
+    TEXT = 1
+    BINARY = 2
+    CLOSE = 8
+    PING = 9
+    PONG = 10
+
+
+class CloseCode(IntEnum):
+    """Why a connection ends."""
+
+    NORMAL = 1000
+    GOING_AWAY = 1001
+    PROTOCOL_ERROR = 1002
+    UNSUPPORTED_DATA = 1003
+    NO_STATUS = 1005
+    """Never sent: a close that says nothing."""
+    INVALID_DATA = 1007
+    TOO_LARGE = 1009
+
+
+_SENDABLE_CODES: Final = frozenset((*range(1000, 1004), *range(1007, 1015), *range(3000, 5000)))
+_WHOLE_MESSAGE: Final = _FIN | int(Opcode.BINARY)
+_KNOWN_OPCODES: Final = frozenset(int(opcode) for opcode in Opcode)
+
+
+class Violation(Exception):
+    """The client broke a rule: the connection is closed with this code."""
+
+    def __init__(self, code: CloseCode, reason: str) -> None:
+        """`reason` is told to the client."""
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+class FrameReader:
+    """What one client sends."""
+
+    def __init__(self) -> None:
+        """Nothing has come yet."""
+        self.ping: bytes | None = None
+        """What the last ping said; whoever answers it sets this to None. Those before it need no answer."""
+        self.close_code: int | None = None
+        """The client has closed; what comes after it is not read."""
+        self._kept = b""
+        """The beginning of a frame, up to the payload of a data frame."""
+        self._left = 0
+        """Bytes still to come of a data frame."""
+        self._mask = b""
+        self._is_within_message = False
+        self._message_bytes = 0
+
+    def receive(self, data: bytes) -> bytes:
+        """The payload of data frames in it, in their order. Violation."""
+        if self._kept:
+            data, self._kept = self._kept + data, b""
+        pieces: list[bytes | bytearray] = []
+        at, end = 0, len(data)
+        while at < end and self.close_code is None:
+            if not self._left:
+                if data[at] == _WHOLE_MESSAGE and (stop := self._take_whole(data, at, end, pieces)):
+                    at = stop
+                    continue
+                payload_at = self._begin(data, at)
+                if not payload_at:
+                    self._kept = data[at:]
+                    break
+                at = payload_at
+            if self._left:
+                piece = data[at : at + self._left]
+                pieces.append(unmask(piece, self._mask))
+                at += len(piece)
+                self._left -= len(piece)
+                turn = len(piece) % _MASK_BYTES
+                self._mask = self._mask[turn:] + self._mask[:turn]
+        return b"".join(pieces)
+
+    def _take_whole(self, data: bytes, at: int, end: int, pieces: list[bytes | bytearray]) -> int:
+        """A message of one frame, all of it there and of up to 64 KB, as nearly all are: where it ends, or 0."""
+        mask_at = at + _SMALLEST_HEAD
+        if self._is_within_message or end - mask_at < _SHORT.size + _MASK_BYTES or data[at + 1] < _IS_MASKED:
+            return 0
+        size = data[at + 1] - _IS_MASKED
+        if size == _TWO_BYTES:
+            size = data[mask_at] << 8 | data[mask_at + 1]
+            mask_at += _SHORT.size
+            if size < _TWO_BYTES:
+                return 0
+        start = mask_at + _MASK_BYTES
+        stop = start + size
+        if size == _EIGHT_BYTES or stop > end:
+            return 0
+        pieces.append(unmask(data[start:stop], data[mask_at:start]))
+        return stop
+
+    def _begin(self, data: bytes, at: int) -> int:
+        """Read the head of a frame, and all of a control frame: where to read on, or 0 where more has to come."""
+        size, mask_at = self._read_size(data, at)
+        payload_at = mask_at + _MASK_BYTES
+        if not mask_at or len(data) < payload_at:
+            return 0
+        first, mask = data[at], data[mask_at:payload_at]
+        if first & _IS_CONTROL:
+            if len(data) < payload_at + size:
+                return 0
+            self._take_control(first & _OPCODE, bytes(unmask(data[payload_at : payload_at + size], mask)))
+            return payload_at + size
+        self._count(size, is_first=first & _OPCODE != Opcode.CONTINUATION)
+        self._is_within_message = not first & _FIN
+        self._left, self._mask = size, mask
+        return payload_at
+
+    def _read_size(self, data: bytes, at: int) -> tuple[int, int]:
+        """Bytes of a frame's payload, and where its mask begins: 0 where more has to come."""
+        there = len(data) - at
+        if there < _SMALLEST_HEAD:
+            return 0, 0
+        self._check(data[at], data[at + 1])
+        size, mask_at = data[at + 1] & _LENGTH, at + _SMALLEST_HEAD
+        if size < _TWO_BYTES:
+            return size, mask_at
+        layout, least = (_SHORT, _TWO_BYTES) if size == _TWO_BYTES else (_LONG, _SHORT_MAX + 1)
+        if there < _SMALLEST_HEAD + layout.size:
+            return 0, 0
+        size = layout.unpack_from(data, mask_at)[0]
+        if size < least:
+            raise _broken(f"a length of {size} is written shorter")
+        return size, mask_at + layout.size
+
+    def _check(self, first: int, second: int) -> None:
+        opcode = first & _OPCODE
+        if first & _RESERVED or opcode not in _KNOWN_OPCODES:
+            raise _broken(f"a frame that begins with {first:#04x}: no extension was agreed on")
+        if not second & _IS_MASKED:
+            raise _broken("a frame that is not masked")
+        if opcode & _IS_CONTROL:
+            if not first & _FIN or second & _LENGTH > MAX_CONTROL_BYTES:
+                raise _broken("a control frame is one frame, of up to 125 bytes")
+        elif opcode == Opcode.TEXT:
+            raise Violation(CloseCode.UNSUPPORTED_DATA, "AMQP is binary: a text frame is none of it")
+        elif (opcode == Opcode.CONTINUATION) != self._is_within_message:
+            raise _broken("a frame that goes on with no message, or begins one within another")
+
+    def _count(self, size: int, *, is_first: bool) -> None:
+        if is_first:
+            self._message_bytes = 0
+        if size > MAX_FRAME_BYTES or self._message_bytes + size > MAX_MESSAGE_BYTES:
+            limits = f"it can have {MAX_FRAME_BYTES}, and a message {MAX_MESSAGE_BYTES}"
+            raise Violation(CloseCode.TOO_LARGE, f"a frame of {size} bytes: {limits}")
+        self._message_bytes += size
+
+    def _take_control(self, opcode: int, payload: bytes) -> None:
+        if opcode == Opcode.PING:
+            self.ping = payload
+        elif opcode == Opcode.CLOSE:
+            self.close_code = _read_close(payload)
+
+
+def unmask(data: bytes, mask: bytes) -> bytes | bytearray:
+    """What a client meant; or, the same way round, as it sends it."""
+    size = len(data)
+    if size < _BY_COLUMN_FROM:
+        keys = (mask * (size // _MASK_BYTES + 1))[:size]
+        return (int.from_bytes(data, "big") ^ int.from_bytes(keys, "big")).to_bytes(size, "big")
+    columns = bytearray(data)
+    for column, key in enumerate(mask):
+        columns[column::_MASK_BYTES] = columns[column::_MASK_BYTES].translate(_XOR[key])
+    return columns
+
+
+def head_of(opcode: Opcode, size: int) -> bytes:
+    """What stands in front of a payload that a server sends in one frame."""
+    if size < _TWO_BYTES:
+        return bytes((_FIN | opcode, size))
+    if size <= _SHORT_MAX:
+        return _SHORT_HEAD.pack(_FIN | opcode, _TWO_BYTES, size)
+    return _LONG_HEAD.pack(_FIN | opcode, _EIGHT_BYTES, size)
+
+
+def close_frame(code: int, reason: str = "") -> bytes:
+    """The last frame, as a server sends it."""
+    if code == CloseCode.NO_STATUS:
+        return head_of(Opcode.CLOSE, 0)
+    payload = _SHORT.pack(code) + reason.encode("ascii", "replace")[: MAX_CONTROL_BYTES - _SHORT.size]
+    return head_of(Opcode.CLOSE, len(payload)) + payload
+
+
+def _read_close(payload: bytes) -> int:
+    if not payload:
+        return CloseCode.NO_STATUS
+    code: int = _SHORT.unpack_from(payload)[0] if len(payload) >= _SHORT.size else 0
+    if code not in _SENDABLE_CODES:
+        raise _broken("a close without a code that can be sent")
+    try:
+        payload[_SHORT.size :].decode()
+    except UnicodeDecodeError:
+        raise Violation(CloseCode.INVALID_DATA, "the reason of a close is UTF-8") from None
+    return code
+
+
+def _broken(reason: str) -> Violation:
+    return Violation(CloseCode.PROTOCOL_ERROR, reason)

@@ -1,0 +1,443 @@
+"""Messages go on by themselves to another entity: each once, in order, also across failures of either store."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.broker.rig import Answers, Rig, annotation_of, message, property_of
+from tests.broker.topics import TopicRig
+from twinbus.broker.intake import Parcel
+from twinbus.model.errors import NotAllowed
+from twinbus.model.path import SubQueue
+from twinbus.model.queue import QueueDescription
+from twinbus.model.topic import SubscriptionDescription
+from twinbus.store.memory import MemoryDisk, MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinbus.amqp.message import Message
+    from twinbus.broker.queue import Queue
+
+
+class TwoStores(Rig):
+    """A source in one store, and whatever it forwards to in another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.disks = [self.disk, MemoryDisk()]
+        self.stores = [self.store, MemoryStore(self.disks[1], name="1", post=self.mail.append)]
+        self.journals = [self.journal, self.namespace.add_store(self.stores[1])]
+        self._next_id = 50
+
+    def add(self, path: str, store: int = 1, **description: Any) -> Queue:  # noqa: ANN401  # its fields
+        self._next_id += 1
+        return self.namespace.add_queue(
+            self._next_id, path, QueueDescription(**description), store, created_ms=0, updated_ms=0
+        )
+
+    def settle(self) -> None:
+        while self.turn or self.mail or any(store.pending for store in self.stores):
+            self.step()
+
+    def step(self) -> None:
+        if self.turn:
+            self.turn.popleft()()
+        elif self.mail:
+            self.mail.popleft()()
+        else:
+            self.random.choice([store for store in self.stores if store.pending]).step()
+
+    def step_anyhow(self, chance: Random) -> None:
+        """One of all things that can come next: the two disks keep no order with each other."""
+        steps: list[Callable[[], object]] = [store.step for store in self.stores if store.pending]
+        steps += [lambda queue=queue: queue.popleft()() for queue in (self.turn, self.mail) if queue]  # type: ignore[misc]
+        if steps:
+            chance.choice(steps)()
+
+    def forward(self, queue: Queue, target: str | None = None, dead: str | None = None) -> None:
+        description = QueueDescription(forward_to=target, forward_dead_lettered_to=dead, max_size_mb=5120)
+        self.namespace.update_queue(queue.path, description, updated_ms=0)
+
+    def send_to(self, queue: Queue, *bodies: bytes, **details: Any) -> Answers:  # noqa: ANN401
+        parcel, answers = Parcel(), Answers()
+        for body in bodies:
+            payload = message(body, **details)
+            self.namespace.intake.add_to(parcel, payload, 0, self.clock.wall_ms(), queue.terms)
+        queue.send(parcel, answers)
+        return answers
+
+    def crash(self, store: int) -> None:
+        """The next sync of a store fails, some of what was not synced is lost, and it is opened again."""
+        self.stores[store].fail_next("input/output error", self.random)
+        self.journals[store].add_loose(Answers())
+        self.settle()
+        self.stores[store].close(lambda _: None)
+        self.settle()
+        self.stores[store] = MemoryStore(self.disks[store], name=str(store), post=self.mail.append)
+        self.journals[store].resume(self.stores[store])
+
+
+def bodies(rig: Rig, queue: Queue) -> list[bytes]:
+    consumer = rig.consumer(1_000, of=queue.main)
+    return consumer.bodies
+
+
+@pytest.mark.parametrize("store", [0, 1])
+def test_messages_go_to_the_other_queue_in_order(store: int) -> None:
+    rig = TwoStores()
+    target = rig.add("target", store)
+    rig.send_to(rig.queue, b"before")
+    rig.settle()
+    rig.forward(rig.queue, "target")
+    for number in range(5):
+        rig.send_to(rig.queue, b"%d" % number)
+    rig.settle()
+    assert bodies(rig, target) == [b"before", b"0", b"1", b"2", b"3", b"4"]
+    assert rig.queue.runtime().transfer_count == rig.queue.main.count == 0
+    assert rig.queue.main.holdings.size == 0
+
+
+def test_many_go_some_at_a_time() -> None:
+    rig = TwoStores()
+    target = rig.add("target")
+    for start in range(0, 1_000, 100):
+        rig.send_to(rig.queue, *[b"%d" % number for number in range(start, start + 100)])
+    rig.settle()
+    rig.forward(rig.queue, "target")
+    rig.settle()
+    assert bodies(rig, target) == [b"%d" % number for number in range(1_000)]
+
+
+def test_what_arrives_is_as_if_it_had_been_sent() -> None:
+    rig = TwoStores()
+    target = rig.add("target")
+    rig.forward(rig.queue, "target")
+    rig.clock.advance(5)
+    rig.send_to(rig.queue, b"1")
+    rig.settle()
+    (found,) = rig.consumer(1, of=target.main).messages
+    assert annotation_of(found, "x-opt-enqueue-sequence-number") == 1
+    assert annotation_of(found, "x-opt-sequence-number") == 1
+    assert annotation_of(found, "x-opt-enqueued-time") == rig.clock.wall_ms()
+    assert found.header is not None
+    assert found.header.delivery_count == 0
+
+
+def test_nobody_receives_what_is_forwarded() -> None:
+    rig = TwoStores()
+    rig.add("target")
+    consumer = rig.consumer(1)
+    rig.forward(rig.queue, "target")
+    assert [type(error) for error in consumer.errors] == [NotAllowed]
+    with pytest.raises(NotAllowed, match="target"):
+        rig.queue.check_open(SubQueue.MAIN)
+    rig.queue.check_open(SubQueue.DEAD_LETTER)
+    rig.forward(rig.queue, None)
+    rig.queue.check_open(SubQueue.MAIN)
+
+
+def test_dead_letters_go_where_they_are_told_to_and_say_where_they_come_from() -> None:
+    rig = TwoStores()
+    target = rig.add("target")
+    rig.send_to(rig.queue, b"1")
+    rig.settle()
+    rig.forward(rig.queue, None, "target")
+    consumer = rig.consumer(1)
+    rig.main.settlement.dead_letter(consumer.numbers(), Answers(), reason="bad")
+    rig.settle()
+    (found,) = rig.consumer(1, of=target.main).messages
+    assert annotation_of(found, "x-opt-deadletter-source") == "orders"
+    assert property_of(found, "DeadLetterReason") == "bad"
+    assert rig.dead_letters.count == 0
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [("missing", "does not exist"), ("disabled", "is disabled"), ("full", "is full"), ("sessions", "NotAllowed")],
+)
+def test_what_cannot_arrive_is_moved_to_the_transfer_dead_letters(
+    what: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = TwoStores()
+    target = rig.add("target", requires_session=what == "sessions")
+    rig.forward(rig.queue, "target")
+    if what == "missing":
+        rig.namespace.remove("target")
+    if what == "disabled":
+        rig.namespace.update_queue("target", QueueDescription(status="SendDisabled"), updated_ms=0)
+    if what == "full":
+        monkeypatch.setattr("twinbus.broker.queue.MEGABYTE", 0.2)
+        rig.send_to(rig.queue, b"x")
+    rig.send_to(rig.queue, b"y" * 120)
+    rig.settle()
+    failed = rig.queue.fragment_of(SubQueue.TRANSFER_DEAD_LETTER)
+    (found,) = rig.consumer(5, of=failed).messages
+    assert reason in str(property_of(found, "DeadLetterReason"))
+    assert found.data == [b"y" * 120]
+    assert rig.queue.runtime().transfer_dead_letter_count == 1
+    assert rig.queue.runtime().transfer_count == 0
+    if what == "full":
+        assert bodies(rig, target) == [b"x"]
+
+
+def test_one_that_cannot_arrive_does_not_keep_the_others() -> None:
+    rig = TwoStores()
+    target = rig.add("target", requires_session=True)
+    for number in range(20):
+        rig.send_to(rig.queue, b"%d" % number, session="s" if number not in (3, 17) else None)
+    rig.settle()
+    rig.forward(rig.queue, "target")
+    rig.settle()
+    assert target.main.count == 18
+    assert rig.queue.runtime().transfer_dead_letter_count == 2
+
+
+def test_at_most_four_hops() -> None:
+    rig = TwoStores()
+    chain = [rig.queue, *[rig.add(f"hop-{number}", number % 2) for number in range(6)]]
+    for source, target in pairwise(chain):
+        rig.forward(source, target.path)
+    rig.send_to(rig.queue, b"1")
+    rig.settle()
+    assert [queue.main.count for queue in chain] == [0] * 7
+    failed = chain[4].fragment_of(SubQueue.TRANSFER_DEAD_LETTER)
+    (found,) = rig.consumer(1, of=failed).messages
+    assert property_of(found, "DeadLetterReason") == "MaxTransferHopCountExceeded"
+
+
+def test_a_circle_ends() -> None:
+    rig = TwoStores()
+    other = rig.add("other")
+    rig.forward(rig.queue, "other")
+    rig.forward(other, "orders")
+    rig.send_to(rig.queue, b"1")
+    rig.settle()
+    assert rig.queue.runtime().transfer_dead_letter_count + other.runtime().transfer_dead_letter_count == 1
+
+
+def test_a_destination_that_does_not_work_is_waited_for() -> None:
+    rig = TwoStores()
+    target = rig.add("target")
+    rig.forward(rig.queue, "target")
+    rig.journals[1].trouble = "its disk hangs"
+    rig.send_to(rig.queue, b"1")
+    rig.settle()
+    rig.wait(3)
+    assert rig.queue.runtime().transfer_count == 1
+    rig.journals[1].trouble = None
+    rig.wait(5)
+    assert bodies(rig, target) == [b"1"]
+    assert rig.queue.runtime().transfer_count == 0
+
+
+def test_forwarding_that_is_ended_leaves_what_was_not_forwarded() -> None:
+    rig = TwoStores()
+    rig.add("target")
+    rig.forward(rig.queue, "target")
+    rig.journals[1].trouble = "its disk hangs"
+    rig.send_to(rig.queue, b"1")
+    rig.settle()
+    rig.forward(rig.queue, None)
+    assert rig.consumer(1).bodies == [b"1"]
+
+
+@pytest.mark.parametrize("store", [0, 1])
+@pytest.mark.parametrize("steps", range(0, 60, 3))
+def test_each_arrives_once_whenever_a_store_fails(store: int, steps: int) -> None:
+    rig = TwoStores()
+    target = rig.add("target", requires_duplicate_detection=bool(steps % 2))
+    rig.forward(rig.queue, "target")
+    accepted = [rig.send_to(rig.queue, b"%d" % number, message_id=f"m{number}") for number in range(4)]
+    for _ in range(steps):
+        if rig.turn or rig.mail or any(one.pending for one in rig.stores):
+            rig.step()
+    rig.crash(store)
+    rig.settle()
+    for _ in range(4):
+        rig.wait(6)
+    sure = [b"%d" % number for number, answers in enumerate(accepted) if answers == [None]]
+    found = bodies(rig, target)
+    assert len(found) == len(set(found)), "one arrived twice"
+    assert set(sure) <= set(found), "one is lost"
+    assert found == sorted(found)
+    assert rig.queue.main.count == 0
+
+
+def test_to_a_topic_and_from_a_subscription() -> None:
+    rig = TopicRig()
+    last = rig.namespace.add_queue(60, "last", QueueDescription(), 0, created_ms=0, updated_ms=0)
+    subscription = rig.subscribe("a")
+    plain = rig.subscribe("b")
+    description = SubscriptionDescription(forward_to="last")
+    rig.namespace.update_subscription(subscription.path, description, updated_ms=0)
+    rig.namespace.update_queue("orders", QueueDescription(forward_to="news"), updated_ms=0)
+    rig.stored(b"x" * 500)
+    assert rig.consumer(5, of=last.main).bodies == [b"x" * 500]
+    assert rig.complete(plain) == [b"x" * 500]
+    assert rig.kept() == (0, 0)
+
+
+# --- send-via ---------------------------------------------------------------------------------------------------------
+
+
+def records(rig: Rig, *bodies: bytes) -> list[bytes]:
+    parcel = Parcel()
+    for body in bodies:
+        rig.namespace.intake.add_to(parcel, message(body), 0, rig.clock.wall_ms(), rig.queue.terms)
+    return parcel.records
+
+
+def test_what_is_sent_via_a_queue_arrives_at_its_destination() -> None:
+    rig = TwoStores()
+    first, second = rig.add("first"), rig.add("second", 0)
+    answers = Answers()
+    for number in range(3):
+        rig.queue.send_on(records(rig, b"a%d" % number), "first", answers)
+        rig.queue.send_on(records(rig, b"b%d" % number), "second", answers)
+    rig.settle()
+    assert answers == [None] * 6
+    assert bodies(rig, first) == [b"a0", b"a1", b"a2"]
+    assert bodies(rig, second) == [b"b0", b"b1", b"b2"]
+    assert rig.queue.runtime().transfer_count == rig.main.count == 0
+
+
+def test_what_waits_to_be_sent_on_is_there_after_a_restart() -> None:
+    rig = TwoStores()
+    target = rig.add("target")
+    rig.journals[1].trouble = "its disk hangs"
+    rig.queue.send_on(records(rig, b"1"), "target", Answers())
+    rig.settle()
+    assert rig.queue.runtime().transfer_count == 1
+    rig.crash(0)
+    rig.settle()
+    rig.journals[1].trouble = None
+    rig.wait(6)
+    assert bodies(rig, target) == [b"1"]
+    assert rig.queue.runtime().transfer_count == 0
+
+
+def test_a_destination_that_is_gone_is_told_by_the_transfer_dead_letters() -> None:
+    rig = TwoStores()
+    rig.queue.send_on(records(rig, b"1"), "nowhere", Answers())
+    rig.settle()
+    assert rig.queue.runtime().transfer_dead_letter_count == 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_messages_that_come_while_others_are_being_removed_are_forwarded_once(seed: int) -> None:
+    rig = TwoStores()
+    rig.random.seed(seed)
+    target = rig.add("target")
+    rig.forward(rig.queue, "target")
+    for number in range(100):
+        rig.send_to(rig.queue, b"%d" % number)
+        for _ in range(rig.random.randint(0, 12)):
+            if rig.turn or rig.mail or any(store.pending for store in rig.stores):
+                rig.step()
+    rig.settle()
+    assert bodies(rig, target) == [b"%d" % number for number in range(100)]
+    assert rig.queue.main.count == 0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_comes_while_others_are_on_their_way_is_forwarded_once(seed: int) -> None:
+    rig, chance = TwoStores(), Random(seed)
+    target = rig.add("target")
+    rig.forward(rig.queue, "target")
+    for number in range(30):
+        rig.send_to(rig.queue, b"%d" % number)
+        for _ in range(chance.randrange(8)):
+            rig.step_anyhow(chance)
+    rig.settle()
+    assert bodies(rig, target) == [b"%d" % number for number in range(30)]
+    assert (rig.queue.main.count, rig.queue.main.holdings.size) == (0, 0)
+
+
+def test_one_that_someone_has_when_forwarding_begins_goes_in_its_turn() -> None:
+    rig = TwoStores()
+    target = rig.add("target")
+    rig.send_to(rig.queue, b"1", b"2")
+    rig.settle()
+    rig.consumer(1)
+    rig.forward(rig.queue, "target")
+    rig.send_to(rig.queue, b"3")
+    rig.settle()
+    assert rig.queue.runtime().transfer_count == 3
+    for _ in range(70):
+        rig.wait(1)
+    assert bodies(rig, target) == [b"1", b"2", b"3"]
+
+
+def test_it_goes_on_when_a_queue_that_was_disabled_is_not_any_more() -> None:
+    rig = TwoStores()
+    target = rig.add("target")
+    rig.forward(rig.queue, "target")
+    description = QueueDescription(forward_to="target", status="ReceiveDisabled")
+    rig.namespace.update_queue(rig.queue.path, description, updated_ms=0)
+    rig.send_to(rig.queue, b"1")
+    rig.settle()
+    assert target.main.count == 0
+    rig.forward(rig.queue, "target")
+    rig.settle()
+    assert bodies(rig, target) == [b"1"]
+
+
+def test_it_goes_on_by_itself_when_the_store_of_the_source_is_there_again() -> None:
+    rig = TwoStores()
+    target = rig.add("target")
+    rig.journals[1].trouble = "its disk hangs"
+    rig.forward(rig.queue, "target")
+    for number in range(300):  # more than are taken at once, so that it is not hungry any more
+        rig.send_to(rig.queue, b"%d" % number)
+    rig.settle()
+    rig.crash(0)
+    rig.journals[1].trouble = None
+    rig.settle()
+    assert bodies(rig, target) == [b"%d" % number for number in range(300)]
+
+
+def test_it_goes_on_by_itself_when_the_disk_of_the_source_was_silent_for_long() -> None:
+    rig = TwoStores()
+    target = rig.add("target")
+    for number in range(300):
+        rig.send_to(rig.queue, b"%d" % number)
+    rig.settle()
+    rig.forward(rig.queue, "target")
+    while target.main.count == 0:
+        rig.step()
+    while not rig.stores[0].pending:
+        rig.step()
+    rig.clock.advance(60)
+    rig.namespace.timers.run_due()
+    assert rig.journals[0].trouble is not None
+    rig.settle()
+    for _ in range(3):
+        rig.wait(6)
+    assert bodies(rig, target) == [b"%d" % number for number in range(300)]
+    assert rig.queue.main.count == 0
+
+
+def test_a_message_says_once_under_which_number_it_was_there_first() -> None:
+    rig = TopicRig()
+    subscription = rig.subscribe("a")
+    rig.namespace.update_queue("orders", QueueDescription(forward_to="news"), updated_ms=0)
+    rig.published(b"before")
+    rig.complete(subscription)
+    rig.stored(b"1")
+    consumer = rig.consumer(1, of=subscription.main)
+    assert all_annotations(consumer.messages[0])["x-opt-enqueue-sequence-number"] == 1
+    subscription.main.settlement.dead_letter(consumer.numbers(), Answers())
+    rig.settle()
+    (dead,) = rig.consumer(1, of=subscription.dead_letters).messages
+    assert all_annotations(dead)["x-opt-enqueue-sequence-number"] == 1
+
+
+def all_annotations(found: Message) -> dict[object, object]:
+    """All of them: one that is there twice makes them unreadable."""
+    assert isinstance(found.message_annotations, dict)
+    return found.message_annotations

@@ -1,0 +1,267 @@
+"""What several subscriptions have is kept once, for as long as one of them needs it, and not longer."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.broker.rig import Answers, SessionConsumer, property_of
+from tests.broker.topics import LARGE, TopicRig, sql
+from twinbus.broker import bodies
+from twinbus.broker.removal import Wanted
+from twinbus.store.protocol import Table
+
+
+def two(rig: TopicRig) -> tuple:  # type: ignore[type-arg]
+    return rig.subscribe("a"), rig.subscribe("b")
+
+
+def test_a_body_is_on_disk_once() -> None:
+    rig = TopicRig()
+    two(rig)
+    rig.published(LARGE, LARGE)
+    records = [len(value) for value in rig.disk.synced[Table.LOG].values.values()]
+    assert sorted(size > len(LARGE) for size in records) == [False] * 4 + [True] * 2
+    assert rig.kept() == (2, 0)
+
+
+def test_a_small_body_and_one_that_only_one_has_are_not_shared() -> None:
+    rig = TopicRig()
+    rig.subscribe("a")
+    rig.published(LARGE)
+    rig.subscribe("b")
+    rig.published(b"small")
+    assert rig.kept() == (0, 0)
+
+
+def test_it_goes_with_the_last_that_needs_it() -> None:
+    rig = TopicRig()
+    first, second = two(rig)
+    rig.published(LARGE)
+    assert rig.complete(first) == [LARGE]
+    assert rig.kept() == (1, 0)
+    assert rig.complete(second) == [LARGE]
+    assert rig.kept() == (0, 0)
+
+
+@pytest.mark.parametrize("restarts", [1, 2, 3])
+def test_it_goes_after_restarts_too(restarts: int) -> None:
+    rig = TopicRig()
+    first, second = two(rig)
+    rig.published(LARGE)
+    if restarts & 1:
+        rig.restart()
+    rig.complete(first)
+    if restarts & 2:
+        rig.restart()
+    assert rig.kept()[0] == 1
+    rig.complete(second)
+    assert rig.kept() == (0, 0)
+
+
+def test_what_is_no_longer_counted_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "COUNTED", 2)
+    rig = TopicRig()
+    first, second = two(rig)
+    for number in range(10):
+        rig.published(LARGE + b"%d" % number)
+    assert len(rig.complete(first, 10)) == 10
+    assert rig.kept() == (10, 0)
+    assert rig.complete(second, 10) == [LARGE + b"%d" % number for number in range(10)]
+    assert rig.kept() == (0, 0)
+
+
+def test_a_note_that_a_stop_left_is_looked_at_after_the_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = TopicRig()
+    first, second = two(rig)
+    rig.published(LARGE)
+    rig.restart()
+    monkeypatch.setattr(bodies.Bodies, "settled_down", lambda _: None)
+    rig.complete(first)
+    rig.complete(second)
+    assert rig.kept() == (1, 1)
+    monkeypatch.undo()
+    rig.restart()
+    assert rig.kept() == (0, 0)
+
+
+@pytest.mark.parametrize("how", ["abandon", "release", "expire"])
+def test_what_comes_back_still_shares(how: str) -> None:
+    rig = TopicRig()
+    first, second = two(rig)
+    rig.published(LARGE)
+    consumer = rig.consumer(1, of=first.main)
+    if how == "expire":
+        rig.wait(61)
+    else:
+        getattr(first.main.settlement, how)(consumer.numbers(), Answers())
+        rig.settle()
+    consumer.leave()
+    assert rig.kept() == (1, 0)
+    assert rig.complete(first) == rig.complete(second) == [LARGE]
+    assert rig.kept() == (0, 0)
+
+
+def test_what_is_changed_has_a_copy_of_its_own() -> None:
+    rig = TopicRig()
+    first, second = two(rig)
+    rig.published(LARGE)
+    consumer = rig.consumer(1, of=first.main)
+    first.main.settlement.abandon(consumer.numbers(), Answers(), {"tries": 1})
+    rig.settle()
+    consumer.leave()
+    assert rig.complete(second) == [LARGE]
+    assert rig.kept() == (0, 0)
+    (found,) = rig.consumer(1, of=first.main).messages
+    assert (found.data, property_of(found, "tries")) == ([LARGE], 1)
+    size = first.main.holdings.size
+    assert size == sum(len(value) for value in rig.disk.synced[Table.LOG].values.values())
+
+
+@pytest.mark.parametrize("how", ["defer", "dead_letter"])
+def test_what_is_set_aside_has_a_copy_of_its_own(how: str) -> None:
+    rig = TopicRig()
+    first, second = two(rig)
+    rig.published(LARGE)
+    consumer = rig.consumer(1, of=first.main)
+    getattr(first.main.settlement, how)(consumer.numbers(), Answers())
+    rig.settle()
+    assert rig.complete(second) == [LARGE]
+    assert rig.kept() == (0, 0)
+    if how == "dead_letter":
+        assert rig.consumer(1, of=first.dead_letters).bodies == [LARGE]
+    else:
+        found: list[object] = []
+        first.main.deferral.receive([1], found.append, deletes=True)
+        rig.settle()
+        assert LARGE in found[0][0][0]  # type: ignore[index]
+
+
+def test_receive_and_delete_needs_it_no_longer() -> None:
+    rig = TopicRig()
+    first, second = two(rig)
+    rig.published(LARGE)
+    assert rig.consumer(1, of=first.main, deletes=True).bodies == [LARGE]
+    assert rig.consumer(1, of=second.main, deletes=True).bodies == [LARGE]
+    assert rig.kept() == (0, 0)
+
+
+def test_what_was_deleted_for_somebody_who_has_gone_is_stored_with_a_copy_of_its_own() -> None:
+    rig = TopicRig()
+    first, second = two(rig)
+    rig.published(LARGE)
+    consumer = rig.consumer(of=first.main, deletes=True)
+    consumer.grant(1)
+    rig.settle_reads()
+    consumer.leave()
+    rig.settle()
+    assert rig.complete(second) == [LARGE]
+    assert rig.complete(first) == [LARGE]
+    assert rig.kept() == (0, 0)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_purging_a_subscription_leaves_nothing(is_restarted: bool) -> None:  # noqa: FBT001
+    rig = TopicRig()
+    first, second = two(rig)
+    rig.published(*[LARGE] * 30)
+    if is_restarted:
+        rig.restart()
+    done: list[object] = []
+    for subscription in (first, second):
+        subscription.main.removal.remove_active(Wanted(), done.append)
+        rig.settle()
+        assert (subscription.main.count, subscription.main.size) == (0, 0)
+    assert len(done) == 2
+    assert rig.kept() == (0, 0)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_deleting_a_subscription_leaves_what_the_other_needs(is_restarted: bool) -> None:  # noqa: FBT001
+    rig = TopicRig()
+    first, second = two(rig)
+    rig.published(*[LARGE] * 1_200)
+    if is_restarted:
+        rig.restart()
+    rig.namespace.remove(first.path)
+    answers = Answers()
+    rig.namespace.bury(first.entity_id, 0, answers, rig.topic.entity_id)
+    rig.settle()
+    assert answers == [None]
+    assert rig.kept() == (1_200, 0)
+    assert len(rig.complete(second, 1_200)) == 1_200
+    assert rig.kept() == (0, 0)
+    assert not [key for key in rig.disk.synced[Table.LOG].values if key.startswith((31).to_bytes(4, "big"))]
+
+
+def test_deleting_the_topic_leaves_nothing_at_all() -> None:
+    rig = TopicRig()
+    first, second = two(rig)
+    rig.published(LARGE)
+    rig.namespace.remove("news")
+    for entity_id in (first.entity_id, second.entity_id, rig.topic.entity_id):
+        rig.namespace.bury(entity_id, 0, Answers())
+    rig.settle()
+    assert not rig.disk.synced[Table.LOG].values
+    assert not rig.disk.synced[Table.INDEX].values
+
+
+def test_the_window_is_bounded_by_whole_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("twinbus.broker.line.WINDOW_BYTES", 5_000)
+    monkeypatch.setattr("twinbus.broker.window.WINDOW_BYTES", 5_000)
+    rig = TopicRig()
+    first, _ = two(rig)
+    rig.published(*[LARGE] * 50)
+    rig.restart()
+    consumer = rig.consumer(1, of=first.main)
+    assert first.main.line.window.bytes < 8_000
+    consumer.grant(49)
+    rig.settle()
+    assert len(consumer.bodies) == 50
+
+
+def test_peeking_and_browsing_show_whole_messages() -> None:
+    rig = TopicRig()
+    first, _ = two(rig)
+    rig.published(LARGE, LARGE)
+    rig.restart()
+    found: list[object] = []
+    first.main.browsing.peek(1, 10, 1_000_000, found.append)
+    rig.settle()
+    (messages,) = found
+    assert [LARGE in one for one in messages] == [True, True]  # type: ignore[attr-defined]
+
+
+def test_sessions_read_whole_messages() -> None:
+    rig = TopicRig()
+    first = rig.subscribe("a", requires_session=True)
+    rig.subscribe("b")
+    for number in range(3):
+        rig.published(LARGE + b"%d" % number, session="s")
+    rig.restart()
+    consumer = SessionConsumer(first.main, b"s")
+    rig.settle()
+    consumer.grant(5)
+    rig.settle()
+    assert consumer.bodies == [LARGE + b"%d" % number for number in range(3)]
+
+
+def test_a_filter_reads_a_shared_message_before_it_is_shared() -> None:
+    rig = TopicRig()
+    both = [rig.subscribe("a", sql("color = 'red'")), rig.subscribe("b", sql("color LIKE 'r%'"))]
+    rig.published(LARGE, color="red")
+    assert [one.main.count for one in both] == [1, 1]
+    assert rig.kept() == (1, 0)
+
+
+def test_one_that_is_completed_while_its_body_is_read_does_not_come_again() -> None:
+    rig = TopicRig()
+    first, _ = two(rig)
+    rig.published(LARGE, LARGE, LARGE)
+    holder, other = rig.consumer(3, of=first.main), rig.consumer(0, of=first.main)
+    last, *_, one = sorted(holder.numbers(), reverse=True)
+    first.main.settlement.free([one])  # so that all are read again
+    other.grant(3)
+    first.main.settlement.complete([last], Answers())
+    rig.settle()
+    assert len(other.deliveries) == 1
+    assert first.main.count == 2

@@ -1,0 +1,84 @@
+"""A namespace that is brought to a file in this process: what it then holds, or why it was refused.
+
+    held = await brought(folder, "twinbus.toml", '[[queues]]\nname = "orders"')
+    assert held["orders"].description.max_delivery_count == 10
+
+The server is what `twinbus serve --config` starts, on real stores and real sockets, and is stopped at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from twinbus.broker.subscription import Subscription
+from twinbus.server import main
+from twinbus.server.config.file import read_config
+from twinbus.server.data_directory import DataDirectory
+from twinbus.server.settings import ServeSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from twinbus.broker.namespace import Namespace
+    from twinbus.model.rule import RuleDescription
+    from twinbus.server.entities import Entities
+
+FREE_PORTS = {f"{name}_port": 0 for name in ("amqp", "amqps", "http", "https")}
+
+
+@dataclass(frozen=True)
+class Held:
+    """An entity as it is."""
+
+    description: Any
+    updated_ms: int
+    rules: dict[str, RuleDescription]
+
+
+def emulator_file(*, queues: list[Any] | None = None, topics: list[Any] | None = None) -> str:
+    """A Config.json with one namespace."""
+    namespace = {"Name": "sbemulatorns", "Queues": queues or [], "Topics": topics or []}
+    return json.dumps({"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "Console"}}}, indent=2)
+
+
+async def brought(
+    folder: Path, name: str, content: str, *, meanwhile: Callable[[Entities], Awaitable[object]] | None = None
+) -> dict[str, Held]:
+    """All that a namespace holds after a start with that file. `meanwhile` is done while it serves."""
+    file = folder / name
+    file.write_text(content)
+    values = {"name": "contoso", **read_config(file, None), **FREE_PORTS, "data": folder / "data", "min_free_bytes": 0}
+    settings = ServeSettings(**values)
+    with DataDirectory(settings.data) as data:
+        async with contextlib.AsyncExitStack() as stack:
+            server = _Watched(settings, data)
+            await server.start(stack)
+            if meanwhile is not None:
+                await meanwhile(server.entities)
+            return _held(server.namespace)
+
+
+class _Watched(main.Server):
+    namespace: Namespace
+    entities: Entities
+
+    async def _listen(self, stack: contextlib.AsyncExitStack, namespace: Namespace, entities: Entities) -> Any:  # noqa: ANN401
+        self.namespace, self.entities = namespace, entities
+        return await super()._listen(stack, namespace, entities)
+
+
+def _held(namespace: Namespace) -> dict[str, Held]:
+    return {
+        entity.path: Held(
+            entity.description,
+            entity.updated_ms,
+            {rule.description.name: rule.description for rule in entity.rules.values()}
+            if isinstance(entity, Subscription)
+            else {},
+        )
+        for entity in namespace.entities.values()
+    }

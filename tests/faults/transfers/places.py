@@ -1,0 +1,140 @@
+"""The entities of a run, what becomes of a message that is sent to one of them, and where that can be received.
+
+    before -> head -> middle -> fork (topic) -> end, end-checked, and a subscription that keeps its messages
+    road -> by-session, which refuses what has no session
+    work, checked, seats and news (topic) are those that transactions are made on; work's dead letters go to graves
+
+Each lies in the store that is named here, so that nearly every step of a chain is one from store to store.
+
+Owns: the entities and their ways. Knows nothing of clients.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from twinbus.model.path import SubQueue, subscription_path
+from twinbus.model.queue import QueueDescription
+from twinbus.model.rule import DEFAULT_RULE, RuleDescription
+from twinbus.model.topic import SubscriptionDescription, TopicDescription
+from twinbus.store.catalogue import QUEUE, SUBSCRIPTION, TOPIC, Catalogue
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOCK_MS: Final = 5_000
+"""As short as can be: what a client that vanished had received is there again within a run."""
+SESSIONS: Final = 5
+OFTEN: Final = 1_000_000
+"""Whatever happens to a message, it is not dead-lettered for it."""
+
+
+class Spot(Enum):
+    """Where a copy of a message can be in the entity that it has arrived in."""
+
+    ACTIVE = "active"
+    DEFERRED = "deferred"
+    DEAD = "dead-lettered"
+    GONE = "completed"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Somewhere that messages are received from."""
+
+    address: str
+    home: str
+    """Where they arrived; this is another place if it is one for the dead letters of that."""
+    spot: Spot = Spot.ACTIVE
+    has_sessions: bool = False
+
+
+def _subscription(name: str) -> str:
+    return subscription_path(*name.split("/"))
+
+
+QUEUES: Final[dict[str, tuple[int, dict[str, object]]]] = {
+    "before": (3, {"forward_to": "head"}),
+    "head": (0, {"forward_to": "middle"}),
+    "middle": (1, {"forward_to": "fork"}),
+    "end": (3, {}),
+    "end-checked": (0, {"requires_duplicate_detection": True}),
+    "road": (2, {"forward_to": "by-session"}),
+    "by-session": (0, {"requires_session": True}),
+    "work": (0, {"forward_dead_lettered_to": "graves"}),
+    "graves": (1, {}),
+    "checked": (1, {"requires_duplicate_detection": True}),
+    "seats": (2, {"requires_session": True}),
+}
+"""In which store each lies, and what it is told to be."""
+TOPICS: Final[dict[str, int]] = {"fork": 2, "news": 3}
+SUBSCRIPTIONS: Final[dict[str, dict[str, object]]] = {
+    "fork/on": {"forward_to": "end"},
+    "fork/checked": {"forward_to": "end-checked"},
+    "fork/left": {},
+    "news/a": {},
+    "news/b": {},
+    "news/c": {"requires_session": True},
+}
+NEWS: Final = tuple(_subscription(f"news/{name}") for name in "abc")
+END: Final = ("end", "end-checked", _subscription("fork/left"))
+CHAIN: Final = ("before", "head", "middle", "fork")
+"""From each of these messages come to all of END, over four, three, two or one steps."""
+REFUSED: Final = "road" + SubQueue.TRANSFER_DEAD_LETTER.value
+ON_THE_WAY: Final = (
+    *("before", "head", "middle", "road"),
+    *(_subscription("fork/on"), _subscription("fork/checked")),
+    "work" + SubQueue.DEAD_LETTER.value,
+)
+"""What lies here goes on by itself; no further than to one that is named after it, or to a place."""
+HEADS: Final = ("work", "checked", "seats", "news", "road", *CHAIN)
+"""What is sent to."""
+TRANSACTED: Final = ("work", "checked", "seats", "news", *NEWS)
+"""What transactions are made on: a topic is only sent to, and a subscription only received from."""
+CHECKED: Final = frozenset({"checked"})
+"""Where a message that is sent again is known."""
+OF_SESSIONS: Final = frozenset({"seats", "by-session", NEWS[2]})
+
+PLACES: Final = {
+    place.address: place
+    for place in (
+        *(Place(home, home, has_sessions=home in OF_SESSIONS) for home in ("work", "checked", "seats", *NEWS, *END)),
+        Place("by-session", "by-session", has_sessions=True),
+        Place(REFUSED, REFUSED),
+        Place("graves", "work", Spot.DEAD),
+        *(Place(home + SubQueue.DEAD_LETTER.value, home, Spot.DEAD) for home in ("checked", "seats", *NEWS)),
+    )
+}
+BURYING: Final = frozenset(place.home for place in PLACES.values() if place.spot is Spot.DEAD)
+"""Where messages can be dead-lettered."""
+
+
+def homes_of(head: str, session: str | None) -> tuple[str, ...]:
+    """Where a message that is sent to an entity arrives: in each of these once."""
+    if head in CHAIN:
+        return END
+    if head == "news":
+        return NEWS
+    if head == "road":
+        return (REFUSED,) if session is None else ("by-session",)
+    return (head,)
+
+
+def furnish(catalogue_file: Path) -> None:
+    """Make all entities, in the catalogue of a server that does not run."""
+    catalogue, now_ms = Catalogue(catalogue_file), time.time_ns() // 1_000_000
+    rule = RuleDescription(name=DEFAULT_RULE, created_ms=now_ms)
+    locking: dict[str, object] = {"lock_duration_ms": LOCK_MS, "max_delivery_count": OFTEN}
+    for name, (store, told) in QUEUES.items():
+        queue = QueueDescription(**locking | told)  # type: ignore[arg-type]  # its fields, by their names
+        catalogue.create(QUEUE, name, queue, [store], now_ms)
+    for name, store in TOPICS.items():
+        catalogue.create(TOPIC, name, TopicDescription(), [store], now_ms)
+    for name, told in SUBSCRIPTIONS.items():
+        subscription = SubscriptionDescription(**locking | told)  # type: ignore[arg-type]  # as above
+        store = TOPICS[name.split("/")[0]]
+        catalogue.create(SUBSCRIPTION, _subscription(name), subscription, [store], now_ms, [rule])
+    catalogue.close()

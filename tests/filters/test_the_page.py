@@ -1,0 +1,33 @@
+"""The page on filters says what is so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from twinbus.broker.filters.arithmetic import MAX_TEXT
+from twinbus.broker.filters.like import MAX_PATTERN
+from twinbus.broker.filters.reader import MAX_DEPTH
+from twinbus.broker.filters.system import SYSTEM
+from twinbus.model.rule import MAX_EXPRESSION
+
+PAGE = (Path(__file__).parents[2] / "docs" / "filters.md").read_text()
+
+
+def test_its_example_runs() -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert "assert index.match" in example
+    exec(compile(example, "docs/filters.md", "exec"), {"__name__": "example"})  # noqa: S102  # ours
+
+
+def test_it_tells_every_system_property_and_which_can_be_set() -> None:
+    (table,) = re.findall(r"### System properties\n\n(.*?)\n\n", PAGE, re.DOTALL)
+    rows = [line.strip("|").split("|") for line in table.splitlines()[2:]]
+    told = {name: settable.strip() for names, _, settable in rows for name in re.findall(r"[A-Z]\w+", names)}
+    expected = {name: found.is_settable for found in SYSTEM for name in found.names}
+    assert {name: settable.startswith("yes") for name, settable in told.items()} == expected
+
+
+def test_it_tells_the_limits() -> None:
+    told = [int(number.replace(",", "")) for number in re.findall(r"^\| .* \| ([\d,]+) \|$", PAGE, re.MULTILINE)]
+    assert told == [MAX_EXPRESSION, MAX_DEPTH, MAX_PATTERN, MAX_TEXT]

@@ -1,0 +1,27 @@
+"""Entries as clients write them, and what is looked at in answers."""
+
+from __future__ import annotations
+
+import re
+
+BUS = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
+INSTANCE = "http://www.w3.org/2001/XMLSchema-instance"
+
+
+def entry(description: str, elements: str = "") -> str:
+    """As JavaScript writes it."""
+    return (
+        '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
+        f'<{description} xmlns="{BUS}" xmlns:i="{INSTANCE}">{elements}</{description}></content></entry>'
+    )
+
+
+def rule(elements: str) -> str:
+    return entry("RuleDescription", elements)
+
+
+def names_in(text: str, description: str) -> list[str]:
+    """The elements of a description, in their order, without what is in those that have others."""
+    inside = text[text.index(f"<{description}") : text.index(f"</{description}>")]
+    inside = re.sub("<(AuthorizationRules|CountDetails|Filter|Action)[ >].*?</\\1>", r"<\1 />", inside)
+    return re.findall(r"<(\w+)[ >/]", inside)[1:]

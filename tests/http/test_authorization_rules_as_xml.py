@@ -1,0 +1,69 @@
+"""Keys of entities in their descriptions, by the letters; what they are good for is shown with a real server."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.http.letters import entry
+
+if TYPE_CHECKING:
+    from tests.http.service import Service
+    from twinbus.model.authorization import AuthorizationRule
+
+RULES = (
+    '<AuthorizationRules><AuthorizationRule i:type="SharedAccessAuthorizationRule">'
+    "<ClaimType>SharedAccessKey</ClaimType><ClaimValue>None</ClaimValue>"
+    "<Rights><AccessRights>Send</AccessRights><AccessRights>Listen</AccessRights><AccessRights>Send</AccessRights></Rights>"
+    "<CreatedTime>1999-01-01T00:00:00Z</CreatedTime><KeyName>both</KeyName><PrimaryKey>{}</PrimaryKey>"
+    '<SecondaryKey i:nil="true"/></AuthorizationRule></AuthorizationRules>'
+)
+
+
+@pytest.fixture(params=["queue", "topic"])
+def description(request: pytest.FixtureRequest) -> str:
+    return f"{request.param.capitalize()}Description"
+
+
+def rules_of(service: Service) -> tuple[AuthorizationRule, ...]:
+    found = service.administration.queues.get("orders") or service.administration.topics["orders"]
+    return found.description.authorization_rules
+
+
+def test_a_rule_is_written_as_the_service_does(service: Service, description: str) -> None:
+    reply = service.call("PUT", "/orders", entry(description, RULES.format("cHJpbWFyeQ==")))
+    assert reply.status == 201
+    [rule] = re.findall("<AuthorizationRules>(.*)</AuthorizationRules>", reply.text)
+    time = r"20\d\d-[^<]*Z"
+    assert re.fullmatch(
+        '<AuthorizationRule i:type="SharedAccessAuthorizationRule"><ClaimType>SharedAccessKey</ClaimType>'
+        "<ClaimValue>None</ClaimValue><Rights><AccessRights>Send</AccessRights><AccessRights>Listen</AccessRights>"
+        f"</Rights><CreatedTime>{time}</CreatedTime><ModifiedTime>{time}</ModifiedTime><KeyName>both</KeyName>"
+        "<PrimaryKey>cHJpbWFyeQ==</PrimaryKey><SecondaryKey>[A-Za-z0-9+/]{43}=</SecondaryKey></AuthorizationRule>",
+        rule,
+    )
+
+
+def test_what_is_left_out_stays(service: Service, description: str) -> None:
+    service.call("PUT", "/orders", entry(description, RULES.format("a")))
+    before = rules_of(service)
+    service.call("PUT", "/orders", entry(description), If_Match="*")
+    assert rules_of(service) == before
+    service.call("PUT", "/orders", entry(description, RULES.format("")), If_Match="*")
+    assert rules_of(service) == before
+    service.call("PUT", "/orders", entry(description, RULES.format("b")), If_Match="*")
+    assert [(rule.primary_key, rule.secondary_key) for rule in rules_of(service)] == [("b", before[0].secondary_key)]
+    service.call("PUT", "/orders", entry(description, "<AuthorizationRules/>"), If_Match="*")
+    assert rules_of(service) == ()
+
+
+def test_no_secret_is_in_an_error_or_the_log(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    reply = service.call("PUT", "/orders", entry("QueueDescription", RULES.format("my secret")))
+    assert reply.status == 400
+    assert reply.detail.startswith("AuthorizationRules: a secret of key 'both' is not 1 to 256 characters of base64")
+    service.administration.fails_with = RuntimeError("no")
+    reply = service.call("PUT", "/orders", entry("QueueDescription", RULES.format("top-secret")))
+    assert reply.status == 500
+    assert "top-secret" not in reply.text + caplog.text

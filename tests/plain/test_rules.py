@@ -1,0 +1,116 @@
+"""Rules of a subscription are added, listed and removed over AMQP, by `$management`."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.plain.entity import manage
+from tests.plain.raw import Raw, raw
+from twinbus.amqp.message import Properties, build, data
+from twinbus.amqp.types import Described, Int, Timestamp, ULong
+
+if TYPE_CHECKING:
+    from tests.served import Served
+
+
+@pytest.fixture
+def subscription(server: Served) -> str:
+    topic = f"topic-{uuid.uuid4().hex}"
+    server.put(topic, "TopicDescription")
+    server.put(f"{topic}/Subscriptions/one", "SubscriptionDescription")
+    return f"{topic}/Subscriptions/one"
+
+
+async def rules(client: Raw, subscription: str, **arguments: object) -> list[Any]:
+    wanted = {"top": Int(100), "skip": Int(0), **arguments}
+    answer = await manage(client, subscription, "com.microsoft:enumerate-rules", wanted)
+    assert answer.status in (200, 204), answer.text
+    return [item["rule-description"] for item in answer.body.get("rules", [])]
+
+
+async def add(client: Raw, subscription: str, name: str, **description: object) -> Any:  # noqa: ANN401
+    body = {"rule-name": name, "rule-description": description}
+    return await manage(client, subscription, "com.microsoft:add-rule", body)
+
+
+async def test_a_new_subscription_has_one_rule_for_every_message(server: Served, subscription: str) -> None:
+    async with raw(server) as client:
+        (rule,) = await rules(client, subscription)
+        chosen, action, name, created = rule.value
+        assert (rule.descriptor, name) == (ULong(0x13700000004), "$Default")
+        assert chosen == Described(ULong(0x1370000007), [])
+        assert action == Described(ULong(0x13700000005), [])
+        assert isinstance(created, Timestamp)
+
+
+async def test_rules_are_added_listed_and_removed(server: Served, subscription: str) -> None:
+    async with raw(server) as client:
+        sql = {"sql-filter": {"expression": "color = 'red'"}, "sql-rule-action": {"expression": "SET seen = 1"}}
+        correlation = {"correlation-filter": {"label": "order", "to": None, "properties": {"n": 7, "hot": True}}}
+        assert (await add(client, subscription, "sql", **sql)).status == 200
+        assert (await add(client, subscription, "correlation", **correlation)).status == 200
+        found = [rule.value for rule in await rules(client, subscription)]
+        assert [name for _, _, name, _ in found] == ["$Default", "sql", "correlation"]
+        assert found[1][0] == Described(ULong(0x1370000006), ["color = 'red'"])
+        assert found[1][1] == Described(ULong(0x13700000006), ["SET seen = 1"])
+        assert found[2][0].value == [None, None, None, None, "order", None, None, None, {"n": 7, "hot": True}]
+        assert [rule.value[2] for rule in await rules(client, subscription, skip=Int(1), top=Int(1))] == ["sql"]
+        assert await rules(client, subscription, skip=Int(3)) == []
+        answer = await manage(client, subscription, "com.microsoft:remove-rule", {"rule-name": "SQL"})
+        assert answer.status == 200
+        assert [rule.value[2] for rule in await rules(client, subscription)] == ["$Default", "correlation"]
+
+
+async def test_rules_choose_from_then_on(server: Served, subscription: str) -> None:
+    topic = subscription.partition("/")[0]
+    async with raw(server) as client:
+        assert (await add(client, subscription, "red", **{"sql-filter": {"expression": "color = 'red'"}})).status == 200
+        await manage(client, subscription, "com.microsoft:remove-rule", {"rule-name": "$Default"})
+        sender = await client.attach_sender(topic)
+        for color in ("blue", "red"):
+            payload = build(
+                properties=Properties(message_id=color), application_properties={"color": color}, body=data(b"x")
+            )
+            assert await client.send(sender, payload) is None
+        receiver = await client.attach_receiver(subscription)
+        assert len(await client.receive_all(receiver, 1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "description", "status"),
+    [
+        ("$Default", {"sql-filter": {"expression": "1 = 1"}}, 409),
+        ("bad", {"sql-filter": {"expression": "color ="}}, 400),
+        ("bad", {"sql-filter": {"expression": 7}}, 400),
+        ("bad", {"sql-filter": {}}, 400),
+        ("bad", {"sql-filter": {"expression": "1=1"}, "correlation-filter": {}}, 400),
+        ("bad", {"correlation-filter": {"label": 7}}, 400),
+        ("bad", {"correlation-filter": {"properties": {"a": [1]}}}, 400),
+        ("bad", {"sql-rule-action": {"expression": "DROP x"}}, 400),
+        ("x" * 51, {}, 400),
+        ("no/name", {}, 400),
+        ("", {}, 400),
+    ],
+)
+async def test_a_rule_that_cannot_be_is_refused(
+    server: Served, subscription: str, name: str, description: dict[str, object], status: int
+) -> None:
+    async with raw(server) as client:
+        assert (await add(client, subscription, name, **description)).status == status
+        assert len(await rules(client, subscription)) == 1
+
+
+async def test_a_rule_that_is_not_there_cannot_be_removed(server: Served, subscription: str) -> None:
+    async with raw(server) as client:
+        answer = await manage(client, subscription, "com.microsoft:remove-rule", {"rule-name": "other"})
+        assert (answer.status, answer.condition) == (404, "amqp:not-found")
+
+
+async def test_only_subscriptions_have_rules(server: Served, queue: str, subscription: str) -> None:
+    async with raw(server) as client:
+        for entity in (queue, subscription.partition("/")[0], f"{subscription}/$DeadLetterQueue"):
+            answer = await manage(client, entity, "com.microsoft:enumerate-rules", {"top": Int(1), "skip": Int(0)})
+            assert (answer.status, answer.condition) == (400, "amqp:not-allowed")

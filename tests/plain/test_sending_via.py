@@ -1,0 +1,71 @@
+"""Messages are sent to one entity via another: in a transaction, together with what is received from that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.plain.coordinator import control
+from tests.plain.entity import names, order, orders, send_orders
+from tests.plain.raw import Refused, raw
+from tests.served import wait_until
+from twinbus.amqp.outcomes import ACCEPTED, TransactionalState
+from twinbus.amqp.sasl import Credentials
+
+if TYPE_CHECKING:
+    from tests.plain.raw import Raw
+    from tests.served import Served
+    from twinbus.amqp.sender import Sender
+
+VIA = "com.microsoft:transfer-destination-address"
+
+
+async def attach_via(client: Raw, via: str, destination: object) -> Sender:
+    return await client.attach_sender(via, properties={VIA: destination})
+
+
+async def test_what_is_sent_via_a_queue_arrives_at_its_destination(server: Served, queue: str) -> None:
+    destination = server.make_queue()
+    async with raw(server) as client:
+        link = await attach_via(client, queue, f"amqps://{server.host}/{destination}")
+        for number in range(3):
+            assert await client.send(link, order(number)) is None
+        received = await client.receive(await client.attach_receiver(destination), 3)
+        assert names(received) == orders(0, 1, 2)
+    assert server.counts(queue) == (0, 0)
+
+
+@pytest.mark.parametrize("fail", [False, True], ids=["committed", "rolled back"])
+async def test_it_is_received_here_and_sent_there_together(server: Served, queue: str, *, fail: bool) -> None:
+    destination = server.make_queue()
+    async with raw(server) as client:
+        await send_orders(client, queue, [1])
+        coordinator, receiver = await control(client), await client.attach_receiver(queue)
+        sender = await attach_via(client, queue, destination)
+        [delivery] = await client.receive(receiver)
+        txn_id = await coordinator.declare()
+        assert await client.send(sender, order(2), state=TransactionalState(txn_id=txn_id)) is None
+        assert await client.settle(receiver, delivery, TransactionalState(txn_id=txn_id, outcome=ACCEPTED)) is None
+        assert await coordinator.discharge(txn_id, fail=fail) is None
+        there, here = ((0, 0), (1, 0)) if fail else ((1, 0), (0, 0))
+        wait_until(lambda: (server.counts(destination), server.counts(queue)) == (there, here))
+
+
+async def test_a_destination_that_cannot_be_is_refused(server: Served, queue: str) -> None:
+    async with raw(server) as client:
+        with pytest.raises(Refused, match="amqp:not-found"):
+            await attach_via(client, queue, "nowhere")
+        with pytest.raises(Refused, match="argument-error"):
+            await attach_via(client, queue, 7)
+
+
+async def test_it_needs_a_token_for_the_destination_too(server: Served, queue: str) -> None:
+    destination = server.make_queue()
+    async with raw(server, Credentials.anonymous()) as client:
+        for path in (queue, destination):
+            with pytest.raises(Refused, match="amqp:unauthorized-access"):
+                await attach_via(client, queue, destination)
+            properties = {"operation": "put-token", "name": f"sb://{server.host}/{path}", "type": "jwt"}
+            await client.ask("$cbs", properties, server.token(path))
+        assert await client.send(await attach_via(client, queue, destination), order(1)) is None

@@ -1,0 +1,263 @@
+"""qpid-proton declares transactions, sends and accepts in them, commits them and rolls them back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from proton import Message
+from proton.handlers import MessagingHandler, TransactionHandler
+from proton.reactor import Container
+
+from tests.plain.coordinator import control
+from tests.plain.raw import raw
+from tests.served import PATIENCE_S
+from twinbus.amqp.message import Properties, build, data, value
+from twinbus.amqp.outcomes import ACCEPTED, Declare, TransactionalState
+from twinbus.amqp.terminus import Source
+
+if TYPE_CHECKING:
+    from tests.served import Served
+
+
+class Program(MessagingHandler, TransactionHandler):
+    """Receives `count` messages, and sends as many, in one transaction, which it ends as it is told to."""
+
+    def __init__(self, server: Served, queue: str, *, receives: int, sends: int, commits: bool) -> None:
+        super().__init__(prefetch=0, auto_accept=False, auto_settle=False)
+        self._server = server
+        self._queue = queue
+        self._receives = receives
+        self._sends = sends
+        self._commits = commits
+        self.received: list[Any] = []
+        self.log: list[str] = []
+        self.transaction: Any = None
+
+    def on_start(self, event: Any) -> None:  # noqa: ANN401
+        self.container = event.container
+        self.connection = event.container.connect(
+            f"amqp://{self._server.host}:{self._server.amqp_port}",
+            user=self._server.key_name,
+            password=self._server.key,
+            allowed_mechs="PLAIN",
+            allow_insecure_mechs=True,
+            reconnect=False,
+        )
+        self.sender = event.container.create_sender(self.connection, self._queue)
+        self.receiver = event.container.create_receiver(self.connection, self._queue)
+        self.container.declare_transaction(self.connection, handler=self)
+        self.timeout = event.container.schedule(PATIENCE_S, self)
+
+    def on_timer_task(self, event: Any) -> None:  # noqa: ANN401, ARG002
+        self.log.append("timeout")
+        self.connection.close()
+
+    def on_transaction_declared(self, event: Any) -> None:  # noqa: ANN401
+        self.transaction = event.transaction
+        for number in range(self._sends):
+            self.transaction.send(self.sender, Message(body=f"new {number}", id=f"new {number}"))
+        if self._receives:
+            self.receiver.flow(self._receives)
+        else:
+            self._end()
+
+    def on_message(self, event: Any) -> None:  # noqa: ANN401
+        self.received.append(event.message.id)
+        self.transaction.accept(event.delivery)
+        if len(self.received) == self._receives:
+            self._end()
+
+    def _end(self) -> None:
+        if self._commits:
+            self.transaction.commit()
+        else:
+            self.transaction.abort()
+
+    def on_transaction_committed(self, event: Any) -> None:  # noqa: ANN401, ARG002
+        self._over("committed")
+
+    def on_transaction_aborted(self, event: Any) -> None:  # noqa: ANN401, ARG002
+        self._over("aborted")
+
+    def on_transaction_commit_failed(self, event: Any) -> None:  # noqa: ANN401
+        self._over(f"failed: {event.delivery.remote.condition.name}")
+
+    def on_transaction_declare_failed(self, event: Any) -> None:  # noqa: ANN401, ARG002
+        self._over("not declared")
+
+    def _over(self, how: str) -> None:
+        self.log.append(how)
+        self.timeout.cancel()
+        self.container.schedule(0.3, _Close(self.connection))
+
+
+class _Close(MessagingHandler):
+    """Lets what proton does after the end of a transaction go out."""
+
+    def __init__(self, connection: Any) -> None:  # noqa: ANN401
+        super().__init__()
+        self._connection = connection
+
+    def on_timer_task(self, event: Any) -> None:  # noqa: ANN401, ARG002
+        self._connection.close()
+
+
+def run(server: Served, queue: str, *, receives: int = 0, sends: int = 0, commits: bool = True) -> Program:
+    program = Program(server, queue, receives=receives, sends=sends, commits=commits)
+    Container(program).run()
+    return program
+
+
+async def fill(server: Served, queue: str, count: int) -> None:
+    async with raw(server) as client:
+        link = await client.attach_sender(queue)
+        for number in range(count):
+            assert await client.send(link, order(f"old {number}")) is None
+
+
+def order(name: str) -> bytes:
+    return build(properties=Properties(message_id=name), body=data(name.encode()))
+
+
+def test_proton_commits_sends(server: Served, queue: str) -> None:
+    program = run(server, queue, sends=3)
+    assert program.log == ["committed"]
+    assert server.counts(queue) == (3, 0)
+
+
+def test_proton_rolls_back_sends(server: Served, queue: str) -> None:
+    program = run(server, queue, sends=3, commits=False)
+    assert program.log == ["aborted"]
+    assert server.counts(queue) == (0, 0)
+
+
+async def test_proton_commits_accepts_and_sends(server: Served, queue: str) -> None:
+    await fill(server, queue, 4)
+    program = run(server, queue, receives=3, sends=2)
+    assert program.log == ["committed"]
+    assert len(program.received) == 3
+    assert server.counts(queue) == (3, 0)
+
+
+async def test_what_proton_accepted_and_rolled_back_is_there_at_once(server: Served, queue: str) -> None:
+    await fill(server, queue, 2)
+    assert run(server, queue, receives=2, sends=2, commits=False).log == ["aborted"]
+    program = run(server, queue, receives=2)
+    assert program.received == ["old 0", "old 1"]
+    assert program.log == ["committed"]
+    assert server.counts(queue) == (0, 0)
+
+
+# --- frame by frame ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_send_is_answered_on_condition(server: Served, queue: str) -> None:
+    async with raw(server) as client:
+        coordinator, link = await control(client), await client.attach_sender(queue)
+        txn_id = await coordinator.declare()
+        state = await client.send_for_state(link, order("1"), state=TransactionalState(txn_id=txn_id))
+        assert isinstance(state, TransactionalState)
+        assert (state.txn_id, state.outcome) == (txn_id, ACCEPTED)
+        assert server.counts(queue) == (0, 0)
+        assert await coordinator.discharge(txn_id) is None
+        assert server.counts(queue) == (1, 0)
+
+
+@pytest.mark.parametrize("fail", [False, True])
+async def test_an_unknown_transaction_is_refused(server: Served, queue: str, *, fail: bool) -> None:
+    async with raw(server) as client:
+        coordinator, link = await control(client), await client.attach_sender(queue)
+        assert await coordinator.discharge(b"nonsense", fail=fail) == "amqp:transaction:unknown-id"
+        state = TransactionalState(txn_id=b"nonsense")
+        assert await client.send(link, order("1"), state=state) == "amqp:transaction:unknown-id"
+        txn_id = await coordinator.declare()
+        assert await coordinator.discharge(txn_id) is None
+        assert await coordinator.discharge(txn_id) == "amqp:transaction:unknown-id"
+    assert server.counts(queue) == (0, 0)
+
+
+async def test_a_transaction_is_its_connections_own(server: Served, queue: str) -> None:
+    async with raw(server) as client, raw(server) as other:
+        coordinator, link = await control(client), await other.attach_sender(queue)
+        state = TransactionalState(txn_id=await coordinator.declare())
+        assert await other.send(link, order("1"), state=state) == "amqp:transaction:unknown-id"
+
+
+async def test_another_entity_is_refused_and_nothing_is_done(server: Served, queue: str) -> None:
+    second = server.make_queue()
+    async with raw(server) as client:
+        coordinator = await control(client)
+        links = [await client.attach_sender(queue), await client.attach_sender(second)]
+        txn_id = await coordinator.declare()
+        state = TransactionalState(txn_id=txn_id)
+        assert await client.send(links[0], order("1"), state=state) is None
+        assert await client.send(links[1], order("2"), state=state) == "amqp:not-allowed"
+        assert await coordinator.discharge(txn_id) == "amqp:transaction:rollback"
+    assert server.counts(queue) == server.counts(second) == (0, 0)
+
+
+async def test_the_end_of_the_control_link_rolls_back(server: Served, queue: str) -> None:
+    async with raw(server) as client:
+        coordinator, link = await control(client), await client.attach_sender(queue)
+        txn_id = await coordinator.declare()
+        state = TransactionalState(txn_id=txn_id)
+        assert await client.send(link, order("1"), state=state) is None
+        await client.detach(coordinator.link)
+        assert await client.send(link, order("2"), state=state) == "amqp:transaction:unknown-id"
+    assert server.counts(queue) == (0, 0)
+
+
+async def test_what_the_coordinator_does_not_know_is_refused(server: Served) -> None:
+    async with raw(server) as client:
+        coordinator = await control(client)
+        for body in (value("declare"), value(None), data(b"declare")):
+            assert await client.send(coordinator.link, build(body=body)) == "amqp:decode-error"
+        assert await client.send(coordinator.link, b"\xff") == "amqp:decode-error"
+        assert await client.send(coordinator.link, build(body=value(Declare(global_id=b"x")))) == "amqp:not-allowed"
+        assert await coordinator.declare()
+
+
+async def test_no_more_open_transactions_than_a_connection_may_have(server: Served) -> None:
+    async with raw(server) as client:
+        coordinator = await control(client)
+        ids = [await coordinator.declare() for _ in range(100)]
+        assert len(set(ids)) == 100
+        assert await client.send(coordinator.link, build(body=value(Declare()))) == "com.microsoft:server-busy"
+        assert await coordinator.discharge(ids[0]) is None
+        assert await coordinator.declare()
+
+
+async def test_a_request_to_management_cannot_be_part_of_one(server: Served, queue: str) -> None:
+    async with raw(server) as client:
+        coordinator = await control(client)
+        requests = await client.attach_sender(f"{queue}/$management")
+        state = TransactionalState(txn_id=await coordinator.declare())
+        assert await client.send(requests, build(body=value({})), state=state) == "amqp:not-allowed"
+
+
+async def test_what_a_client_has_forgotten_of_a_session_is_there_again_when_it_is_rolled_back(server: Served) -> None:
+    queue = server.make_queue(RequiresSession="true")
+    source = Source(address=queue, filter={"com.microsoft:session-filter": None})
+    async with raw(server) as client:
+        payload = build(properties=Properties(message_id="1", group_id="s"), body=data(b"1"))
+        assert await client.send(await client.attach_sender(queue), payload) is None
+        coordinator, link = await control(client), await client.attach_receiver(queue, source=source)
+        (delivery,) = await client.receive(link)
+        txn_id = await coordinator.declare()
+        link.settle([delivery], TransactionalState(txn_id=txn_id, outcome=ACCEPTED))
+        assert await coordinator.discharge(txn_id, fail=True) is None
+        assert len(await client.receive(link)) == 1
+
+
+async def test_a_settlement_that_is_refused_fails_it(server: Served, queue: str) -> None:
+    await fill(server, queue, 1)
+    async with raw(server) as client:
+        coordinator, link = await control(client), await client.attach_receiver(queue)
+        to = await client.attach_sender(queue)
+        (delivery,) = await client.receive(link)
+        txn_id = await coordinator.declare()
+        assert await client.send(to, order("1"), state=TransactionalState(txn_id=txn_id)) is None
+        assert await client.settle(link, delivery, TransactionalState(txn_id=txn_id)) == "amqp:not-allowed"
+        assert await coordinator.discharge(txn_id) == "amqp:transaction:rollback"
+    assert server.counts(queue) == (1, 0)

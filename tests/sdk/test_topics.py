@@ -1,0 +1,134 @@
+"""Topics: what is sent to one is received from its subscriptions, each with a life of its own."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING
+
+import pytest
+from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
+from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBusError
+from azure.servicebus.management import CorrelationRuleFilter, SqlRuleAction, SqlRuleFilter
+
+from tests.sdk.bus import body_of, receive
+
+if TYPE_CHECKING:
+    from tests.sdk.bus import Bus
+
+LARGE = "x" * 5_000
+
+
+def test_each_subscription_gets_its_copy_and_settles_it(every_bus: Bus) -> None:
+    topic = every_bus.topic("one", "two")
+    sender = every_bus.topic_sender(topic)
+    sender.send_messages(ServiceBusMessage(LARGE, application_properties={"n": 1}))
+    for name in ("one", "two"):
+        receiver = every_bus.subscriber(topic, name)
+        (message,) = receive(receiver, 1)
+        assert body_of(message) == LARGE.encode()
+        assert message.application_properties == {b"n": 1}
+        assert message.enqueued_sequence_number == 1
+        receiver.complete_message(message)
+    runtime = every_bus.administration.get_subscription_runtime_properties(topic, "one")
+    assert (runtime.active_message_count, runtime.total_message_count) == (0, 0)
+
+
+def test_a_batch_is_published_together(bus: Bus) -> None:
+    topic = bus.topic("one", "two")
+    sender = bus.topic_sender(topic)
+    sender.send_messages([ServiceBusMessage(f"{number}") for number in range(20)])
+    for name in ("one", "two"):
+        found = receive(bus.subscriber(topic, name, receive_mode="receiveanddelete"), 20)
+        assert [body_of(message) for message in found] == [b"%d" % number for number in range(20)]
+
+
+def test_sql_rules_choose_and_change(bus: Bus) -> None:
+    topic = bus.topic()
+    administration = bus.administration
+    administration.create_subscription(topic, "red")
+    administration.delete_rule(topic, "red", "$Default")
+    rule, action = SqlRuleFilter("color = 'red' AND size > 2"), SqlRuleAction("SET sys.Label = 'hot'; SET seen = 1")
+    administration.create_rule(topic, "red", "warm", filter=rule, action=action)
+    sender, receiver = bus.topic_sender(topic), bus.subscriber(topic, "red")
+    for color, size in (("red", 1), ("blue", 3), ("red", 3)):
+        sender.send_messages(
+            ServiceBusMessage(f"{color} {size}", application_properties={"color": color, "size": size})
+        )
+    (message,) = receive(receiver, 1)
+    assert (body_of(message), message.subject, message.application_properties[b"seen"]) == (b"red 3", "hot", 1)
+    assert not receiver.receive_messages(max_wait_time=0.5)
+
+
+def test_correlation_rules_choose(bus: Bus) -> None:
+    topic = bus.topic("all")
+    administration = bus.administration
+    administration.create_subscription(topic, "mine")
+    administration.delete_rule(topic, "mine", "$Default")
+    chosen = CorrelationRuleFilter(label="order", properties={"region": "eu"})
+    administration.create_rule(topic, "mine", "eu", filter=chosen)
+    sender = bus.topic_sender(topic)
+    for subject, region in (("order", "eu"), ("order", "us"), ("offer", "eu")):
+        sender.send_messages(
+            ServiceBusMessage(f"{subject} {region}", subject=subject, application_properties={"region": region})
+        )
+    assert [body_of(one) for one in receive(bus.subscriber(topic, "mine"), 1)] == [b"order eu"]
+    assert len(receive(bus.subscriber(topic, "all"), 3)) == 3
+    runtime = administration.get_subscription_runtime_properties(topic, "mine")
+    assert runtime.active_message_count == 1
+
+
+def test_a_scheduled_message_is_published_when_it_is_due_and_can_be_cancelled(bus: Bus) -> None:
+    topic = bus.topic("one")
+    sender, receiver = bus.topic_sender(topic), bus.subscriber(topic, "one")
+    now = dt.datetime.now(dt.UTC).replace(microsecond=0)
+    (kept,) = sender.schedule_messages(ServiceBusMessage("soon"), now + dt.timedelta(seconds=2))
+    (cancelled,) = sender.schedule_messages(ServiceBusMessage("never"), now + dt.timedelta(seconds=2))
+    assert kept != cancelled
+    sender.cancel_scheduled_messages(cancelled)
+    assert bus.administration.get_topic_runtime_properties(topic).scheduled_message_count == 1
+    (message,) = receive(receiver, 1)
+    assert body_of(message) == b"soon"
+    assert message.enqueued_time_utc >= now + dt.timedelta(seconds=2)
+
+
+def test_sessions_of_a_subscription(bus: Bus) -> None:
+    topic = bus.topic()
+    bus.administration.create_subscription(topic, "one", requires_session=True)
+    sender = bus.topic_sender(topic)
+    for number in range(4):
+        sender.send_messages(ServiceBusMessage(f"{number}", session_id=f"s{number % 2}"))
+    receiver = bus.subscriber(topic, "one", session_id="s1")
+    found = receive(receiver, 2)
+    assert [(body_of(message), message.session_id) for message in found] == [(b"1", "s1"), (b"3", "s1")]
+    receiver.session.set_state(b"half")
+    assert receiver.session.get_state() == b"half"
+
+
+def test_dead_letters_deferral_and_peeking_of_a_subscription(bus: Bus) -> None:
+    topic = bus.topic("one", "two")
+    sender, receiver = bus.topic_sender(topic), bus.subscriber(topic, "one")
+    sender.send_messages([ServiceBusMessage(LARGE + name) for name in ("dead", "deferred", "left")])
+    dead, deferred = receive(receiver, 2)
+    receiver.dead_letter_message(dead, reason="bad", error_description="very")
+    receiver.defer_message(deferred)
+    assert len(receiver.peek_messages(5, sequence_number=1)) == 2
+    (again,) = receiver.receive_deferred_messages([deferred.sequence_number])
+    receiver.complete_message(again)
+    assert body_of(again) == LARGE.encode() + b"deferred"
+    (found,) = receive(bus.subscriber(topic, "one", sub_queue=ServiceBusSubQueue.DEAD_LETTER), 1)
+    assert (body_of(found), found.dead_letter_reason) == (LARGE.encode() + b"dead", "bad")
+    assert len(receive(bus.subscriber(topic, "two", receive_mode="receiveanddelete"), 3)) == 3
+
+
+def test_nothing_is_received_from_a_topic_nor_sent_to_a_subscription(bus: Bus) -> None:
+    topic = bus.topic("one")
+    with pytest.raises(ServiceBusError):
+        bus.receiver(topic).receive_messages(max_wait_time=1)
+    with pytest.raises(ServiceBusError):
+        bus.sender(f"{topic}/Subscriptions/one").send_messages(ServiceBusMessage("1"))
+
+
+def test_a_subscription_that_is_not_there(bus: Bus) -> None:
+    topic = bus.topic("one")
+    with pytest.raises(MessagingEntityNotFoundError):
+        bus.subscriber(topic, "other").receive_messages(max_wait_time=1)

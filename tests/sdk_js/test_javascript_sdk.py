@@ -1,0 +1,63 @@
+"""The Azure SDK for JavaScript, unmodified, against a server: each program beside this file is one behaviour.
+
+Node's own test runner runs a program; what it said of each of its tests is shown when one fails.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.served import started
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.served import Served
+
+HERE = Path(__file__).parent
+PROGRAMS = sorted(file.name.removesuffix(".test.js") for file in HERE.glob("*.test.js"))
+PATIENCE_S = 90
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    assert (HERE / "node_modules").is_dir(), "tools/setup installs the SDK"
+    with started(tmp_path_factory.mktemp("sdk_js")) as server:
+        yield server
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_program_finds_what_it_expects(program: str, server: Served) -> None:
+    environment = {
+        "TWINBUS_PLAIN": server.connection_string,
+        "TWINBUS_TLS": server.tls_connection_string,
+        "TWINBUS_ADMINISTRATION": server.admin_connection_string,
+        "NODE_EXTRA_CA_CERTS": server.ca_file,
+    }
+    run = subprocess.run(
+        ["node", "--test", "--test-reporter=spec", f"{program}.test.js"],
+        cwd=HERE,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout
+    counts = dict(re.findall(r"^\S+ (pass|skipped|todo) (\d+)$", run.stdout, re.MULTILINE))
+    assert counts.pop("pass") != "0", run.stdout
+    assert counts == {"skipped": "0", "todo": "0"}, run.stdout
+    server.check_log()
+
+
+def test_every_program_is_run() -> None:
+    """A misspelt name would be a program that nobody runs."""
+    others = {"bus.js"}
+    assert {file.name for file in HERE.glob("*.js")} == {f"{program}.test.js" for program in PROGRAMS} | others
