@@ -2,6 +2,8 @@
 
 BIN := .venv/bin
 MINUTES ?= 10
+# One more than there are processors: most tests wait, for servers and for clients that wait.
+WORKERS ?= $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup compile run test lint format bench depth indexes connections soak demo lock clean
@@ -19,8 +21,8 @@ run: compile ## serve a namespace, contoso, and print its connection strings
 	$(BIN)/twinbus serve contoso --data .run/contoso --ready-file .run/contoso.json --show-connection-string
 
 test: lint compile ## check style, types and import rules, then run all tests; the engine's also on its compiled files
-	$(BIN)/pytest -n auto
-	$(BIN)/pytest -n auto -o pythonpath=. tests/amqp tests/interop
+	$(BIN)/pytest -n $(WORKERS)
+	$(BIN)/pytest -n $(WORKERS) -o pythonpath=. tests/amqp tests/interop
 
 lint: setup ## check style, types and import rules
 	$(BIN)/ruff check
