@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tests.broker.rig import Answers, Rig, message
 from twinbus.amqp.message import data
-from twinbus.broker.intake import BATCH_FORMAT, Parcel, digest_of
+from twinbus.broker.intake import Parcel, digest_of
 from twinbus.broker.keys import IDS
+from twinbus.model.message import BATCH_FORMAT
 from twinbus.model.queue import QueueDescription
 
 DETECTING = QueueDescription(requires_duplicate_detection=True, duplicate_window_ms=60_000)

@@ -25,7 +25,7 @@ from tests.served import ATOM
 from twinbus.amqp.message import data
 from twinbus.amqp.outcomes import ACCEPTED, Modified, Rejected
 from twinbus.amqp.types import Int, ULong
-from twinbus.broker.intake import BATCH_FORMAT
+from twinbus.model.message import BATCH_FORMAT
 
 if TYPE_CHECKING:
     from tests.plain.raw import Raw

@@ -26,7 +26,7 @@ from tests.plain.raw import raw
 from twinbus.amqp.message import data
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Rejected
 from twinbus.amqp.types import Array, Int, Timestamp, ULong
-from twinbus.broker.intake import BATCH_FORMAT
+from twinbus.model.message import BATCH_FORMAT
 
 if TYPE_CHECKING:
     from tests.plain.raw import Raw

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from twinbus.model.signature import make_token
 from twinbus.server import logs
-from twinbus.server.sas import Token, make_token
+from twinbus.server.sas import Token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

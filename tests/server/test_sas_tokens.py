@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinbus.model.errors import Unauthorized
+from twinbus.model.signature import make_token
 from twinbus.server.keys import ALL_RIGHTS, Key, KeyRing, Right
-from twinbus.server.sas import TOKEN_MAX_CHARACTERS, Token, make_token, verify
+from twinbus.server.sas import TOKEN_MAX_CHARACTERS, Token, verify
 
 SECRET = "c2VjcmV0/c2VjcmV0+c2VjcmV0"
 OTHER_SECRET = "b3RoZXI="

@@ -9,7 +9,7 @@ from tests.simulation.consumer import SimulatedConsumer
 from tests.simulation.ledger import Violation
 from tests.simulation.letter import make_batch, make_payload, read_delivery
 from tests.simulation.shelf import Entity, Kind
-from twinbus.broker.intake import BATCH_FORMAT, Parcel
+from twinbus.broker.intake import Parcel
 from twinbus.model.errors import (
     EntityDeleted,
     MessageLockLost,
@@ -18,6 +18,7 @@ from twinbus.model.errors import (
     ServiceBusError,
     StoreUnavailable,
 )
+from twinbus.model.message import BATCH_FORMAT
 from twinbus.model.queue import QueueDescription
 
 if TYPE_CHECKING:

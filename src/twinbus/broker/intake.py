@@ -28,14 +28,13 @@ from twinbus.broker.record import (
 )
 from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import ArgumentOutOfRange, MalformedMessage, MessageTooLarge, NotAllowed
+from twinbus.model.message import BATCH_FORMAT, PING_CONTENT_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.model.limits import NamespaceLimits
 
-BATCH_FORMAT: Final = 0x80013700
-"""The message format of a batch: each data section of the body is a whole message."""
 SET_BY_BROKER: Final = frozenset(
     {
         "x-opt-enqueued-time",
@@ -47,7 +46,6 @@ SET_BY_BROKER: Final = frozenset(
     }
 )
 """Annotations of ours: who sends on a message it received sends them along, and they mean nothing then."""
-PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
 SCHEDULED_TIME: Final = "x-opt-scheduled-enqueue-time"
 LONGEST_DELAY_MS: Final = FOREVER_MS
 _HEADER_DEFAULT: Final = Envelope()

@@ -1,5 +1,44 @@
-"""What applications use: MessagingFactory, QueueClient, TopicClient, NamespaceManager.
+"""The client: factories, senders, receivers, sessions, transactions and management, on asyncio.
 
-Owns: connections to a namespace, retries and time-outs, and the object model applications are written against.
-Knows nothing of the server's insides: it speaks AMQP and HTTP to any namespace, twinbus or Azure alike.
+    from twinbus.client import BrokeredMessage, MessagingFactory
+
+    async with MessagingFactory.from_connection_string(text) as factory:
+        await factory.create_queue_client("orders").send(BrokeredMessage("two pounds of apples"))
+
+Works with any Azure Service Bus. `twinbus.client.pairing` is what makes sends survive a namespace; for applications
+without asyncio there is `twinbus.client.sync`.
 """
+
+from twinbus.client.browser import MessageBrowser
+from twinbus.client.clients import QueueClient, SubscriptionClient, TopicClient
+from twinbus.client.connection_string import ConnectionString
+from twinbus.client.factory import FactoryState, MessagingFactory
+from twinbus.client.message_session import MessageSession
+from twinbus.client.receiver import MessageReceiver, ReceiveMode
+from twinbus.client.retry import NO_RETRY, RetryPolicy
+from twinbus.client.sender import MessageSender
+from twinbus.client.settings import FactorySettings
+from twinbus.client.tokens import Token, TokenProvider
+from twinbus.client.transaction import Transaction
+from twinbus.model.message import BrokeredMessage
+
+__all__ = [
+    "NO_RETRY",
+    "BrokeredMessage",
+    "ConnectionString",
+    "FactorySettings",
+    "FactoryState",
+    "MessageBrowser",
+    "MessageReceiver",
+    "MessageSender",
+    "MessageSession",
+    "MessagingFactory",
+    "QueueClient",
+    "ReceiveMode",
+    "RetryPolicy",
+    "SubscriptionClient",
+    "Token",
+    "TokenProvider",
+    "TopicClient",
+    "Transaction",
+]

@@ -1,24 +1,22 @@
 """Shared access signatures: texts that prove, until a given time, that who made them holds a key.
 
-    SharedAccessSignature sr=<for what>&sig=<signature>&se=<until when>&skn=<name of the key>
-
-Owns: how a token is written, read and checked, and what it grants. Knows nothing of links or requests: who has a grant
-asks it whether it `allows` a right on a path, and looks after its expiry. Errors show neither key nor signature.
+Owns: how a token is read and checked (`model.signature` writes them), and what it grants. Knows nothing of links or
+requests: who has a grant asks it whether it `allows` a right on a path, and looks after its expiry. Errors show neither
+key nor signature.
 """
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
-import hashlib
 import hmac
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
-from urllib.parse import quote_plus, unquote, unquote_plus
+from urllib.parse import unquote, unquote_plus
 
 from twinbus.model import path
 from twinbus.model.errors import Unauthorized
+from twinbus.model.signature import sign
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -80,7 +78,7 @@ class Token:
         """The one of the key's secrets that this token was made with; None if it was not made with the key."""
         given = self.signature.encode()
         for secret in key.secrets:
-            if hmac.compare_digest(given, _sign(self.resource, self.expiry, secret).encode()):
+            if hmac.compare_digest(given, sign(self.resource, self.expiry, secret).encode()):
                 return secret
         return None
 
@@ -153,13 +151,6 @@ def verify(token_text: str, audience: str, keys: Keys, wall_s: float, host: str 
     return grant
 
 
-def make_token(uri: str, key_name: str, key: str, expires_s: int) -> str:
-    """A token for `uri` and all below it."""
-    resource = quote_plus(uri)
-    signature = quote_plus(_sign(resource, str(expires_s), key))
-    return f"SharedAccessSignature sr={resource}&sig={signature}&se={expires_s}&skn={quote_plus(key_name)}"
-
-
 def scope_of(uri: str) -> str:
     """The path in a URI that a token is for, to compare with others. Clients sign a request's URL with its query."""
     return path.key_of(path.relative(re.split(r"[?#]", uri, maxsplit=1)[0]))
@@ -168,11 +159,6 @@ def scope_of(uri: str) -> str:
 def covers(scope: str, wanted: str) -> bool:
     """`wanted` is `scope` or below it, by whole segments: a token for `orders` is none for `orders2`."""
     return not scope or wanted == scope or wanted.startswith(f"{scope}/")
-
-
-def _sign(resource: str, expiry: str, secret: str) -> str:
-    """The key is the bytes of its text: it looks like base64, and is not decoded."""
-    return base64.b64encode(hmac.digest(secret.encode(), f"{resource}\n{expiry}".encode(), hashlib.sha256)).decode()
 
 
 def _instant(seconds: float) -> str:

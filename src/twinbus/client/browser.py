@@ -1,0 +1,66 @@
+"""A queue read as a log: by sequence numbers, without taking anything.
+
+    async with factory.create_message_browser("orders", from_sequence_number=1) as browser:
+        async for message in browser: ...
+
+Owns: the browse link. twinbus only: `docs/browse.md` says what holds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twinbus.amqp.terminus import Source
+from twinbus.amqp.types import Int, Symbol
+from twinbus.client.receiver import MessageReceiver, ReceiveMode
+
+if TYPE_CHECKING:
+    from twinbus.client.factory import MessagingFactory
+
+_PREFETCH: int = 500
+
+
+class MessageBrowser(MessageReceiver):
+    """Sees each active message of a range once, in order."""
+
+    def __init__(
+        self,
+        factory: MessagingFactory,
+        path: str,
+        *,
+        from_sequence_number: int = 0,
+        to_sequence_number: int | None = None,
+        fragment: int | None = None,
+        prefetch: int = _PREFETCH,
+    ) -> None:
+        """Without `to_sequence_number` it goes on with what arrives."""
+        super().__init__(factory, path, ReceiveMode.RECEIVE_AND_DELETE, prefetch=prefetch)
+        self._next = from_sequence_number
+        self._last = to_sequence_number
+        self._fragment = fragment
+
+    def _source(self) -> Source:
+        limits: dict[str, object] = {"twinbus:from-sequence-number": self._next}
+        if self._last is not None:
+            limits["twinbus:to-sequence-number"] = self._last
+        if self._fragment is not None:
+            limits["twinbus:fragment"] = self._fragment
+        return Source(address=self.path, distribution_mode=Symbol("copy"), filter=limits)
+
+    async def positions(self) -> dict[str, int]:
+        """What the entity said when the link was attached: its id, its lowest number and the next one."""
+        link = await self._attached()
+        names = ("entity-id", "low-sequence-number", "next-sequence-number")
+        properties = link.attached.result().properties or {}
+        return {name: int(str(properties.get(f"twinbus:{name}", 0))) for name in names}
+
+    async def complete_up_to(self, sequence_number: int, *, epoch: int | None = None) -> tuple[int, int]:
+        """Complete the active messages up to a number: how many were, and how many somebody has."""
+        body: dict[str, object] = {"sequence-number": sequence_number}
+        if self._fragment is not None:
+            body["fragment"] = Int(self._fragment)
+        if epoch is not None:
+            body["epoch"] = epoch
+        answer = await self._ask("twinbus:complete-up-to", body)
+        completed, skipped = answer.body.get("completed", 0), answer.body.get("skipped", 0)
+        return int(str(completed)), int(str(skipped))

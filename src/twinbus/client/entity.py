@@ -1,0 +1,76 @@
+"""What everything that a factory makes has in common: it belongs to one entity, it is closed once, it asks.
+
+Owns: whether it is closed. Its links are its subclass's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from twinbus.client.errors import ObjectClosed
+from twinbus.model.path import relative
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from twinbus.client.factory import MessagingFactory
+    from twinbus.client.requests import Answer
+
+
+class ClientEntity:
+    """A sender, a receiver, or a client that has both."""
+
+    def __init__(self, factory: MessagingFactory, path: str) -> None:
+        """`path` is of the entity, as the application spells it."""
+        if not path.strip("/"):
+            raise ValueError("the path of an entity is empty")
+        self.factory = factory
+        self.path = relative(path)
+        self.is_closed = False
+        factory.check_open()
+        factory.adopt(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.path!r}{' closed' if self.is_closed else ''}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def check_open(self) -> None:
+        """ObjectClosed if it cannot be used any more."""
+        self.factory.check_open()
+        if self.is_closed:
+            raise ObjectClosed(f"{self!r} is used after it was closed")
+
+    async def close(self) -> None:
+        """End it. May be called again."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.factory.forget(self)
+            await self._close()
+
+    async def _close(self) -> None:
+        """End its links."""
+
+    async def _ask(
+        self,
+        operation: str,
+        body: Mapping[str, object],
+        *,
+        timeout_s: float | None = None,
+        link_name: str | None = None,
+    ) -> Answer:
+        """Ask the entity's `$management`, with retries."""
+        self.check_open()
+        limit_s = self.factory.settings.operation_timeout_s if timeout_s is None else timeout_s
+        return await self.factory.run(
+            f"{operation} of '{self.path}'",
+            lambda: self.factory.ask(self.path, operation, body, timeout_s=limit_s, link_name=link_name),
+            timeout_s=timeout_s,
+        )

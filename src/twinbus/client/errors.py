@@ -1,0 +1,104 @@
+"""What can go wrong on the client's side, and what a namespace's answers mean.
+
+Owns: the errors that only a client knows, and the way from an AMQP condition back to the class in `model.errors`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from twinbus.model import errors as model
+from twinbus.model.errors import CallerError, ServiceBusError
+
+if TYPE_CHECKING:
+    from twinbus.amqp.performatives import Error
+
+
+class ConnectionFailed(ServiceBusError):
+    """The namespace could not be reached: nothing was sent."""
+
+
+class ConnectionLost(ServiceBusError):
+    """The connection, or the link, ended before the answer came: what was asked for may have happened."""
+
+
+class TimedOut(model.OperationTimeout):
+    """No answer within the operation's time."""
+
+    def __init__(self, message: str, *, was_sent: bool) -> None:
+        """`was_sent`: it may have happened all the same."""
+        super().__init__(message)
+        self.was_sent = was_sent
+
+
+class ObjectClosed(CallerError):
+    """A factory, a client, a sender or a receiver is used after it was closed."""
+
+
+class FactoryFaulted(CallerError):
+    """The factory has faulted; its `fault` says why. Make a new one."""
+
+
+class MessageNotHeld(CallerError):
+    """The message is under no lock that this receiver could settle: it was settled, peeked, or received and deleted."""
+
+
+_BY_CONDITION: Final[dict[str, type[ServiceBusError]]] = {
+    kind.condition: kind
+    for kind in (
+        model.InternalFault,
+        model.NotAllowed,
+        model.QuotaExceeded,
+        model.ServerBusy,
+        model.OperationTimeout,
+        model.EntityAlreadyExists,
+        model.Unauthorized,
+        model.InvalidArgument,
+        model.ArgumentOutOfRange,
+        model.MalformedMessage,
+        model.NotImplementedHere,
+        model.MessageTooLarge,
+        model.MessageLockLost,
+        model.SessionLockLost,
+        model.SessionCannotBeLocked,
+        model.MessageNotFound,
+        model.EntityDisabled,
+        model.EntityClaimed,
+        model.LinkStolen,
+        model.TransactionUnknown,
+        model.TransactionRolledBack,
+        model.TransactionTimeout,
+    )
+}
+_LOST: Final = frozenset({"amqp:connection:forced", "amqp:link:detach-forced"})
+
+
+class EntityNotFound(model.EntityDeleted):
+    """There is no such entity."""
+
+
+def error_of(condition: str | None, description: str | None) -> ServiceBusError:
+    """What a namespace's answer is here."""
+    text = description or condition or "the peer gave no reason"
+    if condition is None or condition in _LOST:
+        return ConnectionLost(text)
+    if condition == "amqp:not-found":
+        return EntityNotFound(text)
+    kind = _BY_CONDITION.get(condition)
+    return kind(text) if kind is not None else UnknownAnswer(f"{condition}: {text}")
+
+
+class UnknownAnswer(ServiceBusError):
+    """An error condition that this version does not know; its text begins with it."""
+
+
+def from_peer(error: Error | None) -> ServiceBusError:
+    """The same, of an AMQP error."""
+    return error_of(None, None) if error is None else error_of(str(error.condition), error.description)
+
+
+def may_have_happened(error: BaseException) -> bool:
+    """Whether what failed so may have been done nevertheless: its answer is what got lost."""
+    return isinstance(error, ConnectionLost | UnknownAnswer) or (
+        isinstance(error, model.OperationTimeout) and getattr(error, "was_sent", True)
+    )

@@ -1,0 +1,348 @@
+"""The messaging factory: one namespace, one connection, and all that is made on it.
+
+    async with MessagingFactory.from_connection_string(text) as factory:
+        orders = factory.create_queue_client("orders")
+        await orders.send(BrokeredMessage("two pounds of apples"))
+
+Owns: the connection, which is made when it is first needed and again after it was lost; the factory's state; and who
+was made by it, since they end with it. What sends and receives is in `sender` and `receiver`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from enum import Enum
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+from twinbus.client.browser import MessageBrowser
+from twinbus.client.clients import QueueClient, SubscriptionClient, TopicClient
+from twinbus.client.connection_string import ConnectionString
+from twinbus.client.conversation import Conversation
+from twinbus.client.errors import ConnectionFailed, FactoryFaulted, ObjectClosed, TimedOut
+from twinbus.client.receiver import MessageReceiver, ReceiveMode
+from twinbus.client.requests import RequestLinks
+from twinbus.client.sender import MessageSender
+from twinbus.client.settings import OPERATION_TIMEOUT_S, FactorySettings, trust
+from twinbus.client.tokens import Tokens, provider_of
+from twinbus.client.transaction import Transaction
+from twinbus.model.errors import ServiceBusError
+from twinbus.model.times import duration_s
+
+if TYPE_CHECKING:
+    import datetime as dt
+    import ssl
+    from collections.abc import Awaitable, Callable, Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+    from twinbus.client.clock import Clock
+    from twinbus.client.entity import ClientEntity
+    from twinbus.client.requests import Answer
+    from twinbus.client.retry import RetryPolicy
+    from twinbus.client.tokens import TokenProvider
+
+
+log: Final = logging.getLogger(__name__)
+
+T = TypeVar("T")
+CONNECT_TIMEOUT_S: Final = 30.0
+
+
+class FactoryState(Enum):
+    """What a factory is."""
+
+    OPEN = "open"
+    """It can be used; whether it is connected is another question."""
+    CLOSED = "closed"
+    FAULTED = "faulted"
+    """It gave up, or was given up; `fault` says why."""
+
+
+class MessagingFactory:
+    """One namespace, as an application uses it."""
+
+    def __init__(
+        self,
+        where: ConnectionString,
+        settings: FactorySettings | None = None,
+        *,
+        token_provider: TokenProvider | None = None,
+    ) -> None:
+        """Nothing is connected before it is needed. `from_connection_string` is the usual way."""
+        self.where = where
+        self.settings = settings if settings is not None else FactorySettings()
+        self.state = FactoryState.OPEN
+        self.fault: BaseException | None = None
+        """Why it has faulted."""
+        self.ended: asyncio.Event = asyncio.Event()
+        """Set when it is closed or faulted."""
+        self._provider = token_provider or provider_of(where, self.settings.clock)
+        self._tls = None if where.is_emulator else self.settings.tls or trust(None)
+        self._conversation: Conversation | None = None
+        self._tokens: Tokens | None = None
+        self._connecting: asyncio.Task[Conversation] | None = None
+        self._management: dict[str, RequestLinks] = {}
+        self._made: set[ClientEntity] = set()
+        self._watchers: list[Callable[[MessagingFactory], None]] = []
+
+    @classmethod
+    def from_connection_string(
+        cls,
+        text: str,
+        *,
+        operation_timeout: dt.timedelta | float = OPERATION_TIMEOUT_S,
+        retry_policy: RetryPolicy | None = None,
+        ca_file: str | Path | None = None,
+        tls: ssl.SSLContext | None = None,
+        token_provider: TokenProvider | None = None,
+        clock: Clock | None = None,
+    ) -> Self:
+        """A factory for the namespace that a connection string names. ValueError says what is wrong with the string.
+
+        With `UseDevelopmentEmulator=true` it speaks without TLS; else the certificate is checked by `tls`, by the
+        authorities in `ca_file`, or by this machine's.
+        """
+        given: dict[str, object] = {"tls": tls or (trust(ca_file) if ca_file is not None else None)}
+        given |= {} if retry_policy is None else {"retry_policy": retry_policy}
+        given |= {} if clock is None else {"clock": clock}
+        settings = FactorySettings(operation_timeout_s=duration_s(operation_timeout), **given)  # type: ignore[arg-type]
+        return cls(ConnectionString.parse(text), settings, token_provider=token_provider)
+
+    def __repr__(self) -> str:
+        return f"<MessagingFactory {self.address} {self.state.value}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # --- what it makes ------------------------------------------------------------------------------------------------
+
+    def create_queue_client(self, path: str, mode: ReceiveMode = ReceiveMode.PEEK_LOCK) -> QueueClient:
+        """A client that sends to a queue and receives from it."""
+        return QueueClient(self, path, mode)
+
+    def create_topic_client(self, path: str) -> TopicClient:
+        """A client that sends to a topic."""
+        return TopicClient(self, path)
+
+    def create_subscription_client(
+        self, topic: str, name: str, mode: ReceiveMode = ReceiveMode.PEEK_LOCK
+    ) -> SubscriptionClient:
+        """A client that receives from a subscription."""
+        return SubscriptionClient(self, topic, name, mode)
+
+    def create_message_sender(self, path: str) -> MessageSender:
+        """A sender to a queue or a topic."""
+        return MessageSender(self, path)
+
+    def create_message_receiver(
+        self,
+        path: str,
+        mode: ReceiveMode = ReceiveMode.PEEK_LOCK,
+        *,
+        prefetch: int = 0,
+        epoch: int | None = None,
+        auto_renew: dt.timedelta | float | None = None,
+    ) -> MessageReceiver:
+        """A receiver of a queue, a subscription (`topic/Subscriptions/name`), or of a sub-queue of one of these.
+
+        With `epoch` it is the only one: `docs/browse.md` says how such a claim is taken over. `auto_renew` is how long
+        the locks of received messages are renewed while nothing was said of them.
+        """
+        return MessageReceiver(self, path, mode, prefetch=prefetch, epoch=epoch, auto_renew=auto_renew)
+
+    def create_message_browser(
+        self,
+        path: str,
+        *,
+        from_sequence_number: int = 0,
+        to_sequence_number: int | None = None,
+        fragment: int | None = None,
+    ) -> MessageBrowser:
+        """A reader of an entity as a log, which takes nothing. twinbus only."""
+        return MessageBrowser(
+            self,
+            path,
+            from_sequence_number=from_sequence_number,
+            to_sequence_number=to_sequence_number,
+            fragment=fragment,
+        )
+
+    def transaction(self) -> Transaction:
+        """Operations that happen together, or not at all."""
+        self.check_open()
+        return Transaction(self)
+
+    # --- state --------------------------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """Where the namespace is."""
+        return self.where.address
+
+    @property
+    def is_connected(self) -> bool:
+        """There is a connection now."""
+        return self._conversation is not None and self._conversation.is_open
+
+    def watch(self, watcher: Callable[[MessagingFactory], None]) -> None:
+        """Have `watcher` called whenever `state` or `is_connected` has changed."""
+        self._watchers.append(watcher)
+
+    def check_open(self) -> None:
+        """ObjectClosed or FactoryFaulted if it cannot be used any more."""
+        if self.state is FactoryState.FAULTED:
+            raise FactoryFaulted(f"the factory for {self.address} has faulted: {self.fault}") from self.fault
+        if self.state is FactoryState.CLOSED:
+            raise ObjectClosed(f"the factory for {self.address} is closed")
+
+    async def close(self) -> None:
+        """End everything made here, then the connection. May be called again."""
+        if self.state is not FactoryState.OPEN:
+            return
+        self._change(FactoryState.CLOSED)
+        await asyncio.gather(*[one.close() for one in list(self._made)], return_exceptions=True)
+        await self._disconnect()
+
+    def abort(self, fault: BaseException) -> None:
+        """Fault: nothing works here any more, and whoever uses it is told why."""
+        if self.state is not FactoryState.OPEN:
+            return
+        self.fault = fault
+        log.error("the factory for %s has faulted: %s", self.address, fault)
+        self._change(FactoryState.FAULTED)
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._tokens is not None:
+            self._tokens.close()
+        if self._conversation is not None:
+            self._conversation.abort()
+
+    def _change(self, state: FactoryState) -> None:
+        self.state = state
+        self.ended.set()
+        self._tell()
+
+    def _tell(self) -> None:
+        for watcher in list(self._watchers):
+            watcher(self)
+
+    # --- the connection: for what is made here ------------------------------------------------------------------------
+
+    def adopt(self, one: ClientEntity) -> None:
+        """Something was made that ends with the factory."""
+        self._made.add(one)
+
+    def forget(self, one: ClientEntity) -> None:
+        """It has ended before."""
+        self._made.discard(one)
+
+    async def converse(self, path: str) -> Conversation:
+        """The connection, with a token shown for an entity."""
+        self.check_open()
+        conversation = self._conversation
+        if conversation is None or not conversation.is_open:
+            conversation = await self._connect()
+        assert self._tokens is not None
+        await self._tokens.show(path)
+        return conversation
+
+    async def _connect(self) -> Conversation:
+        """One connection for all who want it now. Whoever gives up waiting does not take it from the others."""
+        if self._connecting is None:
+            self._connecting = asyncio.ensure_future(self._begin())
+            self._connecting.add_done_callback(self._connected)
+        connecting = self._connecting
+        try:
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            if connecting.cancelled():  # not we, but it: the factory has ended
+                self.check_open()
+                raise ConnectionFailed(f"{self.address} is not being connected to any more") from None
+            raise
+
+    async def _begin(self) -> Conversation:
+        settings, where = self.settings, self.where
+        conversation = await Conversation.begin(
+            host=where.host,
+            port=where.amqp_port,
+            tls=self._tls,
+            client_id=settings.client_id,
+            idle_timeout_s=settings.idle_timeout_s,
+            timeout_s=min(CONNECT_TIMEOUT_S, settings.operation_timeout_s),
+        )
+        if self._tokens is not None:
+            self._tokens.close()
+        self._conversation, self._management = conversation, {}
+        self._tokens = Tokens(conversation, self._provider, where.host, settings.clock)
+        conversation.lost.add_done_callback(lambda _: self._tell())
+        self._tell()
+        return conversation
+
+    def _connected(self, task: asyncio.Task[Conversation]) -> None:
+        self._connecting = None
+        if not task.cancelled():
+            task.exception()  # whoever waits has it; if nobody does any more, it is no news
+
+    async def _disconnect(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await self._connecting
+        if self._tokens is not None:
+            self._tokens.close()
+        if self._conversation is not None:
+            await self._conversation.close()
+
+    async def ask(
+        self, path: str, operation: str, body: Mapping[str, object], *, timeout_s: float, link_name: str | None = None
+    ) -> Answer:
+        """Ask an entity's `$management`; the answer if it is good (2xx), else its error."""
+        conversation = await self.converse(path)
+        links = self._management.get(path)
+        if links is None or not links.is_open:
+            links = self._management[path] = RequestLinks(conversation, f"{path}/$management")
+        await links.open()
+        properties: dict[str, object] = {"operation": operation, "type": "entity-mgmt"}
+        if link_name is not None:
+            properties["associated-link-name"] = link_name
+        answer = await links.ask(properties, dict(body), timeout_s=timeout_s)
+        if not answer.is_good:
+            raise answer.error
+        return answer
+
+    async def run(
+        self,
+        what: str,
+        attempt: Callable[[], Awaitable[T]],
+        *,
+        timeout_s: float | None,
+        policy: RetryPolicy | None = None,
+    ) -> T:
+        """Try, and try again as the retry policy says, within the operation's time."""
+        loop = asyncio.get_running_loop()
+        limit_s = self.settings.operation_timeout_s if timeout_s is None else timeout_s
+        deadline, failures = loop.time() + limit_s, 0
+        policy = policy if policy is not None else self.settings.retry_policy
+        last: ServiceBusError | None = None
+        while True:
+            self.check_open()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    return await attempt()
+            except TimeoutError:
+                reason = f"; before that: {last}" if last is not None else ""
+                raise TimedOut(f"{what} took longer than {limit_s:g} s{reason}", was_sent=True) from last
+            except ServiceBusError as error:
+                failures += 1
+                pause_s = policy.pause_s(error, failures)
+                if pause_s is None or loop.time() + pause_s >= deadline:
+                    raise
+                last = error
+            await asyncio.sleep(pause_s)

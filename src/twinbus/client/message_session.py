@@ -1,0 +1,150 @@
+"""A session: the messages with one session id, in order, for one receiver at a time; and the session's state.
+
+    async with await queue.accept_session() as session:
+        async for message in session: ...
+
+Owns: the lock on the session. It goes with its link: when the connection is lost the session is free, and this object
+of no use any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from twinbus.amqp.terminus import Source
+from twinbus.amqp.types import Symbol, UInt
+from twinbus.client.errors import UnknownAnswer
+from twinbus.client.receiver import MessageReceiver
+from twinbus.model.errors import CallerError, SessionLockLost
+from twinbus.model.times import duration_s, moment_of
+
+if TYPE_CHECKING:
+    import datetime as dt
+
+    from twinbus.client.factory import MessagingFactory
+    from twinbus.client.receiver import ReceiveMode
+    from twinbus.client.receiving_link import ReceivingLink
+
+FILTER: str = "com.microsoft:session-filter"
+_TICKS_AT_1970: int = 621_355_968_000_000_000
+
+
+class MessageSession(MessageReceiver):
+    """One session, held."""
+
+    def __init__(
+        self,
+        factory: MessagingFactory,
+        path: str,
+        mode: ReceiveMode,
+        *,
+        prefetch: int = 0,
+        wanted: str | None = None,
+        wait_s: float | None = None,
+    ) -> None:
+        """`wanted` is the session's id; None: the next that nobody has. Made by `accept`."""
+        super().__init__(factory, path, mode, prefetch=prefetch)
+        self.locked_until_ms = 0
+        self._wanted = wanted
+        self._wait_s = wait_s
+        self._renewing: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def accept(
+        cls,
+        factory: MessagingFactory,
+        path: str,
+        mode: ReceiveMode,
+        session_id: str | None,
+        *,
+        prefetch: int = 0,
+        timeout: dt.timedelta | float | None = None,  # noqa: ASYNC109
+        auto_renew: dt.timedelta | float | None = None,
+    ) -> MessageSession:
+        """Take a session; OperationTimeout if none was free in that time, SessionCannotBeLocked if somebody has it."""
+        wait_s = factory.settings.operation_timeout_s if timeout is None else duration_s(timeout)
+        session = cls(factory, path, mode, prefetch=prefetch, wanted=session_id, wait_s=wait_s)
+        try:
+            await factory.run(f"accepting a session of '{path}'", session._attached, timeout_s=wait_s + 5.0)
+        except BaseException:
+            await session.close()
+            raise
+        if auto_renew is not None:
+            session._renewing = asyncio.ensure_future(session._renew_for(duration_s(auto_renew)))
+        return session
+
+    @property
+    def locked_until_utc(self) -> dt.datetime:
+        """When somebody else may have it, unless it is renewed."""
+        return moment_of(self.locked_until_ms)
+
+    async def renew_session_lock(self) -> dt.datetime:
+        """Have it for longer; until when."""
+        answer = await self._ask(
+            "com.microsoft:renew-session-lock", {"session-id": self.session_id}, link_name=self._link_name()
+        )
+        expiration = answer.body.get("expiration")
+        if not isinstance(expiration, int):
+            raise UnknownAnswer(f"'{self.path}' renewed a session and did not say until when")
+        self.locked_until_ms = int(expiration)
+        return self.locked_until_utc
+
+    async def get_state(self) -> bytes | None:
+        """What was last kept for the session."""
+        answer = await self._ask(
+            "com.microsoft:get-session-state", {"session-id": self.session_id}, link_name=self._link_name()
+        )
+        state = answer.body.get("session-state")
+        return state if isinstance(state, bytes) else None
+
+    async def set_state(self, state: bytes | None) -> None:
+        """Keep something for the session; None: nothing any more."""
+        body = {"session-id": self.session_id, "session-state": state}
+        await self._ask("com.microsoft:set-session-state", body, link_name=self._link_name())
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _source(self) -> Source:
+        return Source(address=self.path, filter={FILTER: self._wanted})
+
+    def _link_properties(self) -> dict[str, object]:
+        wait_s = self._wait_s
+        return {} if wait_s is None else {"com.microsoft:timeout": UInt(min(round(wait_s * 1000), 2**32 - 1))}
+
+    async def _attached(self) -> ReceivingLink:
+        if self.session_id is not None:
+            link = self._link
+            if link is not None and link.is_open:
+                return link
+            failure = link.failure if link is not None else None
+            if isinstance(failure, CallerError):
+                raise failure
+            raise SessionLockLost(f"session {self.session_id!r} of '{self.path}' was lost with its link: {failure}")
+        link = await super()._attached()
+        attach = link.attached.result()
+        source = attach.source
+        found = source.filter.get(FILTER) if isinstance(source, Source) and source.filter is not None else None
+        found = getattr(found, "value", found)
+        if not isinstance(found, str):
+            raise UnknownAnswer(f"'{self.path}' gave a session and did not say which")
+        self.session_id = str(found)
+        ticks = (attach.properties or {}).get(Symbol("com.microsoft:locked-until-utc"))
+        self.locked_until_ms = (ticks - _TICKS_AT_1970) // 10_000 if isinstance(ticks, int) else 0
+        return link
+
+    async def _renew_for(self, longest_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + longest_s
+        while loop.time() < ends and not self.is_closed:
+            left_s = (self.locked_until_ms - self.factory.settings.clock.wall_ms()) / 1000
+            await asyncio.sleep(max(0.5, left_s / 2))
+            try:
+                await self.renew_session_lock()
+            except CallerError:
+                return  # whoever receives or settles is told
+
+    async def _close(self) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+        await super()._close()

@@ -1,0 +1,472 @@
+"""Receivers: messages from a queue, a subscription, or a sub-queue of one.
+
+    async for message in receiver:
+        handle(message.body)
+        await receiver.complete(message)
+
+Owns: the link, how many messages may come ahead of their being asked for, and what is said of each. A message received
+under a lock can be settled as long as the lock lasts, also when the connection was lost meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Modified, Rejected
+from twinbus.amqp.performatives import Error
+from twinbus.amqp.terminus import Source, Target
+from twinbus.amqp.types import Array, Int, Symbol, UInt
+from twinbus.client.entity import ClientEntity
+from twinbus.client.errors import ConnectionLost, MessageNotHeld, UnknownAnswer
+from twinbus.client.lock_renewal import LockRenewal
+from twinbus.model.errors import InvalidArgument, ServiceBusError
+from twinbus.model.message import BrokeredMessage
+from twinbus.model.times import duration_s, to_wire
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.delivery import IncomingDelivery
+    from twinbus.client.factory import MessagingFactory
+    from twinbus.client.receiving_link import ReceivingLink
+    from twinbus.client.transaction import Transaction
+
+MAX_PREFETCH: Final = 5_000
+DRAIN_S: Final = 5.0
+"""How long a server may take to give unused credit back. Then the link is ended, and its messages are free."""
+_STATUSES: Final = {"complete": "completed", "abandon": "abandoned", "defer": "defered", "dead_letter": "suspended"}
+
+
+class ReceiveMode(Enum):
+    """What receiving a message does to it."""
+
+    PEEK_LOCK = "peek-lock"
+    """It is the receiver's for a time, and gone when it is completed."""
+    RECEIVE_AND_DELETE = "receive-and-delete"
+    """It is gone: also if the receiver fails before it has worked on it."""
+
+
+class MessageReceiver(ClientEntity):
+    """Receives from one entity."""
+
+    session_id: str | None = None
+    """Of a `MessageSession`."""
+
+    def __init__(
+        self,
+        factory: MessagingFactory,
+        path: str,
+        mode: ReceiveMode = ReceiveMode.PEEK_LOCK,
+        *,
+        prefetch: int = 0,
+        epoch: int | None = None,
+        auto_renew: dt.timedelta | float | None = None,
+    ) -> None:
+        """Made by a factory.
+
+        `prefetch` messages are asked for ahead. `auto_renew` is how long the locks of received messages are renewed,
+        while nothing was said of them.
+        """
+        super().__init__(factory, path)
+        if not 0 <= prefetch <= MAX_PREFETCH:
+            raise InvalidArgument(f"prefetch is {prefetch}; it can be 0 to {MAX_PREFETCH}")
+        self.mode = mode
+        self.prefetch = prefetch
+        self.epoch = epoch
+        self._link: ReceivingLink | None = None
+        self._turn = asyncio.Lock()
+        self._arrival: asyncio.Future[None] | None = None
+        self._peeked_up_to = 0
+        self._renewal = LockRenewal(self, duration_s(auto_renew)) if auto_renew is not None else None
+
+    # --- receiving ----------------------------------------------------------------------------------------------------
+
+    async def receive(
+        self,
+        timeout: dt.timedelta | float | None = None,  # noqa: ASYNC109  # how long a message is waited for
+    ) -> BrokeredMessage | None:
+        """The next message; None if there was none in that time (the factory's operation timeout, if not said)."""
+        received = await self.receive_batch(1, timeout)
+        return received[0] if received else None
+
+    async def receive_batch(
+        self,
+        max_count: int,
+        timeout: dt.timedelta | float | None = None,  # noqa: ASYNC109
+    ) -> list[BrokeredMessage]:
+        """Up to `max_count` messages: as soon as there are any, those that there are. None after the timeout."""
+        if max_count < 1:
+            raise InvalidArgument(f"max_count is {max_count}; it must be at least 1")
+        self.check_open()
+        limit_s = self.factory.settings.operation_timeout_s if timeout is None else duration_s(timeout)
+        async with self._turn:
+            return [self._opened(link, delivery) for link, delivery in await self._receive(max_count, limit_s)]
+
+    async def __aiter__(self) -> AsyncIterator[BrokeredMessage]:
+        """All messages, for as long as the receiver is open."""
+        while not self.is_closed:
+            for message in await self.receive_batch(max(1, self.prefetch)):
+                yield message
+
+    async def _receive(self, max_count: int, limit_s: float) -> list[tuple[ReceivingLink, IncomingDelivery]]:
+        loop = asyncio.get_running_loop()
+        deadline, failures = loop.time() + limit_s, 0
+        while True:
+            try:
+                link = await self._ready_link(deadline)
+                if link is None:
+                    return []
+                await self._await_arrival(link, max_count, deadline)
+            except ServiceBusError as error:
+                failures += 1
+                pause_s = self.factory.settings.retry_policy.pause_s(error, failures)
+                if pause_s is None or loop.time() + pause_s >= deadline:
+                    raise
+                await asyncio.sleep(pause_s)
+                continue
+            taken = self._take(link, max_count)
+            if taken or loop.time() >= deadline:
+                return taken
+
+    async def _ready_link(self, deadline: float) -> ReceivingLink | None:
+        """The link, attached within the time there is; None if there is none left."""
+        if self._link is not None and self._link.is_open:
+            return self._link
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._attached()
+        except TimeoutError:
+            return None
+
+    async def _await_arrival(self, link: ReceivingLink, max_count: int, deadline: float) -> None:
+        """Have something in `link.arrived`, or nothing and the time over; then no more credit out than prefetched."""
+        if not link.arrived:
+            wanted = max(max_count, self.prefetch)
+            if link.credit < wanted:
+                link.grant(wanted)
+            await self._wait(link, deadline)
+        if not self.prefetch and link.credit:
+            await self._drain(link)
+        if link.failure is not None and not link.arrived:
+            raise link.failure
+
+    async def _wait(self, link: ReceivingLink, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        link.on_arrival = self._something_happened
+        while not link.arrived and link.failure is None and not self.is_closed:
+            self._arrival = loop.create_future()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._arrival
+            except TimeoutError:
+                return
+
+    async def _drain(self, link: ReceivingLink) -> None:
+        """Get unused credit back: what came with it is received, what comes later is for others."""
+        if not link.drain():
+            return
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + DRAIN_S
+        try:
+            async with asyncio.timeout_at(deadline):
+                while link.is_draining and link.failure is None:
+                    self._arrival = loop.create_future()
+                    link.on_arrival = self._something_happened
+                    await self._arrival
+        except TimeoutError:
+            link.detach()
+
+    def _something_happened(self) -> None:
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+    def _take(self, link: ReceivingLink, max_count: int) -> list[tuple[ReceivingLink, IncomingDelivery]]:
+        arrived = link.arrived
+        taken = [(link, arrived.popleft()) for _ in range(min(max_count, len(arrived)))]
+        if self.prefetch and (link.credit + len(arrived)) * 2 <= self.prefetch:
+            link.grant(self.prefetch - len(arrived))
+        return taken
+
+    def _opened(self, link: ReceivingLink, delivery: IncomingDelivery) -> BrokeredMessage:
+        if delivery.settled:
+            link.take(delivery)
+            return BrokeredMessage.decode(delivery.payload)
+        message = BrokeredMessage.decode(delivery.payload, lock=delivery.tag)
+        message.received.handle = (link, delivery)
+        if self._renewal is not None:
+            self._renewal.add(message)
+        return message
+
+    # --- settling -----------------------------------------------------------------------------------------------------
+
+    async def complete(self, message: BrokeredMessage, *, transaction: Transaction | None = None) -> None:
+        """It was dealt with, and is gone. In a transaction: once that is committed."""
+        await self._settle("complete", message, ACCEPTED, {}, transaction)
+
+    async def complete_batch(self, messages: Sequence[BrokeredMessage]) -> None:
+        """The same for several; the first error, if some cannot be, after all others are."""
+        outcomes = await asyncio.gather(*[self.complete(message) for message in messages], return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def abandon(
+        self,
+        message: BrokeredMessage,
+        properties_to_modify: Mapping[str, object] | None = None,
+        *,
+        transaction: Transaction | None = None,
+    ) -> None:
+        """It goes back, to be received again, with some properties changed."""
+        state = _modified(properties_to_modify, undeliverable_here=False)
+        await self._settle("abandon", message, state, _changes(properties_to_modify), transaction)
+
+    async def defer(
+        self,
+        message: BrokeredMessage,
+        properties_to_modify: Mapping[str, object] | None = None,
+        *,
+        transaction: Transaction | None = None,
+    ) -> None:
+        """It is put aside, and received by its sequence number only: `receive_deferred`."""
+        state = _modified(properties_to_modify, undeliverable_here=True)
+        await self._settle("defer", message, state, _changes(properties_to_modify), transaction)
+
+    async def dead_letter(
+        self,
+        message: BrokeredMessage,
+        reason: str | None = None,
+        description: str | None = None,
+        *,
+        transaction: Transaction | None = None,
+    ) -> None:
+        """It goes to the dead-letter queue, with the reason among its properties."""
+        info: dict[str, object] = {}
+        if reason is not None:
+            info["DeadLetterReason"] = reason
+        if description is not None:
+            info["DeadLetterErrorDescription"] = description
+        state = Rejected(error=Error(condition=Symbol("com.microsoft:dead-letter"), description=description, info=info))
+        body = {"deadletter-reason": reason or "", "deadletter-description": description or ""}
+        await self._settle("dead_letter", message, state, body, transaction)
+
+    async def release(self, message: BrokeredMessage) -> None:
+        """It goes back as if it had never been received: not counted as a delivery."""
+        link, delivery = self._held(message)
+        if link is not None and delivery is not None:
+            link.release([delivery], RELEASED)
+            self._settled(message)
+        else:
+            await self.abandon(message)
+
+    async def _settle(
+        self,
+        verb: str,
+        message: BrokeredMessage,
+        state: Composite,
+        body: Mapping[str, object],
+        transaction: Transaction | None,
+    ) -> None:
+        link, delivery = self._held(message)
+        if transaction is not None:
+            if link is None or delivery is None:
+                raise MessageNotHeld(f"{message!r} was not received on a link: a transaction cannot {verb} it")
+            await transaction.settle(self, link, delivery, state)
+            self._settled(message)
+            return
+        if link is not None and delivery is not None and link.failure is None:
+            try:
+                async with asyncio.timeout(self.factory.settings.operation_timeout_s):
+                    await link.settle(delivery, state)
+            except ConnectionLost:
+                if self.session_id is not None:
+                    raise
+            except TimeoutError:
+                pass  # asked again, by its lock
+            else:
+                self._settled(message)
+                return
+        await self._settle_by_lock(verb, message, body)
+        self._settled(message)
+
+    async def _settle_by_lock(self, verb: str, message: BrokeredMessage, body: Mapping[str, object]) -> None:
+        lock = message.lock_token
+        request: dict[str, object] = {
+            "disposition-status": _STATUSES[verb],
+            "lock-tokens": _tokens([lock] if lock is not None else []),
+            **body,
+        }
+        if self.session_id is not None:
+            request["session-id"] = self.session_id
+        await self._ask("com.microsoft:update-disposition", request)
+
+    def _held(self, message: BrokeredMessage) -> tuple[ReceivingLink | None, IncomingDelivery | None]:
+        self.check_open()
+        if message.received.lock is None:
+            raise MessageNotHeld(
+                f"{message!r} is under no lock: it was settled, peeked, or deleted when it was received"
+            )
+        handle = message.received.handle
+        return handle if isinstance(handle, tuple) else (None, None)
+
+    def _settled(self, message: BrokeredMessage) -> None:
+        message.received.lock = message.received.handle = None
+        if self._renewal is not None:
+            self._renewal.remove(message)
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    async def renew_lock(self, message: BrokeredMessage) -> dt.datetime:
+        """Have a message for longer; until when. MessageLockLost if it is too late."""
+        return (await self.renew_locks([message]))[0]
+
+    async def renew_locks(self, messages: Sequence[BrokeredMessage]) -> list[dt.datetime]:
+        """The same for several: if one is lost, none is renewed."""
+        for message in messages:
+            self._held(message)
+        tokens = [token for message in messages if (token := message.lock_token) is not None]
+        answer = await self._ask(
+            "com.microsoft:renew-lock", {"lock-tokens": _tokens(tokens)}, link_name=self._link_name()
+        )
+        expirations = answer.body.get("expirations")
+        if not isinstance(expirations, Array) or len(expirations.items) != len(messages):
+            raise UnknownAnswer(f"'{self.path}' renewed locks and did not say until when")
+        for message, expiration in zip(messages, expirations.items, strict=True):
+            assert isinstance(expiration, int)
+            message.received.locked_until_ms = int(expiration)
+        return [message.locked_until_utc for message in messages]
+
+    async def receive_deferred(self, *sequence_numbers: int) -> list[BrokeredMessage]:
+        """Deferred messages, by their numbers; MessageNotFound if one is not deferred, or somebody has it."""
+        body: dict[str, object] = {
+            "sequence-numbers": Array(int, list(sequence_numbers)),
+            "receiver-settle-mode": UInt(1 if self.mode is ReceiveMode.PEEK_LOCK else 0),
+        }
+        if self.session_id is not None:
+            body["session-id"] = self.session_id
+        answer = await self._ask("com.microsoft:receive-by-sequence-number", body, link_name=self._link_name())
+        received = []
+        for entry in _entries(answer.body.get("messages")):
+            token = entry.get("lock-token")
+            lock = token.bytes_le if isinstance(token, uuid.UUID) and self.mode is ReceiveMode.PEEK_LOCK else None
+            message = BrokeredMessage.decode(_binary(entry), lock=lock)
+            received.append(message)
+            if self._renewal is not None and lock is not None:
+                self._renewal.add(message)
+        return received
+
+    async def peek(self, from_sequence_number: int | None = None) -> BrokeredMessage | None:
+        """The next message, without a lock: from a number on, or after the last that was peeked at."""
+        peeked = await self.peek_batch(1, from_sequence_number)
+        return peeked[0] if peeked else None
+
+    async def peek_batch(self, max_count: int, from_sequence_number: int | None = None) -> list[BrokeredMessage]:
+        """Up to `max_count` messages, whatever their state, in the order of their numbers."""
+        start = self._peeked_up_to + 1 if from_sequence_number is None else from_sequence_number
+        body: dict[str, object] = {"from-sequence-number": start, "message-count": Int(max_count)}
+        if self.session_id is not None:
+            body["session-id"] = self.session_id
+        answer = await self._ask("com.microsoft:peek-message", body)
+        peeked = [
+            BrokeredMessage.decode(_binary(entry), is_peeked=True) for entry in _entries(answer.body.get("messages"))
+        ]
+        if peeked:
+            self._peeked_up_to = peeked[-1].sequence_number
+        return peeked
+
+    async def delete_batch(self, max_count: int, before: dt.datetime | None = None) -> int:
+        """Delete up to `max_count` of the oldest messages that nobody has; how many were."""
+        body: dict[str, object] = {"message-count": Int(max_count)}
+        if before is not None:
+            body["enqueued-time-utc"] = to_wire(before)
+        if self.session_id is not None:
+            body["session-id"] = self.session_id
+        answer = await self._ask("com.microsoft:batch-delete-messages", body)
+        deleted = answer.body.get("message-count", 0)
+        return deleted if isinstance(deleted, int) else 0
+
+    def _link_name(self) -> str | None:
+        return self._link.name if self._link is not None and self._link.failure is None else None
+
+    # --- the link -----------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Attach now instead of with the first receive: what is wrong with the entity is known then."""
+        self.check_open()
+        await self.factory.run(f"opening a receiver of '{self.path}'", self._attached, timeout_s=None)
+
+    async def _attached(self) -> ReceivingLink:
+        if self._link is not None and self._link.is_open:
+            return self._link
+        conversation = await self.factory.converse(self.path)
+        properties: dict[str, object] = {"com.microsoft:receiver-name": self.factory.settings.client_id}
+        if self.epoch is not None:
+            properties["com.microsoft:epoch"] = self.epoch
+        self._link = link = conversation.attach_receiver(
+            self.path,
+            source=self._source(),
+            target=Target(address=self.factory.settings.client_id),
+            is_settled=self.mode is ReceiveMode.RECEIVE_AND_DELETE,
+            properties=properties | self._link_properties(),
+        )
+        try:
+            await asyncio.shield(link.attached)
+        except asyncio.CancelledError:
+            link.detach()
+            raise
+        if self.prefetch:
+            link.grant(self.prefetch)
+        return link
+
+    def _source(self) -> Source:
+        return Source(address=self.path)
+
+    def _link_properties(self) -> dict[str, object]:
+        return {}
+
+    async def _close(self) -> None:
+        self._something_happened()
+        if self._renewal is not None:
+            self._renewal.close()
+        link = self._link
+        if link is None or link.failure is not None:
+            return
+        if self.mode is ReceiveMode.PEEK_LOCK:
+            if link.credit:
+                await self._drain(link)
+            waiting = list(link.arrived)
+            link.arrived.clear()
+            link.release(waiting, RELEASED)
+        link.detach()
+
+
+def _modified(changes: Mapping[str, object] | None, *, undeliverable_here: bool) -> Modified:
+    if not changes:
+        return Modified(delivery_failed=True, undeliverable_here=undeliverable_here)
+    annotations: dict[object, object] = {Symbol(name): to_wire(value) for name, value in changes.items()}
+    return Modified(delivery_failed=True, undeliverable_here=undeliverable_here, message_annotations=annotations)
+
+
+def _changes(changes: Mapping[str, object] | None) -> dict[str, object]:
+    return {"properties-to-modify": {name: to_wire(value) for name, value in changes.items()}} if changes else {}
+
+
+def _tokens(tokens: Sequence[uuid.UUID]) -> Array:
+    return Array(uuid.UUID, list(tokens))
+
+
+def _entries(found: object) -> list[dict[object, object]]:
+    """The messages of an answer, each a map."""
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+
+
+def _binary(entry: Mapping[object, object]) -> bytes:
+    payload = entry.get("message")
+    if not isinstance(payload, bytes):
+        raise UnknownAnswer("an answer has a message that is no binary")
+    return payload

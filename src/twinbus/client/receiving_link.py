@@ -1,0 +1,125 @@
+"""A link to receive on: messages in, what becomes of each back.
+
+Owns: credit, what has arrived and was not taken yet, and which confirmation is whose. Outcomes told in one turn of the
+loop go together: neighbours share a frame.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from twinbus.amqp.outcomes import ACCEPTED, Rejected, TransactionalState
+from twinbus.client.errors import ConnectionLost, from_peer
+from twinbus.client.link_end import LinkEnd
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.delivery import IncomingDelivery
+    from twinbus.amqp.receiver import Receiver
+    from twinbus.model.errors import ServiceBusError
+
+
+class ReceivingLink(LinkEnd):
+    """Our end of it."""
+
+    def __init__(self, link: Receiver) -> None:
+        """`link` was asked for."""
+        super().__init__(link)
+        self.arrived: deque[IncomingDelivery] = deque()
+        """What has come and was not taken."""
+        self.on_arrival: Callable[[], None] | None = None
+        """Told when something has arrived, a drain has ended, or the link has."""
+        self._receiver = link
+        self._pending: dict[IncomingDelivery, asyncio.Future[None]] = {}
+        self._completed: list[IncomingDelivery] = []
+
+    @property
+    def credit(self) -> int:
+        """Messages that the peer may still send."""
+        return self._receiver.credit
+
+    @property
+    def is_draining(self) -> bool:
+        """Unused credit was asked back, and is on its way."""
+        return self._receiver.is_draining
+
+    def grant(self, credit: int) -> None:
+        """Let the peer send so many messages from now on."""
+        if self.failure is None:
+            self._receiver.grant(credit)
+
+    def drain(self) -> bool:
+        """Ask for what there is now and for the rest of the credit back; False where there is none."""
+        return self.failure is None and self._receiver.drain()
+
+    def settle(self, delivery: IncomingDelivery, state: Composite = ACCEPTED) -> asyncio.Future[None]:
+        """Say what becomes of a message. The future is done when the peer has done so, or has the reason why not."""
+        future: asyncio.Future[None] = self.loop.create_future()
+        if self.failure is not None:
+            future.set_exception(_unconfirmed(self.failure))
+            return future
+        self._pending[delivery] = future
+        if state is ACCEPTED:
+            if not self._completed:
+                self.loop.call_soon(self._tell_completed)
+            self._completed.append(delivery)
+        else:
+            self._receiver.settle([delivery], state, settled=False)
+        return future
+
+    def take(self, delivery: IncomingDelivery) -> None:
+        """A message that came settled was taken: nothing is told, but it does not count as waiting any more."""
+        self._receiver.settle([delivery])
+
+    def release(self, deliveries: Sequence[IncomingDelivery], state: Composite) -> None:
+        """Give messages back; nobody waits for an answer."""
+        if self.failure is None:
+            self._receiver.settle(deliveries, state)
+
+    def _tell_completed(self) -> None:
+        completed, self._completed = self._completed, []
+        if self.failure is None:
+            self._receiver.settle(completed, ACCEPTED, settled=False)
+
+    # --- the conversation calls these ---------------------------------------------------------------------------------
+
+    def received(self, deliveries: Sequence[IncomingDelivery]) -> None:
+        """Messages have come."""
+        self.arrived.extend(deliveries)
+        if self.on_arrival is not None:
+            self.on_arrival()
+
+    def drained(self) -> None:
+        """The peer has no credit left."""
+        if self.on_arrival is not None:
+            self.on_arrival()
+
+    def updated(self, deliveries: Sequence[IncomingDelivery], state: object) -> None:
+        """The peer confirms what we said of messages, or says why it cannot be."""
+        outcome = state.outcome if isinstance(state, TransactionalState) else state
+        error = from_peer(outcome.error) if isinstance(outcome, Rejected) and outcome.error is not None else None
+        for delivery in deliveries:
+            future = self._pending.pop(delivery, None)
+            if future is not None and not future.done():
+                if error is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(error)
+
+    def fail(self, error: ServiceBusError) -> None:
+        """It is over: what we said of messages may have been done."""
+        super().fail(error)
+        pending, self._pending = self._pending, {}
+        for future in pending.values():
+            if not future.done():
+                future.set_exception(_unconfirmed(error))
+        if self.on_arrival is not None:
+            self.on_arrival()
+
+
+def _unconfirmed(error: ServiceBusError) -> ServiceBusError:
+    return ConnectionLost(f"what was said of the message was not confirmed: {error}")

@@ -1,0 +1,143 @@
+"""Requests and their answers: over a link to a node (`$cbs`, or an entity's `$management`), and one back.
+
+Owns: which answer belongs to which request. What is asked is the caller's affair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import TYPE_CHECKING, Final
+
+from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.message import Message, Properties, build, value
+from twinbus.amqp.terminus import Source, Target
+from twinbus.client.errors import ConnectionFailed, TimedOut, UnknownAnswer, error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from twinbus.client.conversation import Conversation
+    from twinbus.model.errors import ServiceBusError
+
+CREDIT: Final = 100
+_OK: Final = range(200, 300)
+
+
+class Answer:
+    """What a node said."""
+
+    def __init__(self, message: Message) -> None:
+        """DecodeError where it cannot be read."""
+        properties = dict(message.application_properties)
+        status = properties.get("statusCode", properties.get("status-code"))
+        self.status = status if isinstance(status, int) else 0
+        self.description = _text(properties.get("statusDescription", properties.get("status-description")))
+        self.condition = _text(properties.get("errorCondition", properties.get("error-condition")))
+        body = message.value
+        self.body: dict[object, object] = dict(body) if isinstance(body, dict) else {}
+
+    @property
+    def is_good(self) -> bool:
+        """What was asked for was done."""
+        return self.status in _OK
+
+    @property
+    def error(self) -> ServiceBusError:
+        """Why it was not."""
+        return error_of(self.condition or _CONDITIONS.get(self.status), self.description)
+
+
+_CONDITIONS: Final = {
+    400: "com.microsoft:argument-error",
+    401: "amqp:unauthorized-access",
+    403: "amqp:resource-limit-exceeded",
+    404: "amqp:not-found",
+    408: "com.microsoft:timeout",
+    410: "com.microsoft:message-lock-lost",
+    501: "amqp:not-implemented",
+    503: "com.microsoft:server-busy",
+}
+"""What a status means where nothing else is said: `$cbs` says no more."""
+
+
+class RequestLinks:
+    """The two links to a node."""
+
+    def __init__(self, conversation: Conversation, node: str) -> None:
+        """Ask for both; `open` waits for them."""
+        self._node = node
+        self._reply_to = f"replies-{uuid.uuid4()}"
+        self._answers = conversation.attach_receiver(
+            f"{node}-answers", source=Source(address=node), target=Target(address=self._reply_to), is_settled=True
+        )
+        self._requests = conversation.attach_sender(
+            f"{node}-requests", target=Target(address=node), source=Source(address=self._reply_to)
+        )
+        self._answers.grant(CREDIT)
+        self._answers.on_arrival = self._take
+        self._asked: dict[str, asyncio.Future[Answer]] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Both can be used."""
+        return self._answers.is_open and self._requests.is_open
+
+    async def open(self) -> None:
+        """Both are attached; or the reason why not."""
+        await asyncio.shield(self._answers.attached)
+        await asyncio.shield(self._requests.attached)
+
+    async def ask(self, properties: Mapping[str, object], body: object, *, timeout_s: float) -> Answer:
+        """Ask, and wait for the answer, whatever it says; TimedOut where none came."""
+        message_id = str(uuid.uuid4())
+        payload = build(
+            properties=Properties(message_id=message_id, reply_to=self._reply_to),
+            application_properties=properties,
+            body=value(body),
+        )
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._asked[message_id] = answer
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._requests.send(payload)
+                return await answer
+        except TimeoutError:
+            operation = properties.get("operation")
+            raise TimedOut(f"'{self._node}' did not answer {operation} within {timeout_s:g} s", was_sent=True) from None
+        finally:
+            self._asked.pop(message_id, None)
+
+    def detach(self) -> None:
+        """End both."""
+        self._requests.detach()
+        self._answers.detach()
+
+    def _take(self) -> None:
+        answers = self._answers
+        while answers.arrived:
+            delivery = answers.arrived.popleft()
+            answers.take(delivery)
+            self._hand_out(delivery.payload)
+        if answers.failure is not None:
+            for future in self._asked.values():
+                if not future.done():
+                    future.set_exception(ConnectionFailed(f"'{self._node}' did not answer: {answers.failure}"))
+        elif answers.credit < CREDIT // 2:
+            answers.grant(CREDIT)
+
+    def _hand_out(self, payload: bytes) -> None:
+        try:
+            message = Message(payload)
+            correlation = message.properties.correlation_id if message.properties is not None else None
+            future = self._asked.get(str(correlation))
+            if future is not None and not future.done():
+                future.set_result(Answer(message))
+        except DecodeError as error:
+            for waiting in self._asked.values():
+                if not waiting.done():
+                    waiting.set_exception(UnknownAnswer(f"an answer of '{self._node}' cannot be read: {error}"))
+
+
+def _text(found: object) -> str | None:
+    return str(found) if isinstance(found, str) else None

@@ -1,0 +1,225 @@
+"""Senders: messages to a queue or a topic.
+
+    await sender.send(BrokeredMessage("two pounds of apples"))
+
+`send` returns when the message is safe with the namespace, and raises when it is not known to be. Owns: the link, which
+is attached when it is first needed and again after it was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from twinbus.amqp.terminus import Source, Target
+from twinbus.amqp.types import Array
+from twinbus.client.entity import ClientEntity
+from twinbus.client.errors import TimedOut, UnknownAnswer
+from twinbus.model.errors import ServiceBusError
+from twinbus.model.message import BATCH_FORMAT, BrokeredMessage, encode_batch
+from twinbus.model.times import duration_s
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Iterable, Sequence
+
+    from twinbus.amqp.composite import Composite
+    from twinbus.client.factory import MessagingFactory
+    from twinbus.client.retry import RetryPolicy
+    from twinbus.client.sending_link import SendingLink
+    from twinbus.client.transaction import Transaction
+
+
+class MessageSender(ClientEntity):
+    """Sends to one entity."""
+
+    def __init__(self, factory: MessagingFactory, path: str, *, via: str | None = None) -> None:
+        """Made by a factory. With `via` messages go there first, and from there to `path`: for transactions."""
+        super().__init__(factory, path)
+        self.via = via
+        self._link: SendingLink | None = None
+        self._attaching: asyncio.Task[SendingLink] | None = None
+
+    async def send(
+        self,
+        message: BrokeredMessage,
+        *,
+        transaction: Transaction | None = None,
+        timeout: dt.timedelta | float | None = None,  # noqa: ASYNC109  # for the operation with all its retries
+    ) -> None:
+        """Send a message; it is safe when this returns. In a transaction: once that is committed."""
+        payload = message.encode(self.factory.settings.clock.wall_ms())
+        await self._dispatch(payload, 0, [message], transaction, None if timeout is None else duration_s(timeout))
+
+    async def send_batch(
+        self,
+        messages: Iterable[BrokeredMessage],
+        *,
+        transaction: Transaction | None = None,
+        timeout: dt.timedelta | float | None = None,  # noqa: ASYNC109
+    ) -> None:
+        """Send messages together: all are taken, or none. MessageTooLarge if they are too much for one batch."""
+        batch = list(messages)
+        if not batch:
+            return
+        now_ms = self.factory.settings.clock.wall_ms()
+        payload = encode_batch([message.encode(now_ms) for message in batch], batch[0])
+        await self._dispatch(
+            payload, BATCH_FORMAT, batch, transaction, None if timeout is None else duration_s(timeout)
+        )
+
+    async def schedule(self, message: BrokeredMessage, when: dt.datetime) -> int:
+        """Send a message that appears at `when`; the number by which it can be cancelled until then."""
+        scheduled = message.clone()
+        scheduled.scheduled_enqueue_time_utc = when
+        return (await self._schedule([scheduled]))[0]
+
+    async def _schedule(self, messages: Sequence[BrokeredMessage]) -> list[int]:
+        now_ms = self.factory.settings.clock.wall_ms()
+        entries = []
+        for message in messages:
+            keys = {"session-id": message.session_id, "partition-key": message.partition_key}
+            entry: dict[str, object] = {name: key for name, key in keys.items() if key is not None}
+            entries.append(entry | {"message-id": str(message.message_id), "message": message.encode(now_ms)})
+        answer = await self._ask("com.microsoft:schedule-message", {"messages": entries})
+        numbers = answer.body.get("sequence-numbers")
+        if not isinstance(numbers, Array) or len(numbers.items) != len(entries):
+            raise UnknownAnswer(f"'{self.path}' scheduled messages and gave no numbers for them")
+        return [number for number in numbers.items if isinstance(number, int)]
+
+    async def cancel_scheduled(self, *sequence_numbers: int) -> None:
+        """Take back scheduled messages; MessageNotFound, and none is taken back, if one of them is not there."""
+        await self._ask(
+            "com.microsoft:cancel-scheduled-message", {"sequence-numbers": Array(int, list(sequence_numbers))}
+        )
+
+    async def open(self) -> None:
+        """Attach now instead of with the first send: what is wrong with the entity is known then."""
+        self.check_open()
+        await self.factory.run(f"opening a sender to '{self.path}'", self._attached, timeout_s=None)
+
+    async def max_message_bytes(self) -> int | None:
+        """The largest message, or batch, that the entity takes; None where it does not say."""
+        await self.open()
+        assert self._link is not None
+        return self._link.max_message_bytes
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    async def _dispatch(
+        self,
+        payload: bytes,
+        message_format: int,
+        messages: Sequence[BrokeredMessage],  # noqa: ARG002  # a paired sender looks at them
+        transaction: Transaction | None,
+        timeout_s: float | None,
+    ) -> None:
+        if transaction is not None:
+            await transaction.send(self, payload, message_format)
+        else:
+            await self.deliver(payload, message_format, timeout_s=timeout_s)
+
+    async def deliver(
+        self,
+        payload: bytes,
+        message_format: int = 0,
+        *,
+        timeout_s: float | None = None,
+        policy: RetryPolicy | None = None,
+    ) -> None:
+        """Send encoded bytes, and try again as the policy says."""
+        link, first = self._link, None
+        if self.is_closed:
+            self.check_open()
+        if link is not None and link.failure is None and self._attaching is None:
+            limit_s = self.factory.settings.operation_timeout_s if timeout_s is None else timeout_s
+            future = link.send(payload, message_format)
+            try:
+                async with asyncio.timeout(limit_s):
+                    await future
+            except TimeoutError:
+                raise self._timed_out(limit_s, was_sent=link.has_left(future)) from None
+            except ServiceBusError as error:
+                if not error.is_retriable:
+                    raise
+                first = error
+            else:
+                return
+        await self._deliver_again(payload, message_format, first, timeout_s, policy)
+
+    async def _deliver_again(
+        self,
+        payload: bytes,
+        message_format: int,
+        first: ServiceBusError | None,
+        timeout_s: float | None,
+        policy: RetryPolicy | None,
+    ) -> None:
+        """Send where there is no link yet, or where it failed `first`."""
+        failed, left = first, False
+
+        async def attempt() -> None:
+            nonlocal failed, left
+            if failed is not None:  # it counts as the first try
+                failure, failed = failed, None
+                raise failure
+            link = await self._attached()
+            future = link.send(payload, message_format)
+            try:
+                await future
+            except asyncio.CancelledError:
+                left = left or link.has_left(future)
+                raise
+
+        try:
+            await self.factory.run(f"a send to '{self.path}'", attempt, timeout_s=timeout_s, policy=policy)
+        except TimedOut as error:
+            error.was_sent = left or first is not None
+            raise
+
+    def _timed_out(self, limit_s: float, *, was_sent: bool) -> TimedOut:
+        known = "it may have been stored" if was_sent else "it was not sent"
+        return TimedOut(f"a send to '{self.path}' took longer than {limit_s:g} s: {known}", was_sent=was_sent)
+
+    async def send_in(self, state: Composite, payload: bytes, message_format: int) -> None:
+        """Send in a transaction: without retries, since that is over when its connection is."""
+        link = await self._attached()
+        await link.send(payload, message_format, state)
+
+    async def _attached(self) -> SendingLink:
+        """The link; one attach for all who want it now."""
+        self.check_open()
+        if self._link is not None and self._link.is_open:
+            return self._link
+        if self._attaching is None:
+            self._attaching = asyncio.ensure_future(self._attach())
+            self._attaching.add_done_callback(self._was_attached)
+        return await asyncio.shield(self._attaching)
+
+    async def _attach(self) -> SendingLink:
+        entity = self.via or self.path
+        conversation = await self.factory.converse(entity)
+        properties: dict[str, object] = {}
+        if self.via is not None:
+            await self.factory.converse(self.path)
+            properties["com.microsoft:transfer-destination-address"] = self.path
+        link = conversation.attach_sender(
+            entity,
+            target=Target(address=entity),
+            source=Source(address=self.factory.settings.client_id),
+            properties=properties or None,
+        )
+        await link.attached
+        self._link = link
+        return link
+
+    def _was_attached(self, task: asyncio.Task[SendingLink]) -> None:
+        self._attaching = None
+        if not task.cancelled():
+            task.exception()  # whoever waits has it
+
+    async def _close(self) -> None:
+        if self._attaching is not None:
+            self._attaching.cancel()
+        if self._link is not None:
+            self._link.detach()

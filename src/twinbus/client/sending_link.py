@@ -1,0 +1,112 @@
+"""A link to send on: bytes of messages out, what became of each back.
+
+Owns: the order of what waits for credit, and which answer is whose. A message leaves at once where there is credit and
+waits in line where there is none.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from twinbus.amqp.outcomes import Accepted, Declared, Rejected, TransactionalState
+from twinbus.client.errors import ConnectionFailed, ConnectionLost, from_peer
+from twinbus.client.link_end import LinkEnd
+from twinbus.model.errors import FailureClass, InternalFault
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+
+    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.delivery import OutgoingDelivery
+    from twinbus.amqp.sender import Sender
+    from twinbus.model.errors import ServiceBusError
+
+
+class SendingLink(LinkEnd):
+    """Our end of it."""
+
+    def __init__(self, link: Sender) -> None:
+        """`link` was asked for."""
+        super().__init__(link)
+        self._sender = link
+        self._pending: dict[OutgoingDelivery, asyncio.Future[object]] = {}
+        self._waiting: deque[tuple[asyncio.Future[object], bytes, int, Composite | None]] = deque()
+
+    @property
+    def max_message_bytes(self) -> int | None:
+        """The largest message that the entity takes; None where it does not say."""
+        attach = self.attached.result()
+        return attach.max_message_size or None
+
+    def send(self, payload: bytes, message_format: int = 0, state: Composite | None = None) -> asyncio.Future[object]:
+        """Send an encoded message. The future has the outcome once the peer has taken it, or why it has not.
+
+        To cancel it takes back what has not left. What has, may be stored, whoever still waits for it.
+        """
+        future: asyncio.Future[object] = self.loop.create_future()
+        if self.failure is not None:
+            future.set_exception(_unsent(self.failure))
+        elif self._waiting or not self._sender.sendable:
+            self._waiting.append((future, payload, message_format, state))
+        else:
+            delivery = self._sender.send(payload, message_format=message_format, state=state)
+            self._pending[delivery] = future
+        return future
+
+    @property
+    def unanswered(self) -> int:
+        """Messages that were handed in and not answered."""
+        return len(self._pending) + len(self._waiting)
+
+    def has_left(self, future: asyncio.Future[object]) -> bool:
+        """Whether a message may be on its way: it waits no more in line here."""
+        return not any(waiting is future for waiting, *_ in self._waiting)
+
+    # --- the conversation calls these ---------------------------------------------------------------------------------
+
+    def credited(self) -> None:
+        """There is credit: send what waits."""
+        sender, waiting = self._sender, self._waiting
+        while waiting and sender.sendable:
+            future, payload, message_format, state = waiting.popleft()
+            if not future.done():  # else its time was over
+                self._pending[sender.send(payload, message_format=message_format, state=state)] = future
+
+    def updated(self, deliveries: Sequence[OutgoingDelivery], state: object) -> None:
+        """The peer said what became of messages."""
+        pending = self._pending
+        outcome = state.outcome if isinstance(state, TransactionalState) else state
+        error = None if isinstance(outcome, Accepted | Declared) else _refusal(outcome)
+        for delivery in deliveries:
+            future = pending.pop(delivery, None)
+            if future is not None and not future.done():
+                if error is None:
+                    future.set_result(outcome)
+                else:
+                    future.set_exception(error)
+
+    def fail(self, error: ServiceBusError) -> None:
+        """It is over: what is on its way may have arrived, what waits in line has not."""
+        super().fail(error)
+        pending, waiting = self._pending, self._waiting
+        self._pending, self._waiting = {}, deque()
+        lost = error if error.failure_class is FailureClass.CALLER else ConnectionLost(f"no answer came: {error}")
+        for future in pending.values():
+            if not future.done():
+                future.set_exception(lost)
+        for future, *_ in waiting:
+            if not future.done():
+                future.set_exception(_unsent(error))
+
+
+def _unsent(error: ServiceBusError) -> ServiceBusError:
+    """Why a message did not leave at all."""
+    return error if error.failure_class is FailureClass.CALLER else ConnectionFailed(f"not sent: {error}")
+
+
+def _refusal(outcome: object) -> ServiceBusError:
+    if isinstance(outcome, Rejected):
+        return from_peer(outcome.error) if outcome.error is not None else InternalFault("rejected without a reason")
+    return InternalFault(f"a message sent was neither accepted nor rejected, but {type(outcome).__name__.lower()}")

@@ -1,0 +1,49 @@
+"""What a factory is told: times, tries, and how to trust the namespace.
+
+Owns: the options and their defaults.
+"""
+
+from __future__ import annotations
+
+import ssl
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from twinbus.client.clock import SystemClock
+from twinbus.client.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from twinbus.client.clock import Clock
+
+OPERATION_TIMEOUT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactorySettings:
+    """One factory's."""
+
+    operation_timeout_s: float = OPERATION_TIMEOUT_S
+    """For an operation with all its retries. Partitioned entities want more than 15 s (R102)."""
+    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
+    tls: ssl.SSLContext | None = None
+    """How the namespace's certificate is checked; None: by this machine's authorities."""
+    idle_timeout_s: float = 60.0
+    """A connection on which nothing was heard for twice as long is given up."""
+    client_id: str = field(default_factory=lambda: f"twinbus-{uuid.uuid4()}")
+    """What the namespace calls this factory."""
+    clock: Clock = field(default_factory=SystemClock)
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        if self.operation_timeout_s <= 0:
+            raise ValueError(f"operation_timeout is {self.operation_timeout_s:g} s; it must be more than nothing")
+        if self.idle_timeout_s < 0:
+            raise ValueError(f"idle_timeout is {self.idle_timeout_s:g} s; it cannot be negative (0: never given up)")
+
+
+def trust(ca_file: str | Path | None) -> ssl.SSLContext:
+    """A context that takes certificates of the authorities in `ca_file`, or of this machine's."""
+    return ssl.create_default_context(cafile=ca_file)
