@@ -11,10 +11,11 @@ from twinbus.model.authorization import AuthorizationRule
 from twinbus.model.errors import Unauthorized
 from twinbus.model.path import owner_of
 from twinbus.model.queue import QueueDescription
+from twinbus.model.signature import make_token
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
 from twinbus.server.authority import Authority
 from twinbus.server.keys import Key, KeyRing, Right
-from twinbus.server.sas import make_token, verify
+from twinbus.server.sas import verify
 
 NOW_S = 1_800_000_000
 ROOT = Key("Root", "root-secret")
