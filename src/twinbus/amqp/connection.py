@@ -132,7 +132,9 @@ class Connection:
         """Bytes held must become so many before reading on makes sense."""
         self._output: list[bytes] = []
         self._is_dropped = False
-        self._last_received = self._last_tick = self._started = now
+        self.last_received = now
+        """When the peer was last heard of."""
+        self._last_tick = self._started = now
         self._has_sent = False
         self._heartbeat_interval = 0.0
         self._closing_since: float | None = None
@@ -172,7 +174,7 @@ class Connection:
         events: list[Event] = []
         if self.is_finished:
             return events
-        self._last_received = now
+        self.last_received = now
         data = received if isinstance(received, bytes) else bytes(received)
         if self._held:
             self._held.append(data)
@@ -525,7 +527,7 @@ class Connection:
 
     def excuse_silence(self, *, now: float) -> None:
         """Count the peer as heard of: whoever owns the socket does not read from it."""
-        self._last_received = now
+        self.last_received = now
 
     def tick(self, now: float) -> list[Event]:
         """Do what is due: a heartbeat, or giving up on a peer that is silent or never comes to an end."""
@@ -542,8 +544,8 @@ class Connection:
             if now - self._started >= patience:
                 message = f"no open within {patience:g} s"
                 self._fail(Violation(RESOURCE_LIMIT_EXCEEDED, message), events)
-        elif self.settings.idle_timeout_ms and now - self._last_received >= self.settings.idle_timeout_ms / 500:
-            message = f"nothing received for {now - self._last_received:.0f} s"
+        elif self.settings.idle_timeout_ms and now - self.last_received >= self.settings.idle_timeout_ms / 500:
+            message = f"nothing received for {now - self.last_received:.0f} s"
             self._fail(Violation(RESOURCE_LIMIT_EXCEEDED, message), events)
             self.is_finished = True  # who has been silent for so long will not answer a close either
         elif self._heartbeat_interval and now - self._last_tick >= self._heartbeat_interval * _ALMOST:

@@ -12,7 +12,8 @@ without asyncio there is `twinbus.client.sync`.
 from twinbus.client.browser import MessageBrowser
 from twinbus.client.clients import QueueClient, SubscriptionClient, TopicClient
 from twinbus.client.connection_string import ConnectionString
-from twinbus.client.factory import FactoryState, MessagingFactory
+from twinbus.client.factory import MessagingFactory
+from twinbus.client.factory_state import FactoryState
 from twinbus.client.message_session import MessageSession
 from twinbus.client.receiver import MessageReceiver, ReceiveMode
 from twinbus.client.retry import NO_RETRY, RetryPolicy

@@ -188,6 +188,11 @@ class Conversation:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     @property
+    def silent_s(self) -> float:
+        """For how long nothing was heard."""
+        return asyncio.get_running_loop().time() - self._peer.connection.last_received
+
+    @property
     def is_open(self) -> bool:
         """It can be used."""
         return not self.lost.done() and self.opened.done()

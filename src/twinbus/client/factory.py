@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from enum import Enum
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from twinbus.client.browser import MessageBrowser
@@ -21,6 +20,8 @@ from twinbus.client.clients import QueueClient, SubscriptionClient, TopicClient
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.conversation import Conversation
 from twinbus.client.errors import ConnectionFailed, FactoryFaulted, ObjectClosed, TimedOut
+from twinbus.client.factory_state import FactoryState
+from twinbus.client.pairing.pairing import Pairing, check_pair
 from twinbus.client.receiver import MessageReceiver, ReceiveMode
 from twinbus.client.requests import RequestLinks
 from twinbus.client.sender import MessageSender
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from twinbus.client.clock import Clock
     from twinbus.client.entity import ClientEntity
+    from twinbus.client.pairing.options import SendAvailabilityPairedNamespaceOptions
     from twinbus.client.requests import Answer
     from twinbus.client.retry import RetryPolicy
     from twinbus.client.tokens import TokenProvider
@@ -48,16 +50,8 @@ log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 CONNECT_TIMEOUT_S: Final = 30.0
-
-
-class FactoryState(Enum):
-    """What a factory is."""
-
-    OPEN = "open"
-    """It can be used; whether it is connected is another question."""
-    CLOSED = "closed"
-    FAULTED = "faulted"
-    """It gave up, or was given up; `fault` says why."""
+SILENCE_S: Final = 0.5
+"""A shorter silence says nothing."""
 
 
 class MessagingFactory:
@@ -78,6 +72,8 @@ class MessagingFactory:
         """Why it has faulted."""
         self.ended: asyncio.Event = asyncio.Event()
         """Set when it is closed or faulted."""
+        self.pairing: Pairing | None = None
+        """The pair of which it is the primary."""
         self._provider = token_provider or provider_of(where, self.settings.clock)
         self._tls = None if where.is_emulator else self.settings.tls or trust(None)
         self._conversation: Conversation | None = None
@@ -113,6 +109,26 @@ class MessagingFactory:
     def __repr__(self) -> str:
         return f"<MessagingFactory {self.address} {self.state.value}>"
 
+    async def pair_namespace(self, options: SendAvailabilityPairedNamespaceOptions) -> Pairing:
+        """Pair this namespace, the primary, with a secondary: from now on sends survive its loss.
+
+        Only senders made from now on are covered. PairingRefused or InvalidArgument where the two cannot be paired;
+        PairingFailed where the secondary could not be prepared: then nothing has changed, and the call may be repeated.
+        """
+        self.check_open()
+        check_pair(self, options)
+        uncovered = sorted({one.path for one in self._made if isinstance(one, MessageSender)})
+        pairing = self.pairing = Pairing(self, options)
+        try:
+            await pairing.start()
+        except BaseException:
+            self.pairing = None
+            await pairing.end()
+            raise
+        if uncovered:
+            log.warning("senders made before the pairing are not covered by it: %s", ", ".join(uncovered))
+        return pairing
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -137,9 +153,12 @@ class MessagingFactory:
         """A client that receives from a subscription."""
         return SubscriptionClient(self, topic, name, mode)
 
-    def create_message_sender(self, path: str) -> MessageSender:
-        """A sender to a queue or a topic."""
-        return MessageSender(self, path)
+    def create_message_sender(self, path: str, *, via: str | None = None) -> MessageSender:
+        """A sender to a queue or a topic. Of a paired factory it parks what the primary does not take.
+
+        With `via` messages go to that entity first, and from there to `path`: for transactions.
+        """
+        return MessageSender(self, path, via=via) if self.pairing is None else self.pairing.make_sender(path, via)
 
     def create_message_receiver(
         self,
@@ -289,6 +308,16 @@ class MessagingFactory:
         self._connecting = None
         if not task.cancelled():
             task.exception()  # whoever waits has it; if nobody does any more, it is no news
+
+    def drop_if_silent(self, for_s: float) -> None:
+        """Give up a connection on which nothing was heard for so long: whoever waits there is told now.
+
+        Its peer is gone or stands still; if it comes back, TCP may take minutes to notice, and a new connection none.
+        """
+        conversation = self._conversation
+        if conversation is not None and conversation.is_open and conversation.silent_s >= for_s >= SILENCE_S:
+            log.warning("nothing was heard from %s for %.1f s: the connection is given up", self.address, for_s)
+            conversation.abort()
 
     async def _disconnect(self) -> None:
         if self._connecting is not None:

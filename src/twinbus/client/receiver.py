@@ -365,10 +365,17 @@ class MessageReceiver(ClientEntity):
         peeked = await self.peek_batch(1, from_sequence_number)
         return peeked[0] if peeked else None
 
-    async def peek_batch(self, max_count: int, from_sequence_number: int | None = None) -> list[BrokeredMessage]:
-        """Up to `max_count` messages, whatever their state, in the order of their numbers."""
+    async def peek_batch(
+        self, max_count: int, from_sequence_number: int | None = None, *, deferred_only: bool = False
+    ) -> list[BrokeredMessage]:
+        """Up to `max_count` messages, whatever their state, in the order of their numbers.
+
+        `deferred_only` is a wish that twinbus grants; another server may give all the same.
+        """
         start = self._peeked_up_to + 1 if from_sequence_number is None else from_sequence_number
         body: dict[str, object] = {"from-sequence-number": start, "message-count": Int(max_count)}
+        if deferred_only:
+            body["twinbus:state"] = "deferred"
         if self.session_id is not None:
             body["session-id"] = self.session_id
         answer = await self._ask("com.microsoft:peek-message", body)
@@ -397,8 +404,12 @@ class MessageReceiver(ClientEntity):
 
     async def open(self) -> None:
         """Attach now instead of with the first receive: what is wrong with the entity is known then."""
+        await self.link()
+
+    async def link(self) -> ReceivingLink:
+        """Its link, attached: for a pump, which takes messages as they come."""
         self.check_open()
-        await self.factory.run(f"opening a receiver of '{self.path}'", self._attached, timeout_s=None)
+        return await self.factory.run(f"opening a receiver of '{self.path}'", self._attached, timeout_s=None)
 
     async def _attached(self) -> ReceivingLink:
         if self._link is not None and self._link.is_open:

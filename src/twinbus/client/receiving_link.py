@@ -52,6 +52,11 @@ class ReceivingLink(LinkEnd):
         if self.failure is None:
             self._receiver.grant(credit)
 
+    def keep_credit(self, window: int) -> None:
+        """Have at most so many messages on their way or unanswered, and more as they are answered."""
+        if self.failure is None:
+            self._receiver.keep_credit(window)
+
     def drain(self) -> bool:
         """Ask for what there is now and for the rest of the credit back; False where there is none."""
         return self.failure is None and self._receiver.drain()

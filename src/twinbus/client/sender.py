@@ -95,14 +95,15 @@ class MessageSender(ClientEntity):
 
     async def open(self) -> None:
         """Attach now instead of with the first send: what is wrong with the entity is known then."""
-        self.check_open()
-        await self.factory.run(f"opening a sender to '{self.path}'", self._attached, timeout_s=None)
+        await self.link()
+
+    async def link(self) -> SendingLink:
+        """Its link, attached: for a pump, which sends without waiting for each message."""
+        return await self.factory.run(f"opening a sender to '{self.path}'", self._attached, timeout_s=None)
 
     async def max_message_bytes(self) -> int | None:
         """The largest message, or batch, that the entity takes; None where it does not say."""
-        await self.open()
-        assert self._link is not None
-        return self._link.max_message_bytes
+        return (await self.link()).max_message_bytes
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,38 @@
-"""Paired namespaces: sends park in the secondary while the primary is down, and come back by themselves.
+"""Paired namespaces: sends survive the loss of the primary, and what was parked comes back by itself.
 
-Owns: when failover engages, which backlog queue is used, what a parked message looks like, pings, and the syphon.
-Knows nothing of wires: it stands on the client, and both namespaces are ordinary ones to it.
+    options = SendAvailabilityPairedNamespaceOptions(secondary_factory=..., secondary_namespace_manager=...)
+    pairing = await primary.pair_namespace(options)
+
+From then on every sender that the primary factory makes parks what the primary does not take. `docs/pairing.md` says
+what is promised, and what is not.
 """
+
+from twinbus.client.pairing.errors import (
+    FailedOver,
+    MessageCannotBeParked,
+    NotSent,
+    PairedMessagingFactoryError,
+    PairingFailed,
+    PairingRefused,
+    ReservedPropertyName,
+)
+from twinbus.client.pairing.events import EventKind, PairingEvent
+from twinbus.client.pairing.failover import EntityState
+from twinbus.client.pairing.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
+from twinbus.client.pairing.pairing import Pairing
+
+__all__ = [
+    "EntityState",
+    "EventKind",
+    "FailedOver",
+    "MessageCannotBeParked",
+    "NotSent",
+    "PairedMessagingFactoryError",
+    "PairedNamespaceOptions",
+    "Pairing",
+    "PairingEvent",
+    "PairingFailed",
+    "PairingRefused",
+    "ReservedPropertyName",
+    "SendAvailabilityPairedNamespaceOptions",
+]

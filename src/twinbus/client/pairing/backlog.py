@@ -1,0 +1,204 @@
+"""The backlog queues of a pair: their names, their making, and which of them take messages now.
+
+Owns: the rotation. A queue that failed is left out for a while, for all senders of the factory at once (R043); if all
+are out, the one that has been longest is tried again. Which queue a client uses is the client's choice (`Choice`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from twinbus.client.pairing.errors import PairingFailed
+from twinbus.client.pairing.events import EventKind
+from twinbus.model.description import FOREVER_MS
+from twinbus.model.errors import EntityAlreadyExists, EntityDeleted, ServiceBusError, Unauthorized
+from twinbus.model.limits import MAX_DELIVERY_COUNT_MAX
+from twinbus.model.queue import QueueDescription
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from random import Random
+
+    from twinbus.client.factory import MessagingFactory
+    from twinbus.client.namespace_manager import NamespaceManager
+    from twinbus.client.pairing.telling import Telling
+    from twinbus.client.sender import MessageSender
+
+log: Final = logging.getLogger(__name__)
+
+DESCRIPTION: Final = QueueDescription(
+    max_size_mb=5120,
+    max_delivery_count=MAX_DELIVERY_COUNT_MAX,
+    default_time_to_live_ms=FOREVER_MS,
+    auto_delete_on_idle_ms=FOREVER_MS,
+    lock_duration_ms=60_000,
+    dead_lettering_on_expiration=True,
+    enable_batched_operations=True,
+)
+"""R012 to R019."""
+CREATE_TRIES: Final = 3
+CREATE_PAUSE_S: Final = 0.5
+_MARK: Final = "/x-servicebus-transfer/"
+
+
+def prefix_of(primary: str) -> str:
+    """How the paths of a primary's backlog queues begin."""
+    return f"{primary}{_MARK}"
+
+
+def path_of(primary: str, index: int) -> str:
+    """The path of one of them (R010)."""
+    return f"{prefix_of(primary)}{index}"
+
+
+def index_of(path: str, primary: str) -> int | None:
+    """Which of them a path is; None if none."""
+    prefix = prefix_of(primary).lower()
+    number = path[len(prefix) :]
+    return int(number) if path.lower().startswith(prefix) and number.isascii() and number.isdigit() else None
+
+
+class BacklogQueue:
+    """One of them, to those who park."""
+
+    def __init__(self, path: str, sender: MessageSender) -> None:
+        """`sender` is the secondary's own."""
+        self.path = path
+        self.sender = sender
+        self.failure: ServiceBusError | None = None
+        """Why it is out of the rotation; None while it is in it."""
+        self.out_since_s = 0.0
+
+
+class Rotation:
+    """All of them, and which take messages now."""
+
+    def __init__(
+        self,
+        secondary: MessagingFactory,
+        manager: NamespaceManager,
+        primary_name: str,
+        *,
+        cool_down_s: float,
+        telling: Telling,
+        random: Random,
+    ) -> None:
+        """`prepare` finds or makes them."""
+        self.queues: list[BacklogQueue] = []
+        self.extra: list[str] = []
+        """Paths of backlog queues beyond those asked for (R022): they stay, and get nothing."""
+        self._secondary = secondary
+        self._manager = manager
+        self._primary_name = primary_name
+        self._cool_down_s = cool_down_s
+        self._telling = telling
+        self._random = random
+        self._mending: set[asyncio.Task[None]] = set()
+
+    async def prepare(self, count: int) -> None:
+        """Have `count` queues: those that are there as they are, the others made. PairingFailed if there is none."""
+        try:
+            there = {path.lower(): path async for path in self._manager.queue_paths(prefix_of(self._primary_name))}
+        except ServiceBusError as error:
+            if isinstance(error, Unauthorized):
+                raise
+            raise PairingFailed(f"the backlog queues of the secondary cannot be listed: {error}") from error
+        wanted = [path_of(self._primary_name, index) for index in range(count)]
+        made = await asyncio.gather(*[self._have(path, there) for path in wanted], return_exceptions=True)
+        failures = [outcome for outcome in made if isinstance(outcome, BaseException)]
+        for failure in failures:
+            if not isinstance(failure, ServiceBusError) or isinstance(failure, Unauthorized):
+                raise failure
+            log.warning("a backlog queue could not be made: %s", failure)
+        found = [path for path, outcome in zip(wanted, made, strict=True) if not isinstance(outcome, BaseException)]
+        if not found:
+            raise PairingFailed(f"not one of {count} backlog queues is there or could be made: {failures[0]}")
+        known = {path.lower() for path in wanted}
+        self.extra = [
+            path for key, path in there.items() if key not in known and index_of(path, self._primary_name) is not None
+        ]
+        self.queues = [BacklogQueue(path, self._secondary.create_message_sender(path)) for path in found]
+
+    async def _have(self, path: str, there: Iterable[str]) -> None:
+        """Make a queue that is not there; somebody else may do the same now (Q16)."""
+        if path.lower() in there:
+            return
+        for attempt in range(1, CREATE_TRIES + 1):
+            try:
+                await self._manager.create_queue(path, DESCRIPTION)
+            except EntityAlreadyExists:
+                return
+            except Unauthorized:
+                raise
+            except ServiceBusError as error:
+                if attempt == CREATE_TRIES:
+                    raise
+                log.warning("backlog queue '%s' was not made, tried again: %s", path, error)
+                await asyncio.sleep(CREATE_PAUSE_S)
+            else:
+                return
+
+    def choose(self, tried: Iterable[BacklogQueue] = ()) -> BacklogQueue | None:
+        """One at random of those that take messages and were not `tried`; if all are out, the one out longest."""
+        now_s = asyncio.get_running_loop().time()
+        untried = [queue for queue in self.queues if queue not in tried]
+        if not untried:
+            return None
+        ready = [queue for queue in untried if queue.failure is None or now_s - queue.out_since_s >= self._cool_down_s]
+        return self._random.choice(ready) if ready else min(untried, key=lambda queue: queue.out_since_s)
+
+    def is_in(self, queue: BacklogQueue) -> bool:
+        """Whether a client may go on using the queue it has chosen."""
+        return queue.failure is None
+
+    def pull(self, queue: BacklogQueue, error: ServiceBusError) -> None:
+        """A send to it failed: it is left out, by everyone."""
+        was_in = queue.failure is None
+        queue.failure, queue.out_since_s = error, asyncio.get_running_loop().time()
+        if was_in:
+            self._telling.tell(EventKind.QUEUE_OUT, backlog_queue=queue.path, reason=str(error))
+        if isinstance(error, EntityDeleted):  # somebody deleted it under us
+            mending = asyncio.ensure_future(self._mend(queue))
+            self._mending.add(mending)
+            mending.add_done_callback(self._mending.discard)
+
+    def took(self, queue: BacklogQueue) -> None:
+        """It took a message."""
+        if queue.failure is not None:
+            queue.failure = None
+            self._telling.tell(EventKind.QUEUE_BACK, backlog_queue=queue.path)
+
+    async def _mend(self, queue: BacklogQueue) -> None:
+        try:
+            await self._have(queue.path, ())
+        except ServiceBusError as error:
+            log.warning("backlog queue '%s' was deleted and could not be made again: %s", queue.path, error)
+        else:
+            self.took(queue)
+
+    def close(self) -> None:
+        """Nothing more is mended."""
+        for task in self._mending:
+            task.cancel()
+
+
+class Choice:
+    """The backlog queue of one QueueClient or TopicClient: chosen at its first parked send, kept until it fails."""
+
+    def __init__(self, rotation: Rotation) -> None:
+        """Nothing is chosen yet."""
+        self._rotation = rotation
+        self._chosen: BacklogQueue | None = None
+
+    def first(self) -> BacklogQueue | None:
+        """The one it has, or now chooses."""
+        if self._chosen is None or not self._rotation.is_in(self._chosen):
+            self._chosen = self._rotation.choose()
+        return self._chosen
+
+    def next(self, tried: Iterable[BacklogQueue]) -> BacklogQueue | None:
+        """Another, after those tried have failed; None if there is none left."""
+        self._chosen = self._rotation.choose(tried)
+        return self._chosen

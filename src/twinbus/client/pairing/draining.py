@@ -1,0 +1,234 @@
+"""A backlog queue while it is being drained: from the attach of its link until that is over.
+
+Owns: what came on the link and where each message goes, the renewal of their locks, and the long poll. What is left
+over at the end belongs to the next draining, of this host or another's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+from twinbus.amqp.message import Message, Section
+from twinbus.amqp.types import Array
+from twinbus.client.pairing.destination import Destination
+from twinbus.client.pairing.errors import ParkedMessageMalformed
+from twinbus.client.pairing.events import EventKind
+from twinbus.client.pairing.parcel import Arrived, TakenBack, dead_letter
+from twinbus.client.pairing.rewriting import Expired, Restored, restore
+from twinbus.model.errors import MessageNotFound, ServiceBusError
+from twinbus.model.path import key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+    from twinbus.amqp.delivery import IncomingDelivery
+    from twinbus.client.pairing.parcel import Parcel
+    from twinbus.client.pairing.pump import PumpSettings
+    from twinbus.client.receiver import MessageReceiver
+    from twinbus.client.receiving_link import ReceivingLink
+
+log: Final = logging.getLogger(__name__)
+
+WINDOW: Final = 500
+"""Messages of one backlog queue that are on their way at a time."""
+PEEKED_AT_ONCE: Final = 250
+TICK_S: Final = 5.0
+RENEW_AFTER_S: Final = 20.0
+"""A lock of a backlog queue lasts a minute."""
+_SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
+_MALFORMED: Final = "ParkedMessageMalformed"
+_EXPIRED: Final = "TTLExpiredException"
+
+
+class Draining:
+    """One life of a pump."""
+
+    def __init__(self, settings: PumpSettings, receiver: MessageReceiver, link: ReceivingLink) -> None:
+        """`link` is attached."""
+        self._settings = settings
+        self._receiver = receiver
+        self._link = link
+        self._loop = asyncio.get_running_loop()
+        self._destinations: dict[str, Destination] = {}
+        self._over: asyncio.Future[ServiceBusError] = self._loop.create_future()
+        self._drained: asyncio.Future[None] | None = None
+        self._held: dict[IncomingDelivery, float] = {}
+        """What came on the link and is not settled, with the time its lock is good from."""
+        self._last_arrival_s = self._loop.time()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> ServiceBusError:
+        """Drain until the link is over, or the primary gone; why."""
+        try:
+            await self._find_deferred()
+            self._link.on_arrival = self._arrived
+            self._link.on_over = self._end
+            if self._link.failure is not None:
+                return self._link.failure
+            self._link.keep_credit(WINDOW)
+            while not self._over.done():
+                await asyncio.wait([self._over], timeout=min(TICK_S, self._settings.poll_s))
+                if not self._over.done():
+                    await self._tick()
+            return self._over.result()
+        finally:
+            self._close()
+
+    def _end(self, error: ServiceBusError) -> None:
+        if not self._over.done():
+            self._over.set_result(error)
+
+    def _close(self) -> None:
+        for destination in self._destinations.values():
+            destination.close()
+        self._link.on_arrival = self._link.on_over = None
+        for task in self._tasks:
+            task.cancel()
+
+    # --- messages in --------------------------------------------------------------------------------------------------
+
+    def _arrived(self) -> None:
+        """Messages have come, or a drain is over."""
+        arrived = self._link.arrived
+        if arrived:
+            self._last_arrival_s = now_s = self._loop.time()
+            now_ms = self._settings.clock.wall_ms()
+            while arrived:
+                delivery = arrived.popleft()
+                self._held[delivery] = now_s
+                self._sort(delivery, now_ms)
+        if self._drained is not None and not self._drained.done() and not self._link.is_draining:
+            self._drained.set_result(None)
+
+    def _sort(self, delivery: IncomingDelivery, now_ms: int) -> None:
+        """Send one message on its way, or to the dead letters."""
+        try:
+            restored = restore(delivery.payload, now_ms, deduct=self._settings.deduct)
+        except ParkedMessageMalformed as error:
+            self._bury(delivery, None, _MALFORMED, str(error))
+            return
+        if isinstance(restored, Expired):
+            self._bury(delivery, restored.path, _EXPIRED, restored.text)
+            return
+        self._destination(restored.path).take(Arrived(self._link, delivery, restored, _number_of(delivery.payload)))
+
+    def _bury(self, delivery: IncomingDelivery, path: str | None, reason: str, description: str) -> None:
+        dead_letter(self._link, delivery, reason, description).add_done_callback(_heed)
+        self._settings.telling.tell(
+            EventKind.DEAD_LETTERED,
+            path=path,
+            backlog_queue=self._receiver.path,
+            sequence_number=_number_of(delivery.payload),
+            reason=f"{reason}: {description}",
+        )
+
+    def _destination(self, path: str) -> Destination:
+        destination = self._destinations.get(key_of(path))
+        if destination is None:
+            destination = self._destinations[key_of(path)] = Destination(
+                self._settings.sender_to(path),
+                self._receiver.path,
+                self._settings.telling,
+                take_back=self._take_back,
+                lost=self._end,
+            )
+        return destination
+
+    # --- deferred ones ------------------------------------------------------------------------------------------------
+
+    async def _find_deferred(self) -> None:
+        """What an earlier pump has put aside comes before all that waits for the same destination (Q19)."""
+        start = 0
+        while True:
+            page = await self._receiver.peek_batch(PEEKED_AT_ONCE, start, deferred_only=True)
+            for message in page:
+                if message.state == "deferred":
+                    self._found(message.payload, message.sequence_number)
+            if len(page) < PEEKED_AT_ONCE:
+                return
+            start = page[-1].sequence_number + 1
+
+    def _found(self, payload: bytes, sequence_number: int) -> None:
+        try:
+            restored = restore(payload, self._settings.clock.wall_ms())
+        except ParkedMessageMalformed:
+            log.warning("deferred message %d of '%s' is none of ours", sequence_number, self._receiver.path)
+            return
+        self._destination(restored.path).found_deferred(sequence_number)
+
+    async def _take_back(self, numbers: Sequence[int]) -> list[Parcel]:
+        """Deferred messages by their numbers; one that is not there any more is somebody else's affair."""
+        try:
+            messages = await self._receiver.receive_deferred(*numbers)
+        except MessageNotFound:
+            if len(numbers) == 1:
+                return []
+            return [parcel for number in numbers for parcel in await self._take_back([number])]
+        taken: list[Parcel] = []
+        now_ms = self._settings.clock.wall_ms()
+        for message in messages:
+            try:
+                restored = restore(message.payload, now_ms, deduct=self._settings.deduct)
+            except ParkedMessageMalformed as error:
+                await self._receiver.dead_letter(message, _MALFORMED, str(error))
+                continue
+            if isinstance(restored, Restored):
+                taken.append(TakenBack(self._receiver, message, restored, self._start))
+            else:
+                await self._receiver.dead_letter(message, _EXPIRED, restored.text)
+        return taken
+
+    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    async def _tick(self) -> None:
+        """Renew locks, give up on what has no answer, and begin the next poll when this one is over."""
+        self._held = {delivery: since_s for delivery, since_s in self._held.items() if not delivery.answered}
+        await self._renew_locks()
+        for destination in self._destinations.values():
+            destination.give_up(self._settings.send_timeout_s)
+        if not self._held and self._loop.time() - self._last_arrival_s >= self._settings.poll_s:
+            await self._poll_again()
+
+    async def _poll_again(self) -> None:
+        """Give the credit back and grant it anew: what a receive call was in the original."""
+        self._last_arrival_s = self._loop.time()
+        if self._link.drain():
+            self._drained = self._loop.create_future()
+            over: list[asyncio.Future[Any]] = [self._drained, self._over]
+            await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
+        self._link.keep_credit(WINDOW)
+
+    async def _renew_locks(self) -> None:
+        now_s = self._loop.time()
+        due = [delivery for delivery, since_s in self._held.items() if now_s - since_s >= RENEW_AFTER_S]
+        if not due:
+            return
+        tokens = Array(uuid.UUID, [uuid.UUID(bytes_le=delivery.tag) for delivery in due])
+        try:
+            await self._receiver.factory.ask(
+                self._receiver.path, "com.microsoft:renew-lock", {"lock-tokens": tokens}, timeout_s=TICK_S
+            )
+        except ServiceBusError as error:
+            log.warning("locks of '%s' were not renewed: %s", self._receiver.path, error)
+        for delivery in due:
+            self._held[delivery] = now_s
+
+
+def _number_of(payload: bytes) -> int:
+    number = Message(payload).lookup(Section.MESSAGE_ANNOTATIONS, _SEQUENCE_NUMBER)
+    return int(number) if isinstance(number, int) else 0
+
+
+def _heed(future: asyncio.Future[None]) -> None:
+    """A message whose settling failed comes again."""
+    if not future.cancelled() and (error := future.exception()) is not None:
+        log.warning("a parked message was not dead-lettered: %s", error)

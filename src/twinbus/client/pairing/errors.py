@@ -1,0 +1,54 @@
+"""What can go wrong with a pair.
+
+Owns: the errors that only a paired application meets. Each says what became of the message.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twinbus.model.errors import CallerError, InvalidArgument, InvalidOperation, MessageTooLarge, ServiceBusError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class PairingFailed(ServiceBusError):
+    """The namespaces could not be paired. Nothing was changed: the call may be repeated."""
+
+
+class PairingRefused(CallerError):
+    """These namespaces cannot be paired: the same call will fail again."""
+
+
+class NotSent(ServiceBusError):
+    """Neither the primary nor any backlog queue took the message: it was not sent."""
+
+    def __init__(self, path: str, primary: BaseException | None, backlog: Mapping[str, BaseException]) -> None:
+        """`backlog` has the reason of each backlog queue that was tried."""
+        reasons = [f"the primary: {primary}"] if primary is not None else []
+        reasons += [f"{queue}: {reason}" for queue, reason in backlog.items()]
+        super().__init__(f"the message for '{path}' was not sent. {'; '.join(reasons)}")
+        self.path = path
+        self.primary = primary
+        self.backlog = dict(backlog)
+
+
+class MessageCannotBeParked(MessageTooLarge):
+    """The message would have passed to a healthy primary; with what parking adds it is too large."""
+
+
+class ReservedPropertyName(InvalidArgument):
+    """A property has the name of one that parked messages have."""
+
+
+class FailedOver(InvalidOperation):
+    """What was asked for needs the primary, which is failed over: a transaction, or cancelling a parked schedule."""
+
+
+class ParkedMessageMalformed(ServiceBusError):
+    """A message in a backlog queue from which nobody can tell where it belongs."""
+
+
+class PairedMessagingFactoryError(ServiceBusError):
+    """The other factory of the pair has ended: this one was faulted with it (R077)."""

@@ -1,0 +1,128 @@
+"""What happens in a pair, as it happens: for an application, its journal and its metrics.
+
+    async for event in pairing.events(): ...
+
+Owns: what an event is, and who listens. A listener that does not keep up loses the oldest events, and is told how many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+log: Final = logging.getLogger(__name__)
+
+KEPT: Final = 10_000
+"""Events that wait for one listener."""
+
+
+class EventKind(Enum):
+    """What can happen."""
+
+    SUSPECTED = "suspected"
+    """A send failed: the failover interval of an entity began."""
+    FAILED_OVER = "failed over"
+    PARKED = "parked"
+    PINGED = "pinged"
+    """With the reason why the ping did not succeed, if it did not."""
+    RESTORED = "restored"
+    """An entity is healthy again."""
+    UNREACHABLE = "unreachable"
+    """Pings are refused: sends fail, and nothing is parked."""
+    QUEUE_OUT = "backlog queue out of rotation"
+    QUEUE_BACK = "backlog queue back in rotation"
+    SPOOLED = "spooled"
+    """Both namespaces were down: the message is on the local disk."""
+    UNSPOOLED = "taken from the spool"
+    MOVED = "moved back"
+    """The syphon brought a parked message to its destination."""
+    DEFERRED = "deferred"
+    """The destination of a parked message is not available: it was put aside in its backlog queue."""
+    DEAD_LETTERED = "dead-lettered"
+    """A parked message cannot be delivered, for the reason given."""
+    PUMP_STARTED = "pump started"
+    PUMP_DISPLACED = "pump displaced"
+    """Another host drains that backlog queue now."""
+    PUMP_FAILED = "pump failed"
+    ALARM = "alarm"
+    ALARM_OVER = "alarm over"
+    FACTORY_FAULTED = "factory faulted"
+    UNPROTECTED = "unprotected"
+    """The secondary could not be prepared: sends fail if the primary does."""
+    PROTECTED = "protected"
+    EVENTS_LOST = "events lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairingEvent:
+    """One thing that happened."""
+
+    kind: EventKind
+    at_ms: int
+    """Of the wall clock."""
+    path: str | None = None
+    """The entity of the primary."""
+    backlog_queue: str | None = None
+    message_id: object = None
+    session_id: str | None = None
+    sequence_number: int | None = None
+    count: int = 1
+    """Messages it is about."""
+    reason: str | None = None
+
+
+class Events:
+    """The stream of a pairing."""
+
+    def __init__(self) -> None:
+        """Nobody listens."""
+        self._listeners: list[Callable[[PairingEvent], None]] = []
+
+    @property
+    def has_listeners(self) -> bool:
+        """Somebody wants to know."""
+        return bool(self._listeners)
+
+    def listen(self, listener: Callable[[PairingEvent], None]) -> Callable[[], None]:
+        """Have `listener` called with each event, in the loop: it must not wait. Call the answer to end it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+
+    def tell(self, event: PairingEvent) -> None:
+        """It happened. A listener's fault is its own."""
+        for listener in list(self._listeners):
+            try:
+                listener(event)
+            except Exception:
+                log.exception("a listener failed with %s", event.kind.value)
+
+    async def stream(self) -> AsyncIterator[PairingEvent]:
+        """All events from now on."""
+        waiting: deque[PairingEvent] = deque(maxlen=KEPT)
+        arrived, lost = asyncio.Event(), 0
+
+        def take(event: PairingEvent) -> None:
+            nonlocal lost
+            lost += len(waiting) == KEPT
+            waiting.append(event)
+            arrived.set()
+
+        end = self.listen(take)
+        try:
+            while True:
+                await arrived.wait()
+                arrived.clear()
+                if lost:
+                    missing, lost = lost, 0
+                    yield PairingEvent(kind=EventKind.EVENTS_LOST, at_ms=waiting[0].at_ms, count=missing)
+                while waiting:
+                    yield waiting.popleft()
+        finally:
+            end()

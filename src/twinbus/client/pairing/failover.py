@@ -1,0 +1,140 @@
+"""The failover state of one entity, as a table.
+
+Owns: what state an entity is in, why and since when, and the timer of its failover interval. Knows nothing of senders,
+pings or backlog queues: they tell it what happened, and are told what changed. `docs/pairing.md` draws the table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinbus.client.clock import Clock
+    from twinbus.model.errors import ServiceBusError
+
+
+class EntityState(Enum):
+    """What the senders of an entity hold of it."""
+
+    HEALTHY = "healthy"
+    """Sends go to the primary."""
+    SUSPECT = "suspect"
+    """A send has failed; they still go to the primary, and what it does not take fails."""
+    FAILED_OVER = "failed over"
+    """Sends are parked, and the primary is pinged."""
+    UNREACHABLE = "unreachable"
+    """The primary is there, and refuses pings: sends fail with that reason, and nothing is parked."""
+
+
+class Happening(Enum):
+    """What can happen to an entity."""
+
+    SEND_FAILED = "a send failed"
+    SEND_SUCCEEDED = "a send succeeded"
+    INTERVAL_PASSED = "the failover interval passed"
+    PING_SUCCEEDED = "a ping succeeded"
+    PINGS_REFUSED = "two pings in a row were refused"
+    MARKED_HEALTHY = "it was marked healthy"
+
+
+TRANSITIONS: Final = {
+    (EntityState.HEALTHY, Happening.SEND_FAILED): EntityState.SUSPECT,
+    (EntityState.SUSPECT, Happening.SEND_SUCCEEDED): EntityState.HEALTHY,
+    (EntityState.SUSPECT, Happening.INTERVAL_PASSED): EntityState.FAILED_OVER,
+    (EntityState.SUSPECT, Happening.MARKED_HEALTHY): EntityState.HEALTHY,
+    (EntityState.FAILED_OVER, Happening.PING_SUCCEEDED): EntityState.HEALTHY,
+    (EntityState.FAILED_OVER, Happening.PINGS_REFUSED): EntityState.UNREACHABLE,
+    (EntityState.FAILED_OVER, Happening.MARKED_HEALTHY): EntityState.HEALTHY,
+    (EntityState.UNREACHABLE, Happening.PING_SUCCEEDED): EntityState.HEALTHY,
+    (EntityState.UNREACHABLE, Happening.MARKED_HEALTHY): EntityState.HEALTHY,
+}
+"""Anything else changes nothing: a late success or failure of a send that began before, say."""
+
+
+class EntityHealth:
+    """One entity of the primary, to all senders of a factory."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        interval_s: float,
+        clock: Clock,
+        changed: Callable[[EntityHealth, EntityState], None],
+    ) -> None:
+        """It is held to be healthy. `changed` is told the state it had before."""
+        self.path = path
+        self.state = EntityState.HEALTHY
+        self.why: ServiceBusError | None = None
+        """The failure that made it what it is; None while it is healthy."""
+        self.since_ms = clock.wall_ms()
+        """When it became what it is."""
+        self.refusal: ServiceBusError
+        """Why pings are refused, once they are."""
+        self.key: str | None = None
+        """SessionId or PartitionKey of the send that failed first: pings carry it."""
+        self.key_is_session = False
+        self.next_ping_ms: int | None = None
+        self.moved = asyncio.Event()
+        """Set, and replaced by another, with each change of state."""
+        self._interval_s = interval_s
+        self._clock = clock
+        self._changed = changed
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_healthy(self) -> bool:
+        """Sends go to the primary, as if there were no pair."""
+        return self.state is EntityState.HEALTHY
+
+    def send_failed(self, error: ServiceBusError, *, key: str | None, key_is_session: bool) -> None:
+        """A send failed in a way that triggers failover. The interval runs from the first such failure (Q01)."""
+        if self.state is not EntityState.HEALTHY:
+            return
+        self.why, self.key, self.key_is_session = error, key, key_is_session
+        self._happen(Happening.SEND_FAILED)
+        if self._interval_s <= 0:
+            self._happen(Happening.INTERVAL_PASSED)
+        else:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._interval_s, self._happen, Happening.INTERVAL_PASSED)
+
+    def send_succeeded(self) -> None:
+        """The primary took a message."""
+        self._happen(Happening.SEND_SUCCEEDED)
+
+    def ping_succeeded(self) -> None:
+        """The primary took a ping."""
+        self._happen(Happening.PING_SUCCEEDED)
+
+    def pings_refused(self, error: ServiceBusError) -> None:
+        """The primary answers pings, and refuses them."""
+        self.why = self.refusal = error
+        self._happen(Happening.PINGS_REFUSED)
+
+    def mark_healthy(self) -> None:
+        """Somebody knows better."""
+        self._happen(Happening.MARKED_HEALTHY)
+
+    def close(self) -> None:
+        """Nothing more is waited for."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _happen(self, happening: Happening) -> None:
+        following = TRANSITIONS.get((self.state, happening))
+        if following is None:
+            return
+        before, self.state, self.since_ms = self.state, following, self._clock.wall_ms()
+        if self._timer is not None and following is not EntityState.SUSPECT:
+            self._timer.cancel()
+            self._timer = None
+        if following is EntityState.HEALTHY:
+            self.why = self.next_ping_ms = None
+        moved, self.moved = self.moved, asyncio.Event()
+        moved.set()
+        self._changed(self, before)

@@ -1,0 +1,241 @@
+"""A pair: two factories, and what goes on between them.
+
+    pairing = await primary.pair_namespace(options)
+
+Owns: the making of a pair and its end, the state of each entity, and who is told what. The parts are in their own
+files: `failover`, `sender`, `backlog`, `pings`, `syphon`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING, Final, Self
+
+from twinbus.client.errors import ObjectClosed
+from twinbus.client.pairing.backlog import Rotation
+from twinbus.client.pairing.errors import PairingRefused
+from twinbus.client.pairing.events import EventKind, Events
+from twinbus.client.pairing.failover import EntityHealth, EntityState
+from twinbus.client.pairing.pings import Pings
+from twinbus.client.pairing.sender import SendAvailabilitySender
+from twinbus.client.pairing.syphon import Syphon
+from twinbus.client.pairing.telling import Telling
+from twinbus.client.pairing.triggers import class_of
+from twinbus.client.sender import MessageSender
+from twinbus.model.errors import FailureClass, ServiceBusError
+from twinbus.model.path import key_of
+from twinbus.model.times import duration_s
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from types import TracebackType
+
+    from twinbus.client.factory import MessagingFactory
+    from twinbus.client.pairing.events import PairingEvent
+    from twinbus.client.pairing.options import SendAvailabilityPairedNamespaceOptions
+
+log: Final = logging.getLogger(__name__)
+
+MAX_PARKED_BYTES: Final = 262_144
+"""What a backlog queue takes."""
+UNPROTECTED_RETRY_S: Final = 10.0
+_EVENTS: Final = {
+    EntityState.HEALTHY: EventKind.RESTORED,
+    EntityState.SUSPECT: EventKind.SUSPECTED,
+    EntityState.FAILED_OVER: EventKind.FAILED_OVER,
+    EntityState.UNREACHABLE: EventKind.UNREACHABLE,
+}
+
+
+class Pairing:
+    """Two namespaces, paired. Made by `MessagingFactory.pair_namespace`."""
+
+    def __init__(self, primary: MessagingFactory, options: SendAvailabilityPairedNamespaceOptions) -> None:
+        """`start` prepares the secondary."""
+        self.primary = primary
+        self.secondary = options.secondary_factory
+        self.options = options
+        self.primary_name = _name_of(primary, options)
+        self.is_protected = False
+        """Backlog queues are there. False only where `require_secondary` is."""
+        self.is_closed = False
+        self.max_parked_bytes = MAX_PARKED_BYTES
+        self._events = Events()
+        self.telling = Telling(self._events, primary.settings.clock)
+        self.rotation = Rotation(
+            self.secondary,
+            options.secondary_namespace_manager,
+            self.primary_name,
+            cool_down_s=duration_s(options.backlog_cool_down),
+            telling=self.telling,
+            random=random.SystemRandom(),
+        )
+        self._healths: dict[str, EntityHealth] = {}
+        self._pings = Pings(primary, duration_s(options.ping_primary_interval), self.telling)
+        self._syphon: Syphon | None = None
+        self._preparing: asyncio.Task[None] | None = None
+        self._attempt_s = (
+            None if options.primary_attempt_timeout is None else duration_s(options.primary_attempt_timeout)
+        )
+
+    async def start(self) -> None:
+        """Find or make the backlog queues, and start the syphon if it is wanted."""
+        try:
+            await self.rotation.prepare(self.options.backlog_queue_count)
+        except ServiceBusError as error:
+            if self.options.require_secondary:
+                raise
+            log.warning("unprotected: the secondary %s could not be prepared: %s", self.secondary.address, error)
+            self.telling.tell(EventKind.UNPROTECTED, reason=str(error))
+            self._preparing = asyncio.ensure_future(self._prepare_later())
+        else:
+            self._protect()
+
+    def _protect(self) -> None:
+        self.is_protected = True
+        self.options.backlog_queue_count = len(self.rotation.queues)
+        if self.options.enable_syphon:
+            self._syphon = Syphon(self)
+            self._syphon.start()
+
+    async def _prepare_later(self) -> None:
+        while True:
+            await asyncio.sleep(UNPROTECTED_RETRY_S)
+            try:
+                await self.rotation.prepare(self.options.backlog_queue_count)
+            except ServiceBusError as error:
+                log.warning("still unprotected: %s", error)
+            else:
+                self._protect()
+                self.telling.tell(EventKind.PROTECTED)
+                return
+
+    # --- for applications ---------------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        return f"<Pairing of {self.primary.address} with {self.secondary.address}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def backlog_queue_count(self) -> int:
+        """How many backlog queues were found or made."""
+        return len(self.rotation.queues)
+
+    def events(self) -> AsyncIterator[PairingEvent]:
+        """What happens from now on."""
+        return self._events.stream()
+
+    def on_event(self, listener: Callable[[PairingEvent], None]) -> Callable[[], None]:
+        """Have `listener` called with each event, in the loop: it must not wait. Call the answer to end it."""
+        return self._events.listen(listener)
+
+    def mark_path_healthy(self, path: str) -> None:
+        """Send to the primary again at once, whatever the pings say."""
+        health = self._healths.get(key_of(path))
+        if health is not None:
+            health.mark_healthy()
+
+    async def close(self) -> None:
+        """Close both factories, and all that goes on between them. May be called again."""
+        if not self.is_closed:
+            self.is_closed = True
+            await self.end()
+            await asyncio.gather(self.primary.close(), self.secondary.close())
+
+    async def end(self) -> None:
+        """End what goes on between the factories: pings, pumps, timers."""
+        self._pings.close()
+        self.rotation.close()
+        for health in self._healths.values():
+            health.close()
+        if self._preparing is not None:
+            self._preparing.cancel()
+        if self._syphon is not None:
+            await self._syphon.close()
+
+    # --- for its parts ------------------------------------------------------------------------------------------------
+
+    def make_sender(self, path: str, via: str | None = None) -> SendAvailabilitySender:
+        """What sends to an entity from now on."""
+        if self.is_closed:
+            raise ObjectClosed(f"{self!r} is closed")
+        return SendAvailabilitySender(self, path, via=via)
+
+    def health_of(self, path: str) -> EntityHealth:
+        """What is held of an entity; the same for all senders of the factory, however they spell its path (Q12)."""
+        key = key_of(path)
+        health = self._healths.get(key)
+        if health is None:
+            health = self._healths[key] = EntityHealth(
+                path,
+                interval_s=duration_s(self.options.failover_interval),
+                clock=self.primary.settings.clock,
+                changed=self._changed,
+            )
+        return health
+
+    @property
+    def healths(self) -> Sequence[EntityHealth]:
+        """Of every entity that a sender was made for."""
+        return list(self._healths.values())
+
+    def attempt_s(self, limit_s: float) -> float:
+        """How much of an operation's time an attempt at the primary may take."""
+        return limit_s / 2 if self._attempt_s is None else min(self._attempt_s, limit_s)
+
+    def triggers_failover(self, error: ServiceBusError) -> bool:
+        """Whether a failure says that the entity is not available."""
+        return class_of(error, self.options.triggers) is FailureClass.UNAVAILABLE
+
+    def _changed(self, health: EntityHealth, before: EntityState) -> None:
+        """An entity's state has changed: pings start with redirection (R037) and stop with it (R067)."""
+        reason = None if health.why is None else str(health.why)
+        self.telling.tell(_EVENTS[health.state], path=health.path, reason=reason)
+        log.log(
+            logging.INFO if health.state is EntityState.HEALTHY else logging.WARNING,
+            "'%s' is %s, was %s: %s",
+            health.path,
+            health.state.value,
+            before.value,
+            reason or "the primary takes messages",
+        )
+        if health.state is EntityState.FAILED_OVER:
+            self._pings.start(health, MessageSender(self.primary, health.path))
+        elif health.state is EntityState.HEALTHY:
+            self._pings.stop(health)
+
+
+def check_pair(primary: MessagingFactory, options: SendAvailabilityPairedNamespaceOptions) -> None:
+    """PairingRefused, or InvalidArgument, where these cannot be paired."""
+    options.check()
+    secondary = options.secondary_factory
+    if (primary.where.host.lower(), primary.where.amqp_port) == (
+        secondary.where.host.lower(),
+        secondary.where.amqp_port,
+    ):
+        raise PairingRefused(f"primary and secondary are both {primary.address}: a pair needs two namespaces")
+    if primary.pairing is not None:
+        raise PairingRefused(
+            f"the factory for {primary.address} is paired already, with {primary.pairing.secondary.address}"
+        )
+    if secondary.pairing is not None:
+        raise PairingRefused(f"the secondary {secondary.address} is itself the primary of a pair")
+    _name_of(primary, options)
+
+
+def _name_of(primary: MessagingFactory, options: SendAvailabilityPairedNamespaceOptions) -> str:
+    name = options.primary_namespace_name or primary.where.namespace
+    if name is None:
+        raise PairingRefused(
+            f"the name of the primary cannot be read from its host {primary.where.host!r}: say primary_namespace_name"
+        )
+    return name

@@ -1,0 +1,111 @@
+"""A parked message on its way back, and how its backlog queue is told what became of it.
+
+Owns: settling, which differs: a message that came on the link is settled there, one that was taken back from the
+deferred ones by its lock. Knows nothing of destinations.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Modified, Rejected
+from twinbus.amqp.performatives import Error
+from twinbus.amqp.types import Symbol
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Coroutine
+
+    from twinbus.amqp.delivery import IncomingDelivery
+    from twinbus.client.pairing.rewriting import Restored
+    from twinbus.client.receiver import MessageReceiver
+    from twinbus.client.receiving_link import ReceivingLink
+    from twinbus.model.message import BrokeredMessage
+
+_DEFERRED = Modified(delivery_failed=False, undeliverable_here=True)
+
+
+class Parcel(Protocol):
+    """One message, under a lock."""
+
+    restored: Restored
+    sequence_number: int
+
+    def complete(self) -> asyncio.Future[None]:
+        """Its destination has it."""
+
+    def defer(self) -> asyncio.Future[None]:
+        """Its destination does not take it now."""
+
+    def dead_letter(self, reason: str, description: str) -> asyncio.Future[None]:
+        """Its destination will never take it."""
+
+
+class Arrived:
+    """One that came on the link."""
+
+    __slots__ = ("_delivery", "_link", "restored", "sequence_number")
+
+    def __init__(
+        self, link: ReceivingLink, delivery: IncomingDelivery, restored: Restored, sequence_number: int
+    ) -> None:
+        """`restored` is what goes to the primary."""
+        self.restored = restored
+        self.sequence_number = sequence_number
+        self._link = link
+        self._delivery = delivery
+
+    def complete(self) -> asyncio.Future[None]:
+        """Its destination has it."""
+        return self._link.settle(self._delivery, ACCEPTED)
+
+    def defer(self) -> asyncio.Future[None]:
+        """Its destination does not take it now."""
+        return self._link.settle(self._delivery, _DEFERRED)
+
+    def dead_letter(self, reason: str, description: str) -> asyncio.Future[None]:
+        """Its destination will never take it."""
+        return dead_letter(self._link, self._delivery, reason, description)
+
+    def release(self) -> None:
+        """It goes back to its place, as if it had not been received."""
+        self._link.release([self._delivery], RELEASED)
+
+
+class TakenBack:
+    """One that was deferred, and was received by its number."""
+
+    __slots__ = ("_message", "_receiver", "_start", "restored", "sequence_number")
+
+    def __init__(
+        self,
+        receiver: MessageReceiver,
+        message: BrokeredMessage,
+        restored: Restored,
+        start: Callable[[Coroutine[None, None, None]], asyncio.Future[None]],
+    ) -> None:
+        """`start` runs a call."""
+        self.restored = restored
+        self.sequence_number = message.sequence_number
+        self._receiver = receiver
+        self._message = message
+        self._start = start
+
+    def complete(self) -> asyncio.Future[None]:
+        """Its destination has it."""
+        return self._start(self._receiver.complete(self._message))
+
+    def defer(self) -> asyncio.Future[None]:
+        """Its destination does not take it now: it stays deferred."""
+        return self._start(self._receiver.abandon(self._message))
+
+    def dead_letter(self, reason: str, description: str) -> asyncio.Future[None]:
+        """Its destination will never take it."""
+        return self._start(self._receiver.dead_letter(self._message, reason, description))
+
+
+def dead_letter(link: ReceivingLink, delivery: IncomingDelivery, reason: str, description: str) -> asyncio.Future[None]:
+    """Put a message in the dead-letter queue of its backlog queue."""
+    info: dict[str, object] = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
+    error = Error(condition=Symbol("com.microsoft:dead-letter"), description=description, info=info)
+    return link.settle(delivery, Rejected(error=error))

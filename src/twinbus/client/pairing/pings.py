@@ -1,0 +1,94 @@
+"""Pings: empty messages that ask, once an interval, whether an entity of the primary is there again.
+
+Owns: when they are sent, and what their answers mean. They are sent while the entity is failed over or unreachable, at
+fixed multiples of the interval after the failover; one that has no answer when the next is due is given up (Q13).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from typing import TYPE_CHECKING, Final
+
+from twinbus.client.errors import TimedOut
+from twinbus.client.pairing.events import EventKind
+from twinbus.client.pairing.failover import EntityState
+from twinbus.client.retry import NO_RETRY
+from twinbus.model.errors import FailureClass, ServiceBusError
+from twinbus.model.message import PING_CONTENT_TYPE, BrokeredMessage
+
+if TYPE_CHECKING:
+    from twinbus.client.factory import MessagingFactory
+    from twinbus.client.pairing.failover import EntityHealth
+    from twinbus.client.pairing.telling import Telling
+    from twinbus.client.sender import MessageSender
+
+TIME_TO_LIVE: Final = dt.timedelta(seconds=1)
+REFUSALS: Final = 2
+"""So many refused pings in a row make an entity unreachable (Q14)."""
+_PINGED: Final = frozenset({EntityState.FAILED_OVER, EntityState.UNREACHABLE})
+
+
+class Pings:
+    """Those of one factory."""
+
+    def __init__(self, primary: MessagingFactory, interval_s: float, telling: Telling) -> None:
+        """Nothing is pinged yet."""
+        self._primary = primary
+        self._interval_s = interval_s
+        self._telling = telling
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def start(self, health: EntityHealth, sender: MessageSender) -> None:
+        """An entity has failed over. `sender` is an ordinary one of the primary's."""
+        self._tasks[health.path] = asyncio.ensure_future(self._run(health, sender))
+
+    def stop(self, health: EntityHealth) -> None:
+        """It is healthy, whoever says so."""
+        task = self._tasks.pop(health.path, None)
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+
+    def close(self) -> None:
+        """No more pings."""
+        for task in self._tasks.values():
+            task.cancel()
+
+    async def _run(self, health: EntityHealth, sender: MessageSender) -> None:
+        loop = asyncio.get_running_loop()
+        started_s, number, refusals = loop.time(), 0, 0
+        while health.state in _PINGED:
+            number += 1
+            due_s = started_s + number * self._interval_s
+            wait_s = due_s - loop.time()
+            if wait_s < 0:  # the last one took its time
+                continue
+            health.next_ping_ms = self._primary.settings.clock.wall_ms() + round(wait_s * 1000)
+            await asyncio.sleep(wait_s)
+            error = await self._ping(health, sender)
+            self._telling.tell(EventKind.PINGED, path=health.path, reason=None if error is None else str(error))
+            if error is None:
+                health.ping_succeeded()
+                return
+            refusals = refusals + 1 if error.failure_class is FailureClass.CALLER else 0
+            if refusals >= REFUSALS:
+                health.pings_refused(error)
+
+    async def _ping(self, health: EntityHealth, sender: MessageSender) -> ServiceBusError | None:
+        """Ping once; why it did not succeed."""
+        ping = BrokeredMessage(
+            content_type=PING_CONTENT_TYPE,
+            time_to_live=TIME_TO_LIVE,
+            session_id=health.key if health.key_is_session else None,
+            partition_key=None if health.key_is_session else health.key,
+        )
+        payload = ping.encode(self._primary.settings.clock.wall_ms())
+        # A little less than the interval, so that it is over when the next one is due.
+        timeout_s = self._interval_s * 0.98
+        try:
+            await sender.deliver(payload, timeout_s=timeout_s, policy=NO_RETRY)
+        except ServiceBusError as error:
+            if isinstance(error, TimedOut):
+                self._primary.drop_if_silent(timeout_s)
+            return error
+        return None

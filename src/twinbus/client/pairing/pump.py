@@ -1,0 +1,112 @@
+"""The pump of one backlog queue: takes it for itself, drains it, and stands by while another host does.
+
+Owns: the pump's life: the exclusive link, by epoch (Q17), and what to do when that is lost. How messages move is in
+`draining`. A host that was displaced goes on asking with the epoch it has: it gets the queue back when nobody newer
+holds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from twinbus.client.errors import ObjectClosed
+from twinbus.client.pairing.draining import Draining
+from twinbus.client.pairing.events import EventKind
+from twinbus.model.errors import EntityClaimed, LinkStolen, ServiceBusError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinbus.client.clock import Clock
+    from twinbus.client.factory import MessagingFactory
+    from twinbus.client.pairing.telling import Telling
+    from twinbus.client.sender import MessageSender
+
+log: Final = logging.getLogger(__name__)
+
+STANDBY_S: Final = 5.0
+"""How often a host that stands by asks for the queue."""
+FIRST_PAUSE_S: Final = 0.5
+LONGEST_PAUSE_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PumpSettings:
+    """What all pumps of a syphon have in common."""
+
+    secondary: MessagingFactory
+    sender_to: Callable[[str], MessageSender]
+    """An ordinary sender of the primary's, to a destination."""
+    epoch: int
+    poll_s: float
+    send_timeout_s: float
+    deduct: bool
+    clock: Clock
+    telling: Telling
+
+
+class Pump:
+    """Of one backlog queue."""
+
+    def __init__(self, path: str, settings: PumpSettings) -> None:
+        """`start` begins."""
+        self.path = path
+        self.is_active = False
+        """It drains the queue now; else another host does, or nobody can."""
+        self.why_not: ServiceBusError | None = None
+        self._settings = settings
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Drain from now on."""
+        self._task = asyncio.ensure_future(self._run())
+
+    async def close(self) -> None:
+        """Stop: what is on its way stays in the backlog queue unless its destination had said that it has it."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        pause_s = FIRST_PAUSE_S
+        while True:
+            started_s = asyncio.get_running_loop().time()
+            try:
+                error = await self._drain()
+            except ServiceBusError as caught:
+                error = caught
+            if isinstance(error, ObjectClosed):
+                return
+            self._tell_end(error)
+            if isinstance(error, LinkStolen | EntityClaimed):
+                pause_s = STANDBY_S
+            elif asyncio.get_running_loop().time() - started_s > LONGEST_PAUSE_S:
+                pause_s = FIRST_PAUSE_S
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    async def _drain(self) -> ServiceBusError:
+        settings = self._settings
+        receiver = settings.secondary.create_message_receiver(self.path, epoch=settings.epoch)
+        try:
+            link = await receiver.link()
+            self.is_active, self.why_not = True, None
+            settings.telling.tell(EventKind.PUMP_STARTED, backlog_queue=self.path)
+            return await Draining(settings, receiver, link).run()
+        finally:
+            self.is_active = False
+            await receiver.close()
+
+    def _tell_end(self, error: ServiceBusError) -> None:
+        is_new = type(self.why_not) is not type(error)
+        self.why_not = error
+        if is_new:
+            is_displaced = isinstance(error, LinkStolen | EntityClaimed)
+            kind = EventKind.PUMP_DISPLACED if is_displaced else EventKind.PUMP_FAILED
+            self._settings.telling.tell(kind, backlog_queue=self.path, reason=str(error))
+            log.log(
+                logging.INFO if is_displaced else logging.WARNING, "the pump of '%s' stands still: %s", self.path, error
+            )

@@ -1,0 +1,123 @@
+"""The sender of a paired factory: to the primary while that takes messages, to a backlog queue while it does not.
+
+All sends of a paired factory pass through it (R028). Owns: the way of a message to a healthy primary, which is that of
+an ordinary sender; whatever else may follow is in `sending`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from twinbus.client.pairing import rewriting
+from twinbus.client.pairing.backlog import Choice
+from twinbus.client.pairing.errors import FailedOver
+from twinbus.client.pairing.failover import EntityState
+from twinbus.client.pairing.sending import Sending
+from twinbus.client.retry import RECONNECT_ONCE
+from twinbus.client.sender import MessageSender
+from twinbus.model.errors import ServiceBusError
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Sequence
+
+    from twinbus.client.pairing.pairing import Pairing
+    from twinbus.client.transaction import Transaction
+    from twinbus.model.message import BrokeredMessage
+
+
+class SendAvailabilitySender(MessageSender):
+    """Sends to one entity of a paired factory."""
+
+    def __init__(self, pairing: Pairing, path: str, *, via: str | None = None) -> None:
+        """Made by a paired factory."""
+        super().__init__(pairing.primary, path, via=via)
+        self._pairing = pairing
+        self.health = pairing.health_of(self.path)
+        """What all senders of the factory hold of the entity."""
+        self.choice = Choice(pairing.rotation)
+        """Its backlog queue."""
+
+    async def _dispatch(
+        self,
+        payload: bytes,
+        message_format: int,
+        messages: Sequence[BrokeredMessage],
+        transaction: Transaction | None,
+        timeout_s: float | None,
+    ) -> None:
+        for message in messages:
+            if message.properties:
+                rewriting.check_names(message.properties)
+        if transaction is not None:
+            self._check_not_failed_over("a transaction needs the primary, and cannot be parked: nothing was sent")
+            await super()._dispatch(payload, message_format, messages, transaction, timeout_s)
+            return
+        health, failure = self.health, None
+        limit_s = self.factory.settings.operation_timeout_s if timeout_s is None else timeout_s
+        deadline_s = asyncio.get_running_loop().time() + limit_s
+        if health.is_healthy:
+            try:
+                await self.deliver(
+                    payload, message_format, timeout_s=self._pairing.attempt_s(limit_s), policy=RECONNECT_ONCE
+                )
+            except ServiceBusError as error:
+                failure = error
+            else:
+                if not health.is_healthy:
+                    health.send_succeeded()
+                return
+        sending = Sending(
+            self._pairing,
+            self,
+            payload,
+            message_format,
+            messages,
+            deadline_s=deadline_s,
+            limit_s=limit_s,
+        )
+        await sending.run(failure)
+
+    def park(self, payload: bytes, message_format: int, *, is_possible_duplicate: bool) -> bytes:
+        """A message as it is parked; MessageCannotBeParked if it is too large for that."""
+        parked = rewriting.park(payload, message_format, self.path, is_possible_duplicate=is_possible_duplicate)
+        rewriting.check_parked_size(parked, self._pairing.max_parked_bytes, message_format)
+        return parked
+
+    def can_be_parked(self, message: BrokeredMessage) -> bool:
+        """Whether it would go through also while the entity is failed over: it is small enough for that (Q08)."""
+        try:
+            rewriting.check_names(message.properties)
+            payload = message.encode(self.factory.settings.clock.wall_ms())
+            self.park(payload, 0, is_possible_duplicate=True)
+        except ServiceBusError:
+            return False
+        return True
+
+    async def schedule(self, message: BrokeredMessage, when: dt.datetime) -> int:
+        """Schedule it. While the entity is failed over it is parked with its time, and has no number: 0."""
+        if self.health.state in (EntityState.HEALTHY, EntityState.SUSPECT):
+            try:
+                return await super().schedule(message, when)
+            except ServiceBusError as error:
+                if not self._pairing.triggers_failover(error):
+                    raise
+        scheduled = message.clone()
+        scheduled.scheduled_enqueue_time_utc = when
+        await self.send(scheduled)
+        return 0
+
+    async def cancel_scheduled(self, *sequence_numbers: int) -> None:
+        """Take back scheduled messages. FailedOver where that cannot be: what was parked has no number there."""
+        if 0 in sequence_numbers:
+            raise FailedOver(
+                f"a message for '{self.path}' was scheduled while that was failed over: it is parked, with its time,"
+                " and cannot be cancelled"
+            )
+        self._check_not_failed_over("what is scheduled there cannot be cancelled now")
+        await super().cancel_scheduled(*sequence_numbers)
+
+    def _check_not_failed_over(self, consequence: str) -> None:
+        if self.health.state in (EntityState.FAILED_OVER, EntityState.UNREACHABLE):
+            raise FailedOver(f"'{self.path}' is failed over: {consequence}")

@@ -1,0 +1,184 @@
+"""One send of a paired sender that is more than one attempt.
+
+Owns: what follows a failure: another attempt, waiting, parking, or the error. And the operation's time, of which each
+step gets its share. The first attempt at a healthy primary is the sender's own, and costs nothing of this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from twinbus.client.errors import TimedOut, may_have_happened
+from twinbus.client.pairing.errors import NotSent
+from twinbus.client.pairing.events import EventKind
+from twinbus.client.pairing.failover import EntityState
+from twinbus.client.pairing.triggers import class_of
+from twinbus.client.retry import NO_RETRY, RECONNECT_ONCE
+from twinbus.model.errors import FailureClass, MessageTooLarge, ServiceBusError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twinbus.client.pairing.backlog import BacklogQueue
+    from twinbus.client.pairing.pairing import Pairing
+    from twinbus.client.pairing.sender import SendAvailabilitySender
+    from twinbus.model.message import BrokeredMessage
+
+SHARE: Final = 3
+"""A backlog queue gets this part of the time that is left, unless it is the last one."""
+HELD_PAUSE_S: Final = 1.0
+"""How long a held send waits before it tries the primary again."""
+
+
+class Sending:
+    """One message, or one batch, until it is safe or has failed."""
+
+    def __init__(
+        self,
+        pairing: Pairing,
+        sender: SendAvailabilitySender,
+        payload: bytes,
+        message_format: int,
+        messages: Sequence[BrokeredMessage],
+        *,
+        deadline_s: float,
+        limit_s: float,
+    ) -> None:
+        """`deadline_s` by the loop's clock is when the operation's time, `limit_s` in all, is over."""
+        self._pairing = pairing
+        self._sender = sender
+        self._health = sender.health
+        self._choice = sender.choice
+        self._payload = payload
+        self._message_format = message_format
+        self._messages = messages
+        self._limit_s = limit_s
+        self._deadline_s = deadline_s
+        self._loop = asyncio.get_running_loop()
+        self._primary_error: ServiceBusError | None = None
+        self._may_have_arrived = False
+
+    async def run(self, failure: ServiceBusError | None = None) -> None:
+        """Go on from the state the entity is in; `failure` is that of an attempt that was made already."""
+        while True:
+            if failure is None:
+                state = self._health.state
+                if state is EntityState.FAILED_OVER:
+                    await self._park()
+                    return
+                if state is EntityState.UNREACHABLE:
+                    raise self._health.refusal
+                failure = await self._attempt()
+            if failure is None:
+                return
+            await self._after(failure)
+            failure = None
+
+    async def _attempt(self) -> ServiceBusError | None:
+        """Try the primary; why it did not take the message."""
+        attempt_s = min(self._pairing.attempt_s(self._limit_s), self._left_s())
+        try:
+            await self._sender.deliver(self._payload, self._message_format, timeout_s=attempt_s, policy=RECONNECT_ONCE)
+        except ServiceBusError as error:
+            return error
+        self._health.send_succeeded()
+        return None
+
+    async def _after(self, error: ServiceBusError) -> None:
+        """What follows a failure of the primary: this returns when it is time for the next step, or raises."""
+        self._primary_error = error
+        self._may_have_arrived = self._may_have_arrived or may_have_happened(error)
+        kind = class_of(error, self._pairing.options.triggers)
+        if kind is FailureClass.CALLER:
+            raise error
+        if kind is FailureClass.UNAVAILABLE:
+            self._tell_failure(error)
+        state = self._health.state
+        if state is EntityState.FAILED_OVER:
+            return
+        if state is EntityState.UNREACHABLE:
+            raise error
+        if kind is FailureClass.THROTTLED:
+            await self._wait_for_busy(error)
+        elif self._pairing.options.hold_during_failover_interval:
+            await self._hold()
+        else:
+            raise error
+
+    def _tell_failure(self, error: ServiceBusError) -> None:
+        if isinstance(error, TimedOut):
+            self._sender.factory.drop_if_silent(min(self._pairing.attempt_s(self._limit_s), self._limit_s))
+        first = self._messages[0]
+        is_session = first.session_id is not None
+        key = first.session_id if is_session else first.partition_key
+        self._health.send_failed(error, key=key, key_is_session=is_session)
+
+    async def _wait_for_busy(self, error: ServiceBusError) -> None:
+        """A busy server is no reason to fail over: wait as it asks, and send again."""
+        pause_s = self._sender.factory.settings.retry_policy.busy_pause_s
+        if pause_s >= self._left_s():
+            raise error
+        await asyncio.sleep(pause_s)
+
+    async def _hold(self) -> None:
+        """Wait a little: for a success, after which it is delivered, or for failover, when it is parked."""
+        try:
+            async with asyncio.timeout(HELD_PAUSE_S):
+                await self._health.moved.wait()
+        except TimeoutError:
+            pass
+        # Waiting for the interval is not the operation's time: else none could outlast an interval of its own length.
+        self._deadline_s = self._loop.time() + self._limit_s
+
+    def _left_s(self) -> float:
+        return max(0.0, self._deadline_s - self._loop.time())
+
+    # --- parking ------------------------------------------------------------------------------------------------------
+
+    async def _park(self) -> None:
+        """Put it in a backlog queue: the chosen one, or, when that fails, any other, while there is time."""
+        parked = self._sender.park(self._payload, self._message_format, is_possible_duplicate=self._may_have_arrived)
+        reasons: dict[str, BaseException] = {}
+        tried: list[BacklogQueue] = []
+        queue = self._choice.first()
+        while queue is not None and self._left_s() > 0:
+            tried.append(queue)
+            error = await self._park_in(queue, parked, is_last=len(tried) == len(self._pairing.rotation.queues))
+            if error is None:
+                self._tell_parked(queue)
+                return
+            reasons[queue.path] = error
+            queue = self._choice.next(tried)
+        failure = NotSent(self._sender.path, self._primary_error or self._health.why, reasons)
+        raise failure
+
+    async def _park_in(self, queue: BacklogQueue, parked: bytes, *, is_last: bool) -> ServiceBusError | None:
+        """Park it there; why that failed."""
+        left_s = self._left_s()
+        try:
+            await queue.sender.deliver(
+                parked,
+                self._message_format,
+                timeout_s=left_s if is_last else left_s / SHARE,
+                policy=NO_RETRY if queue.failure is not None else RECONNECT_ONCE,
+            )
+        except MessageTooLarge:
+            raise  # the queue is as good as before
+        except ServiceBusError as error:
+            if isinstance(error, TimedOut):
+                queue.sender.factory.drop_if_silent(left_s / SHARE)
+            self._pairing.rotation.pull(queue, error)
+            return error
+        self._pairing.rotation.took(queue)
+        return None
+
+    def _tell_parked(self, queue: BacklogQueue) -> None:
+        for message in self._messages:
+            self._pairing.telling.tell(
+                EventKind.PARKED,
+                path=self._sender.path,
+                backlog_queue=queue.path,
+                message_id=message.message_id,
+                session_id=message.session_id,
+            )

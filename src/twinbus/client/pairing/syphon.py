@@ -1,0 +1,59 @@
+"""The syphon: brings parked messages back to the primary. One pump for each backlog queue.
+
+Owns: the pumps and the senders they share, and, in an application that hosts it, that the two factories end together
+(R075 to R079): `coordination` sees to that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from twinbus.client.pairing.coordination import Coordination
+from twinbus.client.pairing.pump import Pump, PumpSettings
+from twinbus.client.sender import MessageSender
+from twinbus.model.path import key_of
+from twinbus.model.times import duration_s
+
+if TYPE_CHECKING:
+    from twinbus.client.pairing.pairing import Pairing
+
+
+class Syphon:
+    """Of one pairing."""
+
+    def __init__(self, pairing: Pairing) -> None:
+        """`start` begins."""
+        self._pairing = pairing
+        self._senders: dict[str, MessageSender] = {}
+        options, clock = pairing.options, pairing.primary.settings.clock
+        settings = PumpSettings(
+            secondary=pairing.secondary,
+            sender_to=self._sender_to,
+            epoch=clock.wall_ms(),
+            poll_s=duration_s(options.syphon_poll),
+            send_timeout_s=pairing.primary.settings.operation_timeout_s,
+            deduct=options.deduct_parked_time,
+            clock=clock,
+            telling=pairing.telling,
+        )
+        self.pumps = [Pump(queue.path, settings) for queue in pairing.rotation.queues]
+        self._coordination = Coordination(pairing)
+
+    def start(self) -> None:
+        """Drain from now on."""
+        for pump in self.pumps:
+            pump.start()
+        self._coordination.start()
+
+    async def close(self) -> None:
+        """Stop."""
+        self._coordination.close()
+        await asyncio.gather(*[pump.close() for pump in self.pumps])
+
+    def _sender_to(self, path: str) -> MessageSender:
+        """What pumps send with: an ordinary sender, since what the primary does not take is parked already."""
+        sender = self._senders.get(key_of(path))
+        if sender is None:
+            sender = self._senders[key_of(path)] = MessageSender(self._pairing.primary, path)
+        return sender

@@ -1,0 +1,55 @@
+"""How the parts of a pairing tell what happens: one call, with the time put on it.
+
+Owns: the line to the events. Knows nothing of who listens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+from twinbus.client.pairing.events import PairingEvent
+from twinbus.client.pairing.rewriting import message_id_of
+
+if TYPE_CHECKING:
+    from twinbus.client.clock import Clock
+    from twinbus.client.pairing.events import EventKind, Events
+    from twinbus.client.pairing.parcel import Parcel
+
+
+class About(TypedDict, total=False):
+    """What an event can be about."""
+
+    path: str | None
+    backlog_queue: str | None
+    message_id: object
+    session_id: str | None
+    sequence_number: int | None
+    count: int
+    reason: str | None
+
+
+class Telling:
+    """Of one pairing."""
+
+    def __init__(self, events: Events, clock: Clock) -> None:
+        """Both are the pairing's."""
+        self._events = events
+        self._clock = clock
+
+    def tell_parcel(self, kind: EventKind, parcel: Parcel, backlog_queue: str, reason: str | None = None) -> None:
+        """It happened to a parked message."""
+        if self._events.has_listeners:
+            restored = parcel.restored
+            self.tell(
+                kind,
+                path=restored.path,
+                backlog_queue=backlog_queue,
+                session_id=restored.session_id,
+                message_id=message_id_of(restored.payload),
+                sequence_number=parcel.sequence_number,
+                reason=reason,
+            )
+
+    def tell(self, kind: EventKind, **about: Unpack[About]) -> None:
+        """It happened now."""
+        self._events.tell(PairingEvent(kind=kind, at_ms=self._clock.wall_ms(), **about))
