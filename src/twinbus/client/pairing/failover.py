@@ -104,8 +104,9 @@ class EntityHealth:
             self._timer = loop.call_later(self._interval_s, self._happen, Happening.INTERVAL_PASSED)
 
     def send_succeeded(self) -> None:
-        """The primary took a message."""
-        self._happen(Happening.SEND_SUCCEEDED)
+        """The primary took a message: that is what usually happens, and changes nothing."""
+        if self.state is EntityState.SUSPECT:
+            self._happen(Happening.SEND_SUCCEEDED)
 
     def ping_succeeded(self) -> None:
         """The primary took a ping."""

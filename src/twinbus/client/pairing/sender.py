@@ -36,7 +36,7 @@ class SendAvailabilitySender(MessageSender):
         self._pairing = pairing
         self.health = pairing.health_of(self.path)
         """What all senders of the factory hold of the entity."""
-        self.choice = Choice(pairing.rotation)
+        self.choice: Choice = Choice(pairing.rotation)
         """Its backlog queue."""
 
     async def _dispatch(
@@ -65,8 +65,7 @@ class SendAvailabilitySender(MessageSender):
             except ServiceBusError as error:
                 failure = error
             else:
-                if not health.is_healthy:
-                    health.send_succeeded()
+                health.send_succeeded()
                 return
         sending = Sending(
             self._pairing,
