@@ -35,7 +35,13 @@ class Browsing:
         self._fragment = fragment
 
     def peek(
-        self, from_sequence: int, count: int, max_bytes: int, done: Callable[[list[bytes] | ServiceBusError], None]
+        self,
+        from_sequence: int,
+        count: int,
+        max_bytes: int,
+        done: Callable[[list[bytes] | ServiceBusError], None],
+        *,
+        deferred_only: bool = False,
     ) -> None:
         """Messages from a sequence number on, as they are."""
         fragment = self._fragment
@@ -45,9 +51,11 @@ class Browsing:
         found: list[bytes] = []
         promise = fragment.journal.promise(lambda error: done(error if error is not None else found))
         start = min(max(from_sequence, 1), shown.next)
-        places = [(holdings.active, min(max(start, holdings.low), shown.next))]
-        places += [(holdings.deferred, start)] if shown.deferred_count else []
-        places += [(holdings.scheduled, start)] if shown.scheduled_count else []
+        places = [(holdings.deferred, start)]
+        if not deferred_only:
+            places = [(holdings.active, min(max(start, holdings.low), shown.next))]
+            places += [(holdings.deferred, start)] if shown.deferred_count else []
+            places += [(holdings.scheduled, start)] if shown.scheduled_count else []
         read: list[Row] = []
         waiting = len(places)
         reach: list[int] = []

@@ -125,6 +125,8 @@ class Fragment:
         self.locks = Locks(make_life())
         self.sessions = Sessions(self) if has_sessions else None
         self.line: Line | Sessions = self.sessions or Line(self)
+        self.receive_count = 0
+        """Receives, as they are charged: each message handed out, and each wait that nothing came of."""
         self.settlement = Settlement(self)
         self.schedule = Schedule(self)
         self.deferral = Deferral(self)

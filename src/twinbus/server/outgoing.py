@@ -65,6 +65,8 @@ class Outgoing:
         """Where its messages come from, and the transactions in which they may be settled."""
         self.transactions: Transactions | None = None
         self._reserved = 0
+        self._was_given = False
+        """Something, since it had credit: receives that are given nothing count, too."""
         self._enter()
 
     def _enter(self) -> None:
@@ -94,6 +96,8 @@ class Outgoing:
             self._reserved -= len(deliveries)
         count = min(len(deliveries), self.link.credit if self.link.is_attached else 0)
         self.link.send_many(deliveries[:count], settled=self.deletes)
+        self._fragment.receive_count += count
+        self._was_given = True
         return count
 
     def feed(self) -> None:
@@ -111,7 +115,14 @@ class Outgoing:
 
     def _drained(self) -> None:
         if self.link.drain_requested:
+            self._count_vain()
             self.link.drained()
+
+    def _count_vain(self) -> None:
+        """Credit ends: if nothing came of it, that was one receive, however long it took."""
+        if self.link.credit > 0 and not self._was_given:
+            self._fragment.receive_count += 1
+        self._was_given = False
 
     def entity_gone(self, error: ServiceBusError) -> None:
         """The entity was deleted or disabled, or another receiver has claimed it: that one gets what was out."""
@@ -130,6 +141,7 @@ class Outgoing:
     def detached(self, lost: list[OutgoingDelivery]) -> None:
         """The link is over. What never left for the client is free at once; for the rest its locks hold on."""
         self.is_gone = True
+        self._count_vain()
         self._fragment.line.remove(self)
         self._give_up_claim()
         self._release([delivery for delivery in lost if delivery.delivery_id is None])

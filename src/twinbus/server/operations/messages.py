@@ -46,7 +46,15 @@ def peek(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     if session is not None and subject.fragment.sessions is not None:
         browsing.peek_session(session, start, count, PEEK_MAX_BYTES, peeked)
     else:
-        browsing.peek(start, count, PEEK_MAX_BYTES, peeked)
+        browsing.peek(start, count, PEEK_MAX_BYTES, peeked, deferred_only=_only_deferred(arguments))
+
+
+def _only_deferred(arguments: Arguments) -> bool:
+    """Our own addition: to find the few that were deferred among many."""
+    state = arguments.text_or_none("twinbus:state")
+    if state not in (None, "deferred"):
+        raise InvalidArgument(f"twinbus:state is {state!r:.60}; it is deferred, or not given")
+    return state is not None
 
 
 def schedule(subject: Subject, arguments: Arguments, reply: Reply) -> None:
