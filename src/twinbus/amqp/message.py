@@ -185,20 +185,39 @@ class Message:
 
     def pairs(self, section: Section) -> list[tuple[object, bytes]]:
         """The keys of a section that is a map, each with the bytes of key and value as they came."""
+        return [(key, raw) for key, _, raw in self.entries(section)]
+
+    def entries(self, section: Section) -> list[tuple[object, int, bytes]]:
+        """As `pairs`; between key and bytes, where in these the value starts."""
         if section not in self._spans:
             return []
+        payload, limits = self.payload, self._limits
         _, value_at, end = self._spans[section]
-        count, at = open_map(self.payload, value_at)
+        count, at = open_map(payload, value_at)
         found = []
         for _ in range(count // 2):
             if at >= end:
                 raise DecodeError("a map with fewer elements than it says")
-            key, stopped = decode(self.payload, at, self._limits)
-            stopped = skip(self.payload, stopped)
+            key, item_at = decode(payload, at, limits)
+            stopped = skip(payload, item_at)
             if stopped > end:
                 raise DecodeError("a value runs past the end of its section")
-            found.append((key, self.payload[at:stopped]))
+            found.append((key, item_at - at, payload[at:stopped]))
             at = stopped
+        return found
+
+    def fields(self, section: Section) -> list[bytes]:
+        """The fields of a section that is a list, each as it came; empty where there is none."""
+        if section not in self._spans:
+            return []
+        _, value_at, end = self._spans[section]
+        count, at = open_list(self.payload, value_at)
+        found = []
+        for _ in range(count):
+            if at >= end:
+                raise DecodeError("a list with fewer elements than it says")
+            start, at = at, skip(self.payload, at)
+            found.append(self.payload[start:at])
         return found
 
     @property

@@ -12,16 +12,17 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from twinbus.amqp.decode import decode
 from twinbus.amqp.encode import write
 from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.message import Header, Message, Properties, Section, build, data
-from twinbus.amqp.types import Described, Symbol, Timestamp
+from twinbus.amqp.message import Message, Properties, Section, build, data
+from twinbus.amqp.types import Described, Symbol, Timestamp, UInt
 from twinbus.client.pairing.errors import MessageCannotBeParked, ParkedMessageMalformed, ReservedPropertyName
 from twinbus.model.message import BATCH_FORMAT
 from twinbus.model.times import TICKS_PER_MS, TIMESPAN, timespan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 PATH: Final = "x-ms-path"
 SESSION_ID: Final = "x-ms-sessionid"
@@ -50,8 +51,13 @@ _SET_BY_BROKER: Final = frozenset(
         "x-opt-partition-id",
     }
 )
+_TOLD_AT_LAST: Final = frozenset({PARKED_AT, PARKED_FOR})
+_COMPOUND: Final = struct.Struct(">BBBBII")
+_LIST32: Final = 0xD0
 _MAP32: Final = 0xD1
+NULL: Final = b"\x40"
 _TTL: Final = 2
+_DELIVERY_COUNT: Final = 4
 _EXPIRY: Final = 8
 _CREATED: Final = 9
 _GROUP_ID: Final = 10
@@ -81,29 +87,28 @@ def park(payload: bytes, message_format: int, path: str, *, is_possible_duplicat
 
 def _park(payload: bytes, path: str, *, is_possible_duplicate: bool) -> bytes:
     message = Message(payload)
-    header, properties = message.header, message.properties or Properties()
-    added: dict[str, object] = {PATH: path}
+    header, properties = message.fields(Section.HEADER), message.fields(Section.PROPERTIES)
+    added = [_PATH + encoded(path)]
     if is_possible_duplicate:
-        added[POSSIBLE_DUPLICATE] = True
-    if properties.group_id is not None:
-        added[SESSION_ID] = properties.group_id
-        properties.group_id = None
+        added.append(_POSSIBLE_DUPLICATE)
+    session_id = field_of(properties, _GROUP_ID)
+    if session_id != NULL:
+        added.append(_SESSION_ID + session_id)
+        properties[_GROUP_ID] = NULL
     ttl_ms = _ttl_of(header, properties)
     if ttl_ms is not None:
-        added[TIME_TO_LIVE] = timespan(ttl_ms)
-        properties.absolute_expiry_time = properties.creation_time = None
-        if header is not None:
-            header.ttl = None
-    annotations, scheduled = [], None
-    for key, raw in message.pairs(Section.MESSAGE_ANNOTATIONS):
-        if key == _SCHEDULE_ANNOTATION:
-            scheduled = message.lookup(Section.MESSAGE_ANNOTATIONS, _SCHEDULE_ANNOTATION)
-        else:
+        added.append(_TIME_TO_LIVE + encoded(timespan(ttl_ms)))
+        clear(header, _TTL)
+        clear(properties, _EXPIRY)
+        clear(properties, _CREATED)
+    annotations = []
+    for key, value_at, raw in message.entries(Section.MESSAGE_ANNOTATIONS):
+        if key != _SCHEDULE_ANNOTATION:
             annotations.append(raw)
-    if isinstance(scheduled, Timestamp):
-        added[SCHEDULED_TIME] = scheduled
-    own = [raw for key, raw in message.pairs(Section.APPLICATION_PROPERTIES) if key not in _TOLD]
-    return _assemble(message, header, annotations, properties, own, added)
+        elif type(decode(raw, value_at)[0]) is Timestamp:
+            added.append(_SCHEDULED_TIME + raw[value_at:])
+    own = [raw for key, _, raw in message.entries(Section.APPLICATION_PROPERTIES) if key not in _TOLD]
+    return _assemble(message, header, annotations, properties, own + added)
 
 
 def check_parked_size(parked: bytes, most: int, message_format: int = 0) -> None:
@@ -172,41 +177,48 @@ def restore(payload: bytes, now_ms: int, *, deduct: bool = False) -> Restored | 
 
 def _restore(message: Message, now_ms: int, *, deduct: bool) -> Restored | Expired:
     own: list[bytes] = []
-    found: dict[str, object] = {}
-    for key, raw in message.pairs(Section.APPLICATION_PROPERTIES):
+    found: dict[object, object] = {}
+    for key, value_at, raw in message.entries(Section.APPLICATION_PROPERTIES):
         if key in ALIASES:
-            assert isinstance(key, str)
-            found[key] = message.lookup(Section.APPLICATION_PROPERTIES, key)
-        elif key != PARKED_AT and key != PARKED_FOR:  # noqa: PLR1714  # once for every property of every message
+            found[key] = decode(raw, value_at)[0]
+        elif key not in _TOLD_AT_LAST:
             own.append(raw)
-    path = _path_of(found)
-    session_id = _session_of(found)
-    ttl_ms = _alias_ttl(found)
-    parked_at = message.lookup(Section.MESSAGE_ANNOTATIONS, _ENQUEUED_TIME)
-    parked_ms = int(parked_at) if isinstance(parked_at, int) else now_ms
-    added: dict[str, object] = {
-        PARKED_AT: Timestamp(parked_ms),
-        PARKED_FOR: timespan(max(0, now_ms - parked_ms)),
-    }
+    annotations, parked_ms = _read_annotations(message, now_ms)
+    path, session_id, ttl_ms = _path_of(found), _session_of(found), _alias_ttl(found)
+    parked_for_ms = max(0, now_ms - parked_ms)
     if ttl_ms is not None and deduct:
-        left_ms = ttl_ms - max(0, now_ms - parked_ms)
-        if left_ms <= 0:
-            return Expired(path, now_ms - parked_ms, ttl_ms)
-        ttl_ms = left_ms
-    header, properties = message.header or Header(), message.properties or Properties()
-    header.delivery_count = 0
-    header.ttl = None if ttl_ms is None else min(ttl_ms, _LARGEST_TTL_MS)
+        if ttl_ms <= parked_for_ms:
+            return Expired(path, parked_for_ms, ttl_ms)
+        ttl_ms -= parked_for_ms
+    header, properties = message.fields(Section.HEADER), message.fields(Section.PROPERTIES)
+    clear(header, _DELIVERY_COUNT)
     if ttl_ms is not None:
-        properties.creation_time, properties.absolute_expiry_time = Timestamp(now_ms), Timestamp(now_ms + ttl_ms)
-    properties.group_id = session_id
-    annotations = [raw for key, raw in message.pairs(Section.MESSAGE_ANNOTATIONS) if key not in _SET_BY_BROKER]
+        set_field(header, _TTL, encoded(UInt(min(ttl_ms, _LARGEST_TTL_MS))))
+        set_field(properties, _CREATED, encoded(Timestamp(now_ms)))
+        set_field(properties, _EXPIRY, encoded(Timestamp(now_ms + ttl_ms)))
+    if session_id is not None:
+        set_field(properties, _GROUP_ID, encoded(session_id))
     scheduled = _alias_schedule(found)
     if scheduled is not None:
-        annotations.append(_pair(Symbol(_SCHEDULE_ANNOTATION), scheduled))
-    return Restored(path, session_id, _assemble(message, header, annotations, properties, own, added))
+        annotations.append(_SCHEDULE_NAME + encoded(scheduled))
+    own.append(_PARKED_AT + encoded(Timestamp(parked_ms)))
+    own.append(_PARKED_FOR + encoded(timespan(parked_for_ms)))
+    return Restored(path, session_id, _assemble(message, header, annotations, properties, own))
 
 
-def _path_of(found: Mapping[str, object]) -> str:
+def _read_annotations(message: Message, now_ms: int) -> tuple[list[bytes], int]:
+    """Those that the application set, and when the message was parked."""
+    kept, parked_ms = [], now_ms
+    for key, value_at, raw in message.entries(Section.MESSAGE_ANNOTATIONS):
+        if key not in _SET_BY_BROKER:
+            kept.append(raw)
+        elif key == _ENQUEUED_TIME:
+            enqueued = decode(raw, value_at)[0]
+            parked_ms = int(enqueued) if isinstance(enqueued, int) else now_ms
+    return kept, parked_ms
+
+
+def _path_of(found: Mapping[object, object]) -> str:
     path = found.get(PATH)
     if path is None:
         raise ParkedMessageMalformed(f"it has no property {PATH}: nobody knows where it belongs")
@@ -215,14 +227,14 @@ def _path_of(found: Mapping[str, object]) -> str:
     return path
 
 
-def _session_of(found: Mapping[str, object]) -> str | None:
+def _session_of(found: Mapping[object, object]) -> str | None:
     session_id = found.get(SESSION_ID)
     if session_id is not None and type(session_id) is not str:
         raise ParkedMessageMalformed(f"its property {SESSION_ID} is {session_id!r:.80}, not a text")
     return session_id
 
 
-def _alias_ttl(found: Mapping[str, object]) -> int | None:
+def _alias_ttl(found: Mapping[object, object]) -> int | None:
     """Milliseconds: .NET's duration, or a plain number of them (Q06)."""
     ttl = found.get(TIME_TO_LIVE)
     if ttl is None:
@@ -234,7 +246,7 @@ def _alias_ttl(found: Mapping[str, object]) -> int | None:
     raise ParkedMessageMalformed(f"its property {TIME_TO_LIVE} is {ttl!r:.80}, not a duration")
 
 
-def _alias_schedule(found: Mapping[str, object]) -> Timestamp | None:
+def _alias_schedule(found: Mapping[object, object]) -> Timestamp | None:
     scheduled = found.get(SCHEDULED_TIME)
     if scheduled is not None and type(scheduled) is not Timestamp:
         raise ParkedMessageMalformed(f"its property {SCHEDULED_TIME} is {scheduled!r:.80}, not a time")
@@ -244,47 +256,71 @@ def _alias_schedule(found: Mapping[str, object]) -> Timestamp | None:
 # --- both ways --------------------------------------------------------------------------------------------------------
 
 
-def _ttl_of(header: Header | None, properties: Properties) -> int | None:
+def _ttl_of(header: list[bytes], properties: list[bytes]) -> int | None:
     """How long a message lives, in milliseconds: as the header says, or, beyond its 49.7 days, its end."""
-    ttl = header.ttl if header is not None else None
-    ends, made = properties.absolute_expiry_time, properties.creation_time
-    if ends is not None and made is not None and (ttl is None or ttl == _LARGEST_TTL_MS):
+    ttl = decode(field_of(header, _TTL), 0)[0]
+    ends, made = decode(field_of(properties, _EXPIRY), 0)[0], decode(field_of(properties, _CREATED), 0)[0]
+    if isinstance(ends, int) and isinstance(made, int) and (ttl is None or ttl == _LARGEST_TTL_MS):
         return max(1, ends - made)
-    return ttl
+    return ttl if isinstance(ttl, int) else None
 
 
 def _assemble(
     message: Message,
-    header: Header | None,
+    header: list[bytes],
     annotations: list[bytes],
-    properties: Properties,
+    properties: list[bytes],
     own: list[bytes],
-    added: Mapping[str, object],
 ) -> bytes:
     """A message with other properties than it had, and the body it had."""
-    out = bytearray()
-    if header is not None:
-        header.write(out)
+    pieces = []
+    if header:
+        pieces.append(_compound(Section.HEADER, _LIST32, header, len(header)))
     if annotations:
-        _write_map(out, Section.MESSAGE_ANNOTATIONS, annotations)
-    properties.write(out)
-    _write_map(out, Section.APPLICATION_PROPERTIES, [*own, *(_pair(name, value) for name, value in added.items())])
+        pieces.append(_compound(Section.MESSAGE_ANNOTATIONS, _MAP32, annotations, 2 * len(annotations)))
+    pieces.append(_compound(Section.PROPERTIES, _LIST32, properties, len(properties)))
+    pieces.append(_compound(Section.APPLICATION_PROPERTIES, _MAP32, own, 2 * len(own)))
     body = message.body_section
     if body is not None:
-        out += message.raw(body)
-    out += message.raw(Section.FOOTER)
-    return bytes(out)
+        pieces.append(message.raw(body))
+    pieces.append(message.raw(Section.FOOTER))
+    return b"".join(pieces)
 
 
-def _write_map(out: bytearray, section: Section, pairs: Iterable[bytes]) -> None:
-    pairs = list(pairs)
-    content = b"".join(pairs)
-    out += struct.pack(">BBBBII", 0x00, 0x53, section, _MAP32, len(content) + 4, 2 * len(pairs))
-    out += content
+def _compound(section: int, constructor: int, elements: list[bytes], count: int) -> bytes:
+    content = b"".join(elements)
+    return _COMPOUND.pack(0x00, 0x53, section, constructor, len(content) + 4, count) + content
 
 
-def _pair(name: str, value: object) -> bytes:
+def field_of(fields: list[bytes], index: int) -> bytes:
+    """One field of a section that is a list, encoded; null where there is none."""
+    return fields[index] if index < len(fields) else NULL
+
+
+def set_field(fields: list[bytes], index: int, item: bytes) -> None:
+    """Set one, with nulls before it where the list is shorter."""
+    fields += [NULL] * (index + 1 - len(fields))
+    fields[index] = item
+
+
+def clear(fields: list[bytes], index: int) -> None:
+    """Have none."""
+    if index < len(fields):
+        fields[index] = NULL
+
+
+def encoded(item: object) -> bytes:
+    """A value as AMQP writes it."""
     out = bytearray()
-    write(out, name)
-    write(out, value)
+    write(out, item)
     return bytes(out)
+
+
+_PATH: Final = encoded(PATH)
+_SESSION_ID: Final = encoded(SESSION_ID)
+_TIME_TO_LIVE: Final = encoded(TIME_TO_LIVE)
+_SCHEDULED_TIME: Final = encoded(SCHEDULED_TIME)
+_POSSIBLE_DUPLICATE: Final = encoded(POSSIBLE_DUPLICATE) + encoded(True)  # noqa: FBT003  # a value, not a switch
+_PARKED_AT: Final = encoded(PARKED_AT)
+_PARKED_FOR: Final = encoded(PARKED_FOR)
+_SCHEDULE_NAME: Final = encoded(Symbol(_SCHEDULE_ANNOTATION))
