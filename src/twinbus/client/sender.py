@@ -97,9 +97,10 @@ class MessageSender(ClientEntity):
         """Attach now instead of with the first send: what is wrong with the entity is known then."""
         await self.link()
 
-    async def link(self) -> SendingLink:
+    async def link(self, policy: RetryPolicy | None = None) -> SendingLink:
         """Its link, attached: for a pump, which sends without waiting for each message."""
-        return await self.factory.run(f"opening a sender to '{self.path}'", self._attached, timeout_s=None)
+        what = f"opening a sender to '{self.path}'"
+        return await self.factory.run(what, self._attached, timeout_s=None, policy=policy)
 
     async def max_message_bytes(self) -> int | None:
         """The largest message, or batch, that the entity takes; None where it does not say."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.client.errors import ConnectionFailed, ConnectionLost, TimedOut
 from twinbus.client.pairing.events import EventKind
+from twinbus.client.retry import RECONNECT_ONCE
 from twinbus.model.errors import FailureClass, QuotaExceeded, ServiceBusError
 
 if TYPE_CHECKING:
@@ -82,12 +83,6 @@ class Destination:
         heapq.heappush(self._deferred, sequence_number)
         self._block()
 
-    @property
-    def oldest_s(self) -> float | None:
-        """For how long the oldest message has been on its way; None if none is."""
-        started = next(iter(self._on_way.values()), None)
-        return None if started is None else self._loop.time() - started[1]
-
     def give_up(self, limit_s: float) -> None:
         """Take no answer within `limit_s` for a failure."""
         now_s = self._loop.time()
@@ -95,11 +90,6 @@ class Destination:
             if now_s - started_s < limit_s:
                 return
             future.cancel()
-
-    def unsettled(self) -> list[Parcel]:
-        """All messages that wait or are on their way."""
-        waiting = [parcel for lane in self._lanes.values() for parcel in lane]
-        return [parcel for parcel, _ in self._on_way.values()] + waiting + list(self._opening)
 
     def close(self) -> None:
         """The pump is over: nothing more is said of any message."""
@@ -140,7 +130,7 @@ class Destination:
     async def _attach(self) -> None:
         """Have a link, and send what waits for it."""
         try:
-            self._link = await self._sender.link()
+            self._link = await self._sender.link(RECONNECT_ONCE)
         except ServiceBusError as error:
             waiting, self._opening = self._opening, deque()
             for parcel in waiting:

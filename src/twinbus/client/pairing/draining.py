@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.amqp.message import Message, Section
+from twinbus.amqp.outcomes import RELEASED
 from twinbus.amqp.types import Array
 from twinbus.client.pairing.destination import Destination
-from twinbus.client.pairing.errors import ParkedMessageMalformed
+from twinbus.client.pairing.errors import ParkedMessageMalformed, PrimaryLost
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.parcel import Arrived, TakenBack, dead_letter
 from twinbus.client.pairing.rewriting import Expired, Restored, restore
@@ -81,10 +83,15 @@ class Draining:
         if not self._over.done():
             self._over.set_result(error)
 
+    def _lose_primary(self, path: str, error: ServiceBusError) -> None:
+        self._end(PrimaryLost(path, error))
+
     def _close(self) -> None:
+        """What was not settled goes back to its place, to be the first of the next draining."""
         for destination in self._destinations.values():
             destination.close()
         self._link.on_arrival = self._link.on_over = None
+        self._link.release([delivery for delivery in self._held if not delivery.answered], RELEASED)
         for task in self._tasks:
             task.cancel()
 
@@ -133,7 +140,7 @@ class Draining:
                 self._receiver.path,
                 self._settings.telling,
                 take_back=self._take_back,
-                lost=self._end,
+                lost=partial(self._lose_primary, path),
             )
         return destination
 

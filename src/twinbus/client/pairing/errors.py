@@ -52,3 +52,12 @@ class ParkedMessageMalformed(ServiceBusError):
 
 class PairedMessagingFactoryError(ServiceBusError):
     """The other factory of the pair has ended: this one was faulted with it (R077)."""
+
+
+class PrimaryLost(ServiceBusError):
+    """The primary is gone while parked messages were on their way back to it: the pump waits."""
+
+    def __init__(self, path: str, error: ServiceBusError) -> None:
+        """`path` is of the destination that did not answer."""
+        super().__init__(f"the primary does not answer: {error}")
+        self.path = path

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Modified, Rejected
+from twinbus.amqp.outcomes import ACCEPTED, Modified, Rejected
 from twinbus.amqp.performatives import Error
 from twinbus.amqp.types import Symbol
 
@@ -66,10 +66,6 @@ class Arrived:
     def dead_letter(self, reason: str, description: str) -> asyncio.Future[None]:
         """Its destination will never take it."""
         return dead_letter(self._link, self._delivery, reason, description)
-
-    def release(self) -> None:
-        """It goes back to its place, as if it had not been received."""
-        self._link.release([self._delivery], RELEASED)
 
 
 class TakenBack:

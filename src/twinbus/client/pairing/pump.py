@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.client.errors import ObjectClosed
 from twinbus.client.pairing.draining import Draining
+from twinbus.client.pairing.errors import PrimaryLost
 from twinbus.client.pairing.events import EventKind
-from twinbus.model.errors import EntityClaimed, LinkStolen, ServiceBusError
+from twinbus.client.retry import NO_RETRY
+from twinbus.model.errors import EntityClaimed, FailureClass, LinkStolen, ServiceBusError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from twinbus.client.clock import Clock
     from twinbus.client.factory import MessagingFactory
@@ -40,6 +42,8 @@ class PumpSettings:
     secondary: MessagingFactory
     sender_to: Callable[[str], MessageSender]
     """An ordinary sender of the primary's, to a destination."""
+    wait: Callable[[float], Awaitable[None]]
+    """So many seconds, or until an entity of the primary is known to be healthy again."""
     epoch: int
     poll_s: float
     send_timeout_s: float
@@ -81,12 +85,29 @@ class Pump:
             if isinstance(error, ObjectClosed):
                 return
             self._tell_end(error)
+            if isinstance(error, PrimaryLost):
+                await self._await_primary(error.path)
+                continue
             if isinstance(error, LinkStolen | EntityClaimed):
                 pause_s = STANDBY_S
             elif asyncio.get_running_loop().time() - started_s > LONGEST_PAUSE_S:
                 pause_s = FIRST_PAUSE_S
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    async def _await_primary(self, path: str) -> None:
+        """Go on when the primary can be reached again, or refuses for another reason: which the draining will see."""
+        pause_s = FIRST_PAUSE_S
+        while True:
+            await self._settings.wait(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            try:
+                await self._settings.sender_to(path).link(NO_RETRY)
+            except ServiceBusError as error:
+                if error.failure_class is FailureClass.CALLER:
+                    return
+            else:
+                return
 
     async def _drain(self) -> ServiceBusError:
         settings = self._settings

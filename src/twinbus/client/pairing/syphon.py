@@ -10,12 +10,14 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from twinbus.client.pairing.coordination import Coordination
+from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.pump import Pump, PumpSettings
 from twinbus.client.sender import MessageSender
 from twinbus.model.path import key_of
 from twinbus.model.times import duration_s
 
 if TYPE_CHECKING:
+    from twinbus.client.pairing.events import PairingEvent
     from twinbus.client.pairing.pairing import Pairing
 
 
@@ -30,6 +32,7 @@ class Syphon:
         settings = PumpSettings(
             secondary=pairing.secondary,
             sender_to=self._sender_to,
+            wait=self._wait,
             epoch=clock.wall_ms(),
             poll_s=duration_s(options.syphon_poll),
             send_timeout_s=pairing.primary.settings.operation_timeout_s,
@@ -39,6 +42,8 @@ class Syphon:
         )
         self.pumps = [Pump(queue.path, settings) for queue in pairing.rotation.queues]
         self._coordination = Coordination(pairing)
+        self._restored = asyncio.Event()
+        self._end_listening = pairing.on_event(self._listen)
 
     def start(self) -> None:
         """Drain from now on."""
@@ -48,8 +53,22 @@ class Syphon:
 
     async def close(self) -> None:
         """Stop."""
+        self._end_listening()
         self._coordination.close()
         await asyncio.gather(*[pump.close() for pump in self.pumps])
+
+    def _listen(self, event: PairingEvent) -> None:
+        if event.kind is EventKind.RESTORED:
+            self._restored.set()
+            self._restored = asyncio.Event()
+
+    async def _wait(self, seconds: float) -> None:
+        """Pumps need not wait for longer once a ping was answered."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._restored.wait()
+        except TimeoutError:
+            pass
 
     def _sender_to(self, path: str) -> MessageSender:
         """What pumps send with: an ordinary sender, since what the primary does not take is parked already."""
