@@ -27,6 +27,8 @@ class RetryPolicy:
     longest_pause_s: float = 30.0
     factor: float = 4.0
     busy_pause_s: float = BUSY_PAUSE_S
+    waits_for_busy: bool = True
+    """False: whoever runs the operation does so himself."""
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
@@ -36,12 +38,12 @@ class RetryPolicy:
     def pause_s(self, error: ServiceBusError, failures: int) -> float | None:
         """How long to wait after `failures` failures, of which `error` is the last; None: it is not tried again."""
         if error.failure_class is FailureClass.THROTTLED:
-            return self.busy_pause_s
+            return self.busy_pause_s if self.waits_for_busy else None
         if error.failure_class is FailureClass.CALLER or failures > self.max_retries:
             return None
         return min(self.first_pause_s * self.factor ** (failures - 1), self.longest_pause_s)
 
 
-NO_RETRY: Final = RetryPolicy(max_retries=0)
-RECONNECT_ONCE: Final = RetryPolicy(max_retries=1, first_pause_s=0.0)
+NO_RETRY: Final = RetryPolicy(max_retries=0, waits_for_busy=False)
+RECONNECT_ONCE: Final = RetryPolicy(max_retries=1, first_pause_s=0.0, waits_for_busy=False)
 """A paired factory's: one more try at once, and no back-off. What it cannot deliver it parks."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,6 +58,7 @@ class Draining:
         self._destinations: dict[str, Destination] = {}
         self._over: asyncio.Future[ServiceBusError] = self._loop.create_future()
         self._drained: asyncio.Future[None] | None = None
+        self._woken = asyncio.Event()
         self._held: dict[IncomingDelivery, float] = {}
         """What came on the link and is not settled, with the time its lock is good from."""
         self._last_arrival_s = self._loop.time()
@@ -72,16 +74,25 @@ class Draining:
                 return self._link.failure
             self._link.keep_credit(WINDOW)
             while not self._over.done():
-                await asyncio.wait([self._over], timeout=min(TICK_S, self._settings.poll_s))
+                await self._pause()
                 if not self._over.done():
                     await self._tick()
             return self._over.result()
         finally:
             self._close()
 
+    async def _pause(self) -> None:
+        """Until there is something to do: soon, while messages are on their way; else when the poll is over."""
+        idle_s = self._last_arrival_s + self._settings.poll_s - self._loop.time()
+        self._woken.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TICK_S if self._held else max(0.0, idle_s)):
+                await self._woken.wait()
+
     def _end(self, error: ServiceBusError) -> None:
         if not self._over.done():
             self._over.set_result(error)
+            self._woken.set()
 
     def _lose_primary(self, path: str, error: ServiceBusError) -> None:
         self._end(PrimaryLost(path, error))
@@ -103,6 +114,8 @@ class Draining:
         if arrived:
             self._last_arrival_s = now_s = self._loop.time()
             now_ms = self._settings.clock.wall_ms()
+            if not self._held:
+                self._woken.set()
             while arrived:
                 delivery = arrived.popleft()
                 self._held[delivery] = now_s

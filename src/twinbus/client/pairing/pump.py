@@ -12,12 +12,12 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from twinbus.client.errors import ObjectClosed
+from twinbus.client.errors import ConnectionFailed, ConnectionLost, ObjectClosed, TimedOut
 from twinbus.client.pairing.draining import Draining
 from twinbus.client.pairing.errors import PrimaryLost
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.retry import NO_RETRY
-from twinbus.model.errors import EntityClaimed, FailureClass, LinkStolen, ServiceBusError
+from twinbus.model.errors import EntityClaimed, LinkStolen, ServiceBusError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -31,6 +31,8 @@ log: Final = logging.getLogger(__name__)
 
 STANDBY_S: Final = 5.0
 """How often a host that stands by asks for the queue."""
+DISPLACED: Final = (LinkStolen, EntityClaimed)
+"""Another host has the queue."""
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
 
@@ -88,7 +90,7 @@ class Pump:
             if isinstance(error, PrimaryLost):
                 await self._await_primary(error.path)
                 continue
-            if isinstance(error, LinkStolen | EntityClaimed):
+            if isinstance(error, DISPLACED):
                 pause_s = STANDBY_S
             elif asyncio.get_running_loop().time() - started_s > LONGEST_PAUSE_S:
                 pause_s = FIRST_PAUSE_S
@@ -103,9 +105,10 @@ class Pump:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             try:
                 await self._settings.sender_to(path).link(NO_RETRY)
-            except ServiceBusError as error:
-                if error.failure_class is FailureClass.CALLER:
-                    return
+            except (ConnectionFailed, ConnectionLost, TimedOut):
+                continue
+            except ServiceBusError:
+                return
             else:
                 return
 
@@ -122,10 +125,10 @@ class Pump:
             await receiver.close()
 
     def _tell_end(self, error: ServiceBusError) -> None:
-        is_new = type(self.why_not) is not type(error)
+        is_displaced = isinstance(error, DISPLACED)
+        is_new = not (is_displaced and isinstance(self.why_not, DISPLACED)) and type(self.why_not) is not type(error)
         self.why_not = error
         if is_new:
-            is_displaced = isinstance(error, LinkStolen | EntityClaimed)
             kind = EventKind.PUMP_DISPLACED if is_displaced else EventKind.PUMP_FAILED
             self._settings.telling.tell(kind, backlog_queue=self.path, reason=str(error))
             log.log(

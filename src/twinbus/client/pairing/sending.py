@@ -7,6 +7,7 @@ step gets its share. The first attempt at a healthy primary is the sender's own,
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from twinbus.client.errors import TimedOut, may_have_happened
@@ -123,11 +124,9 @@ class Sending:
 
     async def _hold(self) -> None:
         """Wait a little: for a success, after which it is delivered, or for failover, when it is parked."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(HELD_PAUSE_S):
                 await self._health.moved.wait()
-        except TimeoutError:
-            pass
         # Waiting for the interval is not the operation's time: else none could outlast an interval of its own length.
         self._deadline_s = self._loop.time() + self._limit_s
 

@@ -7,6 +7,7 @@ Owns: the pumps and the senders they share, and, in an application that hosts it
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from twinbus.client.pairing.coordination import Coordination
@@ -64,11 +65,9 @@ class Syphon:
 
     async def _wait(self, seconds: float) -> None:
         """Pumps need not wait for longer once a ping was answered."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._restored.wait()
-        except TimeoutError:
-            pass
 
     def _sender_to(self, path: str) -> MessageSender:
         """What pumps send with: an ordinary sender, since what the primary does not take is parked already."""
