@@ -49,6 +49,7 @@ class ServedHere(Served):
                 if keys:
                     server._keys = KeyRing(keys)  # noqa: SLF001  # keys other than the root key come later
                 ready = await server.start(stack)
+                self.namespace = server.service.namespace
                 self._ready = msgspec.to_builtins(ready)
                 self._ports = {name: int(self._ready[f"{name}_port"]) for name in self._ports}
                 started.set()
@@ -62,13 +63,6 @@ class ServedHere(Served):
 def serving_here(folder: Path, *, keys: Sequence[Key] = (), **settings: Any) -> Iterator[ServedHere]:  # noqa: ANN401
     """From its start to its stop."""
     server, started = ServedHere(folder), threading.Event()
-    made: type[Namespace] = main.Namespace  # type: ignore[attr-defined]  # where it is made, not where it is from
-
-    def make_namespace(**arguments: Any) -> Namespace:  # noqa: ANN401  # whatever the server gives it
-        server.namespace = made(**arguments)
-        return server.namespace
-
-    main.Namespace = make_namespace  # type: ignore[assignment,attr-defined]
     chosen = ServeSettings(
         name="contoso",
         data=folder / "data",
@@ -82,6 +76,5 @@ def serving_here(folder: Path, *, keys: Sequence[Key] = (), **settings: Any) -> 
         assert started.wait(START_S), "it does not serve"
         yield server
     finally:
-        main.Namespace = made  # type: ignore[attr-defined]
         server.stop_here()
         thread.join(START_S)

@@ -55,20 +55,11 @@ async def brought(
     settings = ServeSettings(**values)
     with DataDirectory(settings.data) as data:
         async with contextlib.AsyncExitStack() as stack:
-            server = _Watched(settings, data)
+            server = main.Server(settings, data)
             await server.start(stack)
             if meanwhile is not None:
-                await meanwhile(server.entities)
-            return _held(server.namespace)
-
-
-class _Watched(main.Server):
-    namespace: Namespace
-    entities: Entities
-
-    async def _listen(self, stack: contextlib.AsyncExitStack, namespace: Namespace, entities: Entities) -> Any:  # noqa: ANN401
-        self.namespace, self.entities = namespace, entities
-        return await super()._listen(stack, namespace, entities)
+                await meanwhile(server.service.entities)
+            return _held(server.service.namespace)
 
 
 def _held(namespace: Namespace) -> dict[str, Held]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from twinbus.model.errors import EntityDisabled
+from twinbus.model.errors import EntityDisabled, ServerBusy
 
 if TYPE_CHECKING:
     from twinbus.broker.clock import Clock
@@ -42,6 +42,8 @@ class Entity:
         self.used_s = 0.0
         """When it was last used, by the monotonic clock."""
         self.producers: set[Producer] = set()
+        self.pressure: str | None = None
+        """Why whoever sends has to wait for a while; None while nobody has to."""
 
     @property
     def is_in_use(self) -> bool:
@@ -49,9 +51,11 @@ class Entity:
         return False
 
     def check_sends(self) -> None:
-        """EntityDisabled if it takes no messages."""
+        """EntityDisabled if it takes no messages, ServerBusy if it takes none now."""
         if self.status in NO_SENDING:
             raise disabled(self.path, self.status, "sent to")
+        if self.pressure is not None:
+            raise ServerBusy(f"'{self.path}' is busy: {self.pressure}. Send again in a moment.")
 
     def set_status(self, status: str) -> None:
         """Whoever sends, and may not any more, is told."""

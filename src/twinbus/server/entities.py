@@ -31,17 +31,16 @@ from twinbus.model.queue import QueueDescription
 from twinbus.model.rule import DEFAULT_RULE, CorrelationFilter, RuleDescription, SqlFilter
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
 from twinbus.server.administration import QueueInfo, SubscriptionInfo, TopicInfo
-from twinbus.store.catalogue import QUEUE, SUBSCRIPTION, TOPIC, Catalogue
+from twinbus.store.catalogue import QUEUE, SUBSCRIPTION, TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
-    from pathlib import Path
 
     from twinbus.broker.clock import Timer
     from twinbus.broker.namespace import Namespace
     from twinbus.model.errors import ServiceBusError
     from twinbus.server.administration import Description, EntityInfo
-    from twinbus.store.catalogue import DoomedRow, EntityRow
+    from twinbus.store.catalogue import Catalogue, DoomedRow, EntityRow
 
 log: Final = logging.getLogger(__name__)
 
@@ -72,9 +71,9 @@ class Entities:
         self._burials: set[asyncio.Task[None]] = set()
         self._idle_look: Timer | None = None
 
-    async def open(self, file: Path) -> None:
+    async def open(self, open_catalogue: Callable[[], Catalogue]) -> None:
         """Read the catalogue, and load what each entity's fragments hold."""
-        self._catalogue = await self._call(Catalogue, file)
+        self._catalogue = await self._call(open_catalogue)
         rows = await self._call(self._catalogue.all)
         _check_stores(rows, len(self._namespace.journals))
         self.created_ms = min((row.created_ms for row in rows), default=self._namespace.clock.wall_ms())

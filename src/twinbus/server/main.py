@@ -1,6 +1,6 @@
-"""A server from its start to its end: everything is made here, in order, and taken down in the opposite order.
+"""A server process from its start to its end.
 
-Owns: the process: its loop, its signals, its ready file. What each part does is in the part.
+Owns: the process: its loop, its signals, its data directory, its ready file. What it serves is made by `service`.
 """
 
 from __future__ import annotations
@@ -20,35 +20,22 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from twinbus.amqp import aio
-from twinbus.broker.namespace import Namespace
-from twinbus.model.errors import ServiceBusError, Unauthorized
-from twinbus.server import certificates, logs, sas
-from twinbus.server.authority import Authority
-from twinbus.server.config.apply import bring_to_plan
+from twinbus.server import certificates, logs
 from twinbus.server.data_directory import DataDirectory
-from twinbus.server.entities import Entities
-from twinbus.server.gateway import Gateway
-from twinbus.server.http.app import ManagementApp
-from twinbus.server.http.data_plane import DataPlane
-from twinbus.server.http.listener import listen as listen_http
-from twinbus.server.keys import KeyRing, Right
-from twinbus.server.pauses import PauseMeter
+from twinbus.server.keys import KeyRing
 from twinbus.server.ready_file import ReadyFile, connection_string
-from twinbus.server.settings import ServeSettings, StartError
-from twinbus.server.stores import Stores
-from twinbus.server.system_clock import SystemClock, TimerDrive
-from twinbus.server.websocket.entrance import Entrance
+from twinbus.server.rocks_disks import RocksDisks
+from twinbus.server.service import Ground, Service
+from twinbus.server.system_clock import SystemClock
+from twinbus.store.catalogue import Catalogue
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
-    from twinbus.server.http.listener import HttpListener
+    from twinbus.server.settings import ServeSettings
 
 log: Final = logging.getLogger(__name__)
 
-GRACE_S: Final = 5.0
-"""How long connections have to end well when the server stops."""
 OTHER_FILES: Final = 4_096
 """Open files of stores and all else that is no connection."""
 SWITCH_INTERVAL_S: Final = 0.002
@@ -91,92 +78,30 @@ async def _serve(settings: ServeSettings, data: DataDirectory, announce: Callabl
 
 
 class Server:
-    """One namespace, served."""
+    """One namespace, served from a data directory."""
+
+    service: Service
+    """There from `start` on."""
 
     def __init__(self, settings: ServeSettings, data: DataDirectory) -> None:
         """Nothing is started yet."""
         self._settings = settings
         self._data = data
         self._keys = self._load_keys()
-        self._clock = SystemClock()
         self._certificate = self._choose_certificate()
 
     async def start(self, stack: contextlib.AsyncExitStack) -> ReadyFile:
         """Start everything; `stack` stops it. What a client needs to know."""
-        settings, loop = self._settings, asyncio.get_running_loop()
-        namespace = Namespace(
-            clock=self._clock,
-            random=random.SystemRandom(),
-            defer=loop.call_soon,
-            on_failed=lambda journal: stores.reopen(journal),  # noqa: PLW0108  # made below: each needs the other
-            limits=settings.limits,
-            store_timeout_s=settings.store_timeout_s,
-        )
-        directories = self._data.stores(settings.stores, settings.store_dirs)
-        stores = Stores(namespace, directories, min_free_bytes=settings.min_free_bytes, sync=settings.sync)
-        stack.push_async_callback(stores.close)
-        await stores.open()
-        stack.callback(TimerDrive(namespace.timers).stop)
-        entities = Entities(namespace, settings.name, stores=settings.stores)
-        try:
-            await entities.open(self._data.catalogue)
-        except ServiceBusError as error:
-            raise StartError(str(error)) from error
-        stack.push_async_callback(entities.close)
-        if settings.plan is not None:
-            await bring_to_plan(entities, settings.plan, now_ms=self._clock.wall_ms())
-        return await self._listen(stack, namespace, entities)
-
-    async def _listen(self, stack: contextlib.AsyncExitStack, namespace: Namespace, entities: Entities) -> ReadyFile:
         settings = self._settings
-        tls = certificates.server_context(self._certificate)
-        authority = Authority(self._keys, namespace.entities)
-        gateway = Gateway(
-            namespace,
-            entities,
-            authority,
-            name=settings.name,
-            soon=asyncio.get_running_loop().call_soon,
-            link_idle_s=settings.link_idle_s,
-            token_timeout_s=settings.token_timeout_s,
+        ground = Ground(
+            clock=SystemClock(),
+            random=random.SystemRandom(),
+            keys=self._keys,
+            disks=RocksDisks(self._data.stores(settings.stores, settings.store_dirs), sync=settings.sync),
+            open_catalogue=partial(Catalogue, self._data.catalogue),
         )
-        pauses, data_plane = self._measure_pauses(stack), DataPlane(namespace)
-        app = ManagementApp(entities, partial(self._authorise, authority), pauses=pauses, first=data_plane.routes)
-        ports = {}
-        for option, port, is_http, context in (
-            ("amqp", settings.amqp_port, False, None),
-            ("amqps", settings.amqps_port, False, tls),
-            ("http", settings.http_port, True, None),
-            ("https", settings.https_port, True, tls),
-        ):
-            listener: aio.Listener | HttpListener
-            try:
-                if is_http:
-                    most = settings.max_connections
-                    entrance = Entrance(gateway.make_client, gateway.make_connection, max_connections=most)
-                    listener = await listen_http(app, host=settings.host, port=port, tls=context, entrance=entrance)
-                else:
-                    listener = await aio.listen(
-                        gateway.make_client,
-                        gateway.make_connection,
-                        host=settings.host,
-                        port=port,
-                        tls=context,
-                        max_connections=settings.max_connections,
-                    )
-            except OSError as error:
-                raise StartError(f"--{option}-port {port}: cannot be listened on: {error}") from error
-            stack.push_async_callback(_closer(listener.close))
-            ports[option] = listener.port
-        return self._ready(ports)
-
-    def _measure_pauses(self, stack: contextlib.AsyncExitStack) -> PauseMeter | None:
-        if not self._settings.measure_pauses:
-            return None
-        meter = PauseMeter(asyncio.get_running_loop())
-        meter.start()
-        stack.callback(meter.stop)
-        return meter
+        self.service = Service(settings, ground)
+        return self._ready(await self.service.start(stack, certificates.server_context(self._certificate)))
 
     def _ready(self, ports: dict[str, int]) -> ReadyFile:
         settings, root = self._settings, self._keys.root
@@ -206,14 +131,6 @@ class Server:
             return certificates.Certificate(settings.tls_cert, settings.tls_key)
         return certificates.development_certificate(self._data.tls, settings.host, dt.datetime.now(dt.UTC))
 
-    def _authorise(self, authority: Authority, token: str | None, right: str, path: str, host: str = "") -> None:
-        """Whoever asks over HTTP shows a token with each request."""
-        if token is None:
-            raise Unauthorized("the request has no Authorization header: it needs a SharedAccessSignature")
-        grant = sas.verify(token, path, authority, self._clock.wall_ms() / 1000, host)
-        if not grant.allows(Right(right), path):
-            raise Unauthorized(f"the key {grant.key_name!r} has no right to {right} on '{path}'")
-
 
 def _allow_files(connections: int) -> None:
     """A connection is an open file, and the usual limit of a process is 1,024 of them."""
@@ -224,13 +141,6 @@ def _allow_files(connections: int) -> None:
         wanted = hard
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _closer(close: Callable[..., Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-    async def run() -> None:
-        await close(grace_s=GRACE_S)
-
-    return run
 
 
 def _where(ready: ReadyFile) -> dict[str, object]:

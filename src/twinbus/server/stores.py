@@ -7,16 +7,12 @@ affair: its journal says that it is unavailable.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from twinbus.server.disk import DiskWatch, sync_time_s
+from twinbus.server.disk import DiskWatch
 from twinbus.server.settings import StartError
 from twinbus.store.protocol import StoreError
-from twinbus.store.rocks import RocksStore
-from twinbus.store.tuning import Tuning
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -24,36 +20,52 @@ if TYPE_CHECKING:
 
     from twinbus.broker.journal import Journal
     from twinbus.broker.namespace import Namespace
-    from twinbus.store.protocol import Store
+    from twinbus.store.protocol import Answer, Store
 
 log: Final = logging.getLogger(__name__)
 
 RETRY_S: Final = (0.5, 30.0)
 """How long to wait before a failed store is opened again: at first, and at most."""
-DISK_LOOK_S: Final = 1.0
 CLOSE_S: Final = 3.0
 """How long stores have to close when the server stops."""
-QUICK_SYNC_S: Final = 0.25
-"""A store is opened again when its disk syncs within this: RocksDB syncs several times while it opens a database, and
-holds the GIL meanwhile, so that nothing else would go on."""
+
+
+class Disks(Protocol):
+    """Where the stores lie."""
+
+    @property
+    def directories(self) -> Sequence[Path]:
+        """That of each store, by its number."""
+
+    @property
+    def look_s(self) -> float:
+        """How often to look how much room there is."""
+
+    def open(self, number: int, done: Answer[Store]) -> None:
+        """Open a store; `done` gets it, or why it cannot be opened."""
+
+    def free_bytes(self, directory: Path) -> int:
+        """How much can still be written there. OSError if it is not there."""
+
+    async def why_not(self, number: int) -> str | None:
+        """What is wrong with the disk of a store that is to be opened again; nothing if it works well."""
 
 
 class Stores:
     """All stores of a server, by their numbers."""
 
-    def __init__(self, namespace: Namespace, directories: Sequence[Path], *, min_free_bytes: int, sync: bool) -> None:
+    def __init__(self, namespace: Namespace, disks: Disks, *, min_free_bytes: int) -> None:
         """Nothing is opened yet."""
         self._namespace = namespace
-        self._directories = directories
-        self._sync = sync
-        self._watch = DiskWatch(directories, min_free_bytes)
+        self._disks = disks
+        self._watch = DiskWatch(disks.directories, min_free_bytes, disks.free_bytes)
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
 
     async def open(self) -> None:
         """Open all of them, side by side; StartError says which could not be."""
-        opened = await asyncio.gather(*[self._open(number) for number in range(len(self._directories))])
+        opened = await asyncio.gather(*[self._open(number) for number in range(len(self._disks.directories))])
         for store in opened:
             if isinstance(store, StoreError):
                 raise StartError(f"a store cannot be opened: {store}")
@@ -82,15 +94,9 @@ class Stores:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _open(self, number: int) -> RocksStore | StoreError:
-        answer: asyncio.Future[RocksStore | StoreError] = self._loop.create_future()
-        RocksStore.open(
-            self._directories[number],
-            name=str(number),
-            post=self._loop.call_soon_threadsafe,
-            done=answer.set_result,
-            tuning=Tuning(sync=self._sync),
-        )
+    async def _open(self, number: int) -> Store | StoreError:
+        answer: asyncio.Future[Store | StoreError] = self._loop.create_future()
+        self._disks.open(number, answer.set_result)
         return await answer
 
     async def _reopen(self, journal: Journal) -> None:
@@ -101,7 +107,7 @@ class Stores:
         while True:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, longest_s)
-            reason = await self._look_at(self._directories[number])
+            reason = await self._disks.why_not(number)
             if reason is not None:
                 log.warning("store %d is not opened again yet: %s", number, reason)
                 continue
@@ -111,22 +117,6 @@ class Stores:
             log.warning("store %d cannot be opened again yet: %s", number, store)
         log.info("store %d is open again", number)
         journal.resume(store)
-
-    async def _look_at(self, directory: Path) -> str | None:
-        """Why a store should not be opened again now. On a thread that the end of the process does not wait for."""
-        answer: asyncio.Future[str | None] = self._loop.create_future()
-
-        def tell(reason: str | None) -> None:
-            if not answer.done():  # nobody waits any more
-                answer.set_result(reason)
-
-        def look() -> None:
-            reason = _why_not(directory)
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(tell, reason)
-
-        threading.Thread(target=look, name=f"probe of {directory.name}", daemon=True).start()
-        return await answer
 
     async def _close(self, store: Store) -> None:
         answer: asyncio.Future[StoreError | None] = self._loop.create_future()
@@ -140,13 +130,4 @@ class Stores:
             full = self._watch.check()
             for number, journal in enumerate(self._namespace.journals):
                 journal.refusal = "its disk is nearly full (--min-free)" if number in full else None
-            await asyncio.sleep(DISK_LOOK_S)
-
-
-def _why_not(directory: Path) -> str | None:
-    """What is wrong with a store's disk; nothing if it syncs quickly."""
-    try:
-        took_s = sync_time_s(directory)
-    except OSError as error:
-        return f"its disk does not work: {error.strerror}"
-    return f"its disk took {took_s:.1f} s for a sync" if took_s > QUICK_SYNC_S else None
+            await asyncio.sleep(self._disks.look_s)

@@ -117,16 +117,12 @@ class Catalogue:
         """Open the database, or make it; StoreUnavailable says why not."""
         self._file = file
         try:
-            # Made here for its owner alone; SQLite gives its journal the same mode.
-            os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            self._database = sqlite3.connect(
-                file, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
-            )
+            self._database = self._connect()
         except (OSError, sqlite3.Error) as error:
             raise StoreUnavailable(f"the catalogue {file} cannot be opened: {error}") from error
         try:
             self._database.executescript(_SCHEMA)
-            _sync_directory(file.parent)
+            self._sync_directory()
         except (OSError, sqlite3.Error) as error:
             self._database.close()
             raise StoreUnavailable(f"the catalogue {file} cannot be opened: {error}") from error
@@ -134,6 +130,19 @@ class Catalogue:
     def close(self) -> None:
         """Let go of the file."""
         self._database.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        # Made here for its owner alone; SQLite gives its journal the same mode.
+        os.close(os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        return sqlite3.connect(self._file, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+
+    def _sync_directory(self) -> None:
+        """The file itself is there after a power cut; SQLite sees to what is in it."""
+        descriptor = os.open(self._file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def all(self) -> list[EntityRow]:
         """Every entity, in the order of their making."""
@@ -312,12 +321,3 @@ class Catalogue:
 
 def _text(value: object) -> str:
     return msgspec.json.encode(value).decode()
-
-
-def _sync_directory(path: Path) -> None:
-    """The file itself is there after a power cut; SQLite sees to what is in it."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,0 +1,78 @@
+"""The disks of this machine, with stores on RocksDB.
+
+Owns: how a store is opened in its directory, and when its disk is well enough for that after a failure. When a store is
+opened, and what is done while it is away, is the business of `stores`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Final
+
+from twinbus.server import disk
+from twinbus.store.rocks import RocksStore
+from twinbus.store.tuning import Tuning
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from twinbus.store.protocol import Answer, Store
+
+LOOK_S: Final = 1.0
+QUICK_SYNC_S: Final = 0.25
+"""A store is opened again when its disk syncs within this: RocksDB syncs several times while it opens a database, and
+holds the GIL meanwhile, so that nothing else would go on."""
+
+
+class RocksDisks:
+    """Some directories, each for one store."""
+
+    def __init__(self, directories: Sequence[Path], *, sync: bool) -> None:
+        """Without `sync` accepted messages can be lost. Made on the running loop."""
+        self.directories = directories
+        self.look_s = LOOK_S
+        self._sync = sync
+        self._loop = asyncio.get_running_loop()
+
+    def open(self, number: int, done: Answer[Store]) -> None:
+        """Open a store, on a thread of its own."""
+        RocksStore.open(
+            self.directories[number],
+            name=str(number),
+            post=self._loop.call_soon_threadsafe,
+            done=done,
+            tuning=Tuning(sync=self._sync),
+        )
+
+    def free_bytes(self, directory: Path) -> int:
+        """What can still be written there."""
+        return disk.free_bytes(directory)
+
+    async def why_not(self, number: int) -> str | None:
+        """Why a store should not be opened again now. On a thread that the end of the process does not wait for."""
+        directory = self.directories[number]
+        answer: asyncio.Future[str | None] = self._loop.create_future()
+
+        def tell(reason: str | None) -> None:
+            if not answer.done():  # nobody waits any more
+                answer.set_result(reason)
+
+        def look() -> None:
+            reason = _why_not(directory)
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(tell, reason)
+
+        threading.Thread(target=look, name=f"probe of {directory.name}", daemon=True).start()
+        return await answer
+
+
+def _why_not(directory: Path) -> str | None:
+    """What is wrong with a store's disk; nothing if it syncs quickly."""
+    try:
+        took_s = disk.sync_time_s(directory)
+    except OSError as error:
+        return f"its disk does not work: {error.strerror}"
+    return f"its disk took {took_s:.1f} s for a sync" if took_s > QUICK_SYNC_S else None

@@ -1,0 +1,224 @@
+"""A namespace in memory: the real broker, gateway and HTTP side, on a network, disks and a clock for tests.
+
+    async with InMemoryNamespace("contoso") as namespace:
+        await namespace.create_queue("orders")
+        async with namespace.factory() as factory:
+            await factory.create_queue_client("orders").send(BrokeredMessage("two pounds of apples"))
+        assert len(await namespace.messages("orders")) == 1
+
+Owns: its start, its end and its sudden end, and a look at what is in it. Everything it does is done by the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from twinbus.client import BrokeredMessage, MessagingFactory
+from twinbus.model import path as paths
+from twinbus.model.queue import QueueDescription
+from twinbus.model.topic import SubscriptionDescription, TopicDescription
+from twinbus.server.keys import ROOT_KEY_NAME, Key, KeyRing, new_secret
+from twinbus.server.ready_file import connection_string
+from twinbus.server.service import Ground, Service
+from twinbus.server.settings import ServeSettings
+from twinbus.testing.clock import LoopClock
+from twinbus.testing.disks import LoopDisks
+from twinbus.testing.loop import fake_time_loop
+from twinbus.testing.outage import Outage
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from twinbus.broker.fragment import Fragment
+    from twinbus.broker.namespace import Namespace
+    from twinbus.model.errors import ServiceBusError
+    from twinbus.model.queue import QueueRuntime
+    from twinbus.model.rule import RuleDescription
+    from twinbus.model.topic import TopicRuntime
+    from twinbus.server.administration import QueueInfo, SubscriptionInfo, TopicInfo
+    from twinbus.server.entities import Entities
+
+AMQP_PORT: Final = 5672
+HTTP_PORT: Final = 5300
+_PAGE: Final = 1_000
+_PAGE_BYTES: Final = 16_777_216
+
+
+class InMemoryNamespace:
+    """One namespace. Needs a FakeTimeLoop."""
+
+    def __init__(
+        self,
+        name: str = "contoso",
+        *,
+        host: str | None = None,
+        clock: LoopClock | None = None,
+        **settings: Any,  # noqa: ANN401  # each has a type of its own
+    ) -> None:
+        """Not started. `settings` are those of `twinbus serve`, like `stores` or `store_timeout_s`."""
+        loop = fake_time_loop()
+        self.name = name
+        self.host = host or f"{name}.servicebus.test"
+        self.clock = clock or LoopClock()
+        defaults: dict[str, Any] = {"data": Path("memory"), "stores": 1, "amqp_port": AMQP_PORT, "http_port": HTTP_PORT}
+        self._settings = ServeSettings(name=name, host=self.host, **defaults | settings)
+        self._key = Key(ROOT_KEY_NAME, new_secret())
+        self._network = loop.network
+        self._network.add_host(self.host)
+        self._disks = LoopDisks(self._settings.stores, loop)
+        self._random = Random(name)  # noqa: S311  # ids are the same in every run
+        self._service: Service | None = None
+        self._stack = contextlib.AsyncExitStack()
+        self._dying: asyncio.Task[None] | None = None
+        self._factories: list[MessagingFactory] = []
+        self.outage = Outage(self._network, self.host, self._disks, self._find_broker)
+        """What happens to it."""
+
+    @property
+    def connection_string(self) -> str:
+        """For messaging."""
+        return connection_string(self.host, self._settings.amqp_port, self._key, is_emulator=True)
+
+    @property
+    def admin_connection_string(self) -> str:
+        """For management, over http."""
+        return connection_string(self.host, self._settings.http_port, self._key, is_emulator=True)
+
+    # --- its life -----------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.outage.restore()
+        for factory in self._factories:
+            await factory.close()
+        await self.stop()
+
+    @property
+    def is_running(self) -> bool:
+        """It serves."""
+        return self._service is not None
+
+    async def start(self) -> None:
+        """Serve what is on its disks."""
+        await self._die()
+        if self._service is not None:
+            return
+        ground = Ground(
+            clock=self.clock,
+            random=self._random,
+            keys=KeyRing([self._key]),
+            disks=self._disks,
+            open_catalogue=self._disks.open_catalogue,
+        )
+        service = Service(self._settings, ground)
+        async with contextlib.AsyncExitStack() as stack:
+            await service.start(stack, None)
+            self._stack = stack.pop_all()
+        self._service = service
+        self.outage.apply()
+
+    async def stop(self) -> None:
+        """End well, as by SIGTERM."""
+        await self._die()
+        if self._service is not None:
+            await self._stack.aclose()
+            self._service = None
+            self._disks.crash()  # a store that hangs has not let go of its disk; the others have nothing to lose
+
+    def kill(self) -> None:
+        """End at once, as by SIGKILL: connections are cut, and what was accepted is on its disks."""
+        if self._service is None:
+            return
+        self._disks.crash()
+        self._network.switch_off(self.host)
+        self._service.grace_s = 0.0  # the rest only lets go of what nobody reaches any more
+        self._service = None
+        self._dying = asyncio.ensure_future(self._stack.aclose())
+
+    async def _die(self) -> None:
+        if self._dying is not None:
+            await self._dying
+            self._dying = None
+
+    # --- what is in it ------------------------------------------------------------------------------------------------
+
+    @property
+    def broker(self) -> Namespace:
+        """What serves. RuntimeError while nothing does."""
+        return self._running.namespace
+
+    @property
+    def entities(self) -> Entities:
+        """What manages it."""
+        return self._running.entities
+
+    def _find_broker(self) -> Namespace | None:
+        return self._service.namespace if self._service is not None else None
+
+    @property
+    def _running(self) -> Service:
+        if self._service is None:
+            raise RuntimeError(f"{self.name} is not running: start it first")
+        return self._service
+
+    async def create_queue(self, path: str, **description: Any) -> QueueInfo:  # noqa: ANN401  # fields of the description
+        """Make a queue; `description` has the fields of QueueDescription, like `requires_session=True`."""
+        return await self.entities.create_queue(path, QueueDescription(**description))
+
+    async def create_topic(self, path: str, **description: Any) -> TopicInfo:  # noqa: ANN401  # fields of the description
+        """Make a topic."""
+        return await self.entities.create_topic(path, TopicDescription(**description))
+
+    async def create_subscription(
+        self,
+        topic: str,
+        name: str,
+        rule: RuleDescription | None = None,
+        **description: Any,  # noqa: ANN401  # fields of the description
+    ) -> SubscriptionInfo:
+        """Make a subscription, with a rule or with one that is true for every message."""
+        return await self.entities.create_subscription(topic, name, SubscriptionDescription(**description), rule)
+
+    def counts(self, path: str) -> QueueRuntime | TopicRuntime:
+        """How many messages an entity holds, by their kinds, and how large they are."""
+        return self.broker.find(path).runtime()
+
+    async def messages(self, path: str) -> list[BrokeredMessage]:
+        """All messages of a queue or subscription, or of a sub-queue of one (`orders/$DeadLetterQueue`), as peeked.
+
+        The broker is asked, not the network: it works during an outage of that.
+        """
+        address = paths.parse(path)
+        fragment = self.broker.find_receivable(address.entity).fragment_of(address.sub_queue)
+        found: list[BrokeredMessage] = []
+        while page := await _peek(fragment, found[-1].sequence_number + 1 if found else 0):
+            found += page
+        return found
+
+    def factory(self, **options: Any) -> MessagingFactory:  # noqa: ANN401  # each has a type of its own
+        """A client of it, with the same clock; `options` are those of `MessagingFactory.from_connection_string`.
+
+        It is closed with the namespace, if not before.
+        """
+        chosen = {"clock": self.clock} | options
+        factory = MessagingFactory.from_connection_string(self.connection_string, **chosen)
+        self._factories.append(factory)
+        return factory
+
+
+async def _peek(fragment: Fragment, from_sequence: int) -> list[BrokeredMessage]:
+    answer: asyncio.Future[list[bytes] | ServiceBusError] = asyncio.get_running_loop().create_future()
+    fragment.browsing.peek(from_sequence, _PAGE, _PAGE_BYTES, answer.set_result)
+    found = await answer
+    if not isinstance(found, list):
+        raise found
+    return [BrokeredMessage.decode(payload, is_peeked=True) for payload in found]
