@@ -9,15 +9,15 @@ import msgspec
 
 from twinbus.model import path as paths
 from twinbus.model.errors import EntityAlreadyExists, EntityNotFound, InvalidArgument
+from twinbus.model.info import QueueInfo, SubscriptionInfo, TopicInfo
 from twinbus.model.queue import QueueDescription, QueueRuntime
 from twinbus.model.rule import DEFAULT_RULE, RuleDescription
 from twinbus.model.topic import SubscriptionDescription, TopicDescription, TopicRuntime
-from twinbus.server.administration import QueueInfo, SubscriptionInfo, TopicInfo
 
 if TYPE_CHECKING:
     from typing import TypeVar
 
-    from twinbus.server.administration import Description, EntityInfo
+    from twinbus.model.info import Description, EntityInfo
 
     Info = TypeVar("Info", QueueInfo, TopicInfo, SubscriptionInfo)
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from twinbus.model.atom import durations
 from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import InvalidArgument
-from twinbus.server.http import durations
 
 PAIRS = [
     ("PT1M", 60_000),

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.http.service import ENTRY
+from twinbus.model.atom import envelope
+from twinbus.model.atom.queue import QUEUE
 from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import InvalidArgument
 from twinbus.model.queue import QueueDescription
-from twinbus.server.http import atom
-from twinbus.server.http.queue_xml import QUEUE
 
 if TYPE_CHECKING:
     from tests.http.service import Service
 
 
 def read(elements: str, current: QueueDescription | None = None) -> QueueDescription:
-    return QUEUE.read(atom.read_description(ENTRY.format(elements).encode(), QUEUE.tag), current)
+    return QUEUE.read(envelope.read_description(ENTRY.format(elements).encode(), QUEUE.tag), current)
 
 
 def test_any_order_and_white_space_will_do() -> None:
@@ -45,13 +45,13 @@ def test_prefixes_are_the_senders_choice() -> None:
     for old, new in (("<entry xmlns=", "<a:entry xmlns:a="), ("<content", "<a:content"), ("</", "</a:")):
         body = body.replace(old, new)
     body = body.replace("</a:QueueDescription", "</QueueDescription").replace("</a:MaxD", "</MaxD")
-    assert QUEUE.read(atom.read_description(body.encode(), QUEUE.tag)) == QueueDescription(max_delivery_count=3)
+    assert QUEUE.read(envelope.read_description(body.encode(), QUEUE.tag)) == QueueDescription(max_delivery_count=3)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
 def test_other_encodings_are_read(encoding: str) -> None:
     text = f'<?xml version="1.0" encoding="{encoding}"?>' + ENTRY.format("<UserMetadata>\u00e9</UserMetadata>")
-    assert QUEUE.read(atom.read_description(text.encode(encoding), QUEUE.tag)).user_metadata == "\u00e9"
+    assert QUEUE.read(envelope.read_description(text.encode(encoding), QUEUE.tag)).user_metadata == "\u00e9"
 
 
 def test_an_update_resets_what_it_leaves_out_but_not_what_is_fixed() -> None:

@@ -14,6 +14,7 @@ from twinbus.client.clients import QueueClient, SubscriptionClient, TopicClient
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.factory import MessagingFactory
 from twinbus.client.factory_state import FactoryState
+from twinbus.client.management import NamespaceManager
 from twinbus.client.message_session import MessageSession
 from twinbus.client.receiver import MessageReceiver, ReceiveMode
 from twinbus.client.retry import NO_RETRY, RetryPolicy
@@ -34,6 +35,7 @@ __all__ = [
     "MessageSender",
     "MessageSession",
     "MessagingFactory",
+    "NamespaceManager",
     "QueueClient",
     "ReceiveMode",
     "RetryPolicy",

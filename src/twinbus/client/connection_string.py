@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 AMQP_PORT: Final = 5672
 AMQPS_PORT: Final = 5671
+HTTP_PORT: Final = 5300
+HTTPS_PORT: Final = 443
 _KEYS: Final = {
     "endpoint": "Endpoint",
     "sharedaccesskeyname": "SharedAccessKeyName",
@@ -73,6 +75,17 @@ class ConnectionString:
     def amqp_port(self) -> int:
         """Where AMQP is spoken."""
         return self.port or (AMQP_PORT if self.is_emulator else AMQPS_PORT)
+
+    @property
+    def http_port(self) -> int:
+        """Where management is spoken."""
+        return self.port or (HTTP_PORT if self.is_emulator else HTTPS_PORT)
+
+    @property
+    def http_base(self) -> str:
+        """What the addresses of management start with."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'http' if self.is_emulator else 'https'}://{host}:{self.http_port}"
 
     @property
     def address(self) -> str:

@@ -73,8 +73,12 @@ _BY_CONDITION: Final[dict[str, type[ServiceBusError]]] = {
 _LOST: Final = frozenset({"amqp:connection:forced", "amqp:link:detach-forced"})
 
 
-class EntityNotFound(model.EntityDeleted):
+class EntityNotFound(model.EntityNotFound):
     """There is no such entity."""
+
+    def __init__(self, text: str) -> None:
+        """In the namespace's own words."""
+        CallerError.__init__(self, text)
 
 
 def error_of(condition: str | None, description: str | None) -> ServiceBusError:

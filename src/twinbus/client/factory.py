@@ -15,11 +15,12 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
+from twinbus.client import attempts
 from twinbus.client.browser import MessageBrowser
 from twinbus.client.clients import QueueClient, SubscriptionClient, TopicClient
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.conversation import Conversation
-from twinbus.client.errors import ConnectionFailed, FactoryFaulted, ObjectClosed, TimedOut
+from twinbus.client.errors import ConnectionFailed, FactoryFaulted, ObjectClosed
 from twinbus.client.factory_state import FactoryState
 from twinbus.client.pairing.pairing import Pairing, check_pair
 from twinbus.client.receiver import MessageReceiver, ReceiveMode
@@ -28,7 +29,6 @@ from twinbus.client.sender import MessageSender
 from twinbus.client.settings import OPERATION_TIMEOUT_S, FactorySettings, trust
 from twinbus.client.tokens import Tokens, provider_of
 from twinbus.client.transaction import Transaction
-from twinbus.model.errors import ServiceBusError
 from twinbus.model.times import duration_s
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ class MessagingFactory:
         self._conversation: Conversation | None = None
         self._tokens: Tokens | None = None
         self._connecting: asyncio.Task[Conversation] | None = None
+        self._connecting_since_s = 0.0
         self._management: dict[str, RequestLinks] = {}
         self._made: set[ClientEntity] = set()
         self._watchers: list[Callable[[MessagingFactory], None]] = []
@@ -276,6 +277,7 @@ class MessagingFactory:
         """One connection for all who want it now. Whoever gives up waiting does not take it from the others."""
         if self._connecting is None:
             self._connecting = asyncio.ensure_future(self._begin())
+            self._connecting_since_s = asyncio.get_running_loop().time()
             self._connecting.add_done_callback(self._connected)
         connecting = self._connecting
         try:
@@ -315,9 +317,13 @@ class MessagingFactory:
         Its peer is gone or stands still; if it comes back, TCP may take minutes to notice, and a new connection none.
         """
         conversation = self._conversation
-        if conversation is not None and conversation.is_open and conversation.silent_s >= for_s >= SILENCE_S:
+        if for_s < SILENCE_S:
+            return
+        if conversation is not None and conversation.is_open and conversation.silent_s >= for_s:
             log.warning("nothing was heard from %s for %.1f s: the connection is given up", self.address, for_s)
             conversation.abort()
+        elif self._connecting is not None and asyncio.get_running_loop().time() - self._connecting_since_s >= for_s:
+            self._connecting.cancel()
 
     async def _disconnect(self) -> None:
         if self._connecting is not None:
@@ -355,23 +361,10 @@ class MessagingFactory:
         policy: RetryPolicy | None = None,
     ) -> T:
         """Try, and try again as the retry policy says, within the operation's time."""
-        loop = asyncio.get_running_loop()
-        limit_s = self.settings.operation_timeout_s if timeout_s is None else timeout_s
-        deadline, failures = loop.time() + limit_s, 0
-        policy = policy if policy is not None else self.settings.retry_policy
-        last: ServiceBusError | None = None
-        while True:
-            self.check_open()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    return await attempt()
-            except TimeoutError:
-                reason = f"; before that: {last}" if last is not None else ""
-                raise TimedOut(f"{what} took longer than {limit_s:g} s{reason}", was_sent=True) from last
-            except ServiceBusError as error:
-                failures += 1
-                pause_s = policy.pause_s(error, failures)
-                if pause_s is None or loop.time() + pause_s >= deadline:
-                    raise
-                last = error
-            await asyncio.sleep(pause_s)
+        return await attempts.run(
+            what,
+            attempt,
+            limit_s=self.settings.operation_timeout_s if timeout_s is None else timeout_s,
+            policy=policy if policy is not None else self.settings.retry_policy,
+            check_open=self.check_open,
+        )

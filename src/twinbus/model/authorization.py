@@ -1,16 +1,22 @@
-"""Authorization rules: keys of one entity, and what they allow on it and below it."""
+"""Authorization rules: keys of one entity, and what they allow on it and below it.
+
+Owns: what is a valid rule, and how a secret is made. Who is let in with one is for `server.authority` to say.
+"""
 
 from __future__ import annotations
 
+import base64
 import re
+import secrets
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
 from twinbus.model.errors import ArgumentOutOfRange, InvalidArgument
 
 RIGHTS: Final = ("Manage", "Send", "Listen")
 MAX_RULES: Final = 12
 """Of one entity, as in Service Bus."""
+_KEY_BYTES: Final = 32
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,254}[A-Za-z0-9])?")
 _KEY: Final = re.compile(r"[A-Za-z0-9+/=_.-]{1,256}")
 
@@ -26,6 +32,11 @@ class AuthorizationRule:
     created_ms: int = 0
     modified_ms: int = 0
 
+    @classmethod
+    def new(cls, name: str, rights: tuple[str, ...]) -> Self:
+        """One with new secrets."""
+        return cls(name=name, rights=rights, primary_key=new_secret(), secondary_key=new_secret())
+
     def __post_init__(self) -> None:
         """Refuse what no rule can be. No error shows a key."""
         if not _NAME.fullmatch(self.name):
@@ -38,6 +49,11 @@ class AuthorizationRule:
         for key in (self.primary_key, self.secondary_key):
             if not _KEY.fullmatch(key):
                 raise InvalidArgument(f"a secret of key {self.name!r} is not 1 to 256 characters of base64")
+
+
+def new_secret() -> str:
+    """A text that nobody can guess."""
+    return base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode()
 
 
 def check_rules(rules: tuple[AuthorizationRule, ...]) -> None:

@@ -6,48 +6,13 @@ of HTTP or of where entities lie. Answers and errors are of the model, so that a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from twinbus.model.queue import QueueDescription, QueueRuntime
+    from twinbus.model.info import Description, EntityInfo, QueueInfo, SubscriptionInfo, TopicInfo
+    from twinbus.model.queue import QueueDescription
     from twinbus.model.rule import RuleDescription
-    from twinbus.model.topic import SubscriptionDescription, TopicDescription, TopicRuntime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueInfo:
-    """A queue as it is now."""
-
-    path: str
-    """As it was spelled when the queue was created."""
-    description: QueueDescription
-    runtime: QueueRuntime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicInfo:
-    """A topic as it is now."""
-
-    path: str
-    description: TopicDescription
-    runtime: TopicRuntime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionInfo:
-    """A subscription as it is now."""
-
-    path: str
-    """`<topic>/Subscriptions/<name>`."""
-    topic: str
-    name: str
-    description: SubscriptionDescription
-    runtime: QueueRuntime
-
-
-EntityInfo: TypeAlias = "QueueInfo | TopicInfo | SubscriptionInfo"
-Description: TypeAlias = "QueueDescription | TopicDescription | SubscriptionDescription"
+    from twinbus.model.topic import SubscriptionDescription, TopicDescription
 
 
 class Administration(Protocol):

@@ -12,7 +12,8 @@ from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 from twinbus.model import path
-from twinbus.server.keys import Key, Right, new_secret
+from twinbus.model.authorization import new_secret
+from twinbus.server.keys import Key, Right
 from twinbus.server.sas import Grant
 
 if TYPE_CHECKING:

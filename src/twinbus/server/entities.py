@@ -20,6 +20,7 @@ from twinbus.broker.queue import Queue
 from twinbus.broker.subscription import Subscription
 from twinbus.broker.topic import Topic
 from twinbus.model import path as paths
+from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import (
     EntityAlreadyExists,
     EntityNotFound,
@@ -27,10 +28,10 @@ from twinbus.model.errors import (
     QuotaExceeded,
     StoreUnavailable,
 )
+from twinbus.model.info import QueueInfo, SubscriptionInfo, TopicInfo
 from twinbus.model.queue import QueueDescription
 from twinbus.model.rule import DEFAULT_RULE, CorrelationFilter, RuleDescription, SqlFilter
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
-from twinbus.server.administration import QueueInfo, SubscriptionInfo, TopicInfo
 from twinbus.store.catalogue import QUEUE, SUBSCRIPTION, TOPIC
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from twinbus.broker.clock import Timer
     from twinbus.broker.namespace import Namespace
     from twinbus.model.errors import ServiceBusError
-    from twinbus.server.administration import Description, EntityInfo
+    from twinbus.model.info import Description, EntityInfo
     from twinbus.store.catalogue import Catalogue, DoomedRow, EntityRow
 
 log: Final = logging.getLogger(__name__)
@@ -313,7 +314,7 @@ class Entities:
         """Delete entities that were not used for as long as their descriptions say."""
         now_s = self._namespace.clock.monotonic_s()
         for entity in list(self._namespace.entities.values()):
-            if entity.is_in_use:
+            if entity.description.auto_delete_on_idle_ms >= FOREVER_MS or entity.is_in_use:
                 entity.used_s = now_s
             elif now_s - entity.used_s >= entity.description.auto_delete_on_idle_ms / 1000:
                 self._start(self._delete_idle(entity))

@@ -7,12 +7,10 @@ single entities are added to these in `authority`.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import logging
 import os
-import secrets
 import stat
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
+from twinbus.model.authorization import new_secret
 from twinbus.server.data_directory import write_atomically
 from twinbus.server.settings import Misuse, StartError
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 ROOT_KEY_NAME: Final = "RootManageSharedAccessKey"
 EMULATOR_SECRET: Final = "SAS_KEY_VALUE"  # noqa: S105  # known to everybody, and so good for loopback only
-_KEY_BYTES: Final = 32
 _FILE_MAX_BYTES: Final = 65_536
 _FOR_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
@@ -139,11 +137,6 @@ class KeyRing:
         known = self._keys.get(name)
         matches = (known or self._decoy).is_shown_by(secret)
         return known.rights if matches and known else None
-
-
-def new_secret() -> str:
-    """A text that nobody can guess."""
-    return base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode()
 
 
 def _digest(secret: str) -> bytes:

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from twinbus.client import BrokeredMessage, MessagingFactory
 from twinbus.model import path as paths
+from twinbus.model.authorization import new_secret
 from twinbus.model.queue import QueueDescription
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
-from twinbus.server.keys import ROOT_KEY_NAME, Key, KeyRing, new_secret
+from twinbus.server.keys import ROOT_KEY_NAME, Key, KeyRing
 from twinbus.server.ready_file import connection_string
 from twinbus.server.service import Ground, Service
 from twinbus.server.settings import ServeSettings
@@ -36,10 +37,10 @@ if TYPE_CHECKING:
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.namespace import Namespace
     from twinbus.model.errors import ServiceBusError
+    from twinbus.model.info import QueueInfo, SubscriptionInfo, TopicInfo
     from twinbus.model.queue import QueueRuntime
     from twinbus.model.rule import RuleDescription
     from twinbus.model.topic import TopicRuntime
-    from twinbus.server.administration import QueueInfo, SubscriptionInfo, TopicInfo
     from twinbus.server.entities import Entities
 
 AMQP_PORT: Final = 5672

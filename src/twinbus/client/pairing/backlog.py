@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from twinbus.client.pairing.errors import PairingFailed
 from twinbus.client.pairing.events import EventKind
 from twinbus.model.description import FOREVER_MS
-from twinbus.model.errors import EntityAlreadyExists, EntityDeleted, ServiceBusError, Unauthorized
+from twinbus.model.errors import EntityAlreadyExists, EntityNotFound, ServiceBusError, Unauthorized
 from twinbus.model.limits import MAX_DELIVERY_COUNT_MAX
 from twinbus.model.queue import QueueDescription
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from twinbus.client.factory import MessagingFactory
-    from twinbus.client.namespace_manager import NamespaceManager
+    from twinbus.client.management import NamespaceManager
     from twinbus.client.pairing.telling import Telling
     from twinbus.client.sender import MessageSender
 
@@ -100,7 +100,8 @@ class Rotation:
     async def prepare(self, count: int) -> None:
         """Have `count` queues: those that are there as they are, the others made. PairingFailed if there is none."""
         try:
-            there = {path.lower(): path async for path in self._manager.queue_paths(prefix_of(self._primary_name))}
+            prefix = prefix_of(self._primary_name)
+            there = {found.path.lower(): found.path async for found in self._manager.get_queues(prefix)}
         except ServiceBusError as error:
             if isinstance(error, Unauthorized):
                 raise
@@ -159,7 +160,7 @@ class Rotation:
         queue.failure, queue.out_since_s = error, asyncio.get_running_loop().time()
         if was_in:
             self._telling.tell(EventKind.QUEUE_OUT, backlog_queue=queue.path, reason=str(error))
-        if isinstance(error, EntityDeleted):  # somebody deleted it under us
+        if isinstance(error, EntityNotFound):  # somebody deleted it under us
             mending = asyncio.ensure_future(self._mend(queue))
             self._mending.add(mending)
             mending.add_done_callback(self._mending.discard)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from twinbus.client.factory import MessagingFactory
-    from twinbus.client.namespace_manager import NamespaceManager
+    from twinbus.client.management import NamespaceManager
     from twinbus.client.pairing.triggers import Triggers
 
 _MINUTE: Final = dt.timedelta(minutes=1)

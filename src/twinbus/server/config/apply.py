@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from twinbus.model.authorization import AuthorizationRule
-    from twinbus.server.administration import Administration, Description, EntityInfo
+    from twinbus.model.info import Description, EntityInfo
+    from twinbus.server.administration import Administration
     from twinbus.server.config.plan import Kind, Plan, WantedEntity
 
 log: Final = logging.getLogger(__name__)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
+from twinbus.model.atom import durations
 from twinbus.model.description import RANGES
 from twinbus.model.errors import InvalidArgument
 from twinbus.server.config.plan import Properties
 from twinbus.server.config.section import duration_ms, flag, text, whole
-from twinbus.server.http import durations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

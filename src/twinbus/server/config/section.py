@@ -12,8 +12,8 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, TypeVar
 
+from twinbus.model.atom import durations
 from twinbus.model.errors import InvalidArgument
-from twinbus.server.http import durations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

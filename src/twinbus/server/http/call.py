@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from twinbus.model import path
+from twinbus.model.atom.kinds import NEWEST, PARTITIONING_SINCE, View
 from twinbus.model.errors import InvalidArgument
 from twinbus.server.http import body
-from twinbus.server.http.description_xml import NEWEST, PARTITIONING_SINCE, View
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

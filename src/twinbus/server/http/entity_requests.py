@@ -11,38 +11,37 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from starlette.responses import Response
 
 from twinbus.model import path
+from twinbus.model.atom import envelope
+from twinbus.model.atom.form import TARGETS
+from twinbus.model.atom.kinds import PARTITIONING_SINCE
+from twinbus.model.atom.queue import QUEUE
+from twinbus.model.atom.subscription import SUBSCRIPTION, read_default_rule
+from twinbus.model.atom.topic import TOPIC
 from twinbus.model.errors import InvalidArgument
+from twinbus.model.info import QueueInfo, SubscriptionInfo, TopicInfo
 from twinbus.model.queue import QueueDescription
 from twinbus.model.topic import TopicDescription
-from twinbus.server.administration import QueueInfo, SubscriptionInfo, TopicInfo
-from twinbus.server.http import atom, entries
-from twinbus.server.http.description_xml import PARTITIONING_SINCE, Form
+from twinbus.server.http import entries
 from twinbus.server.http.entries import Entry
-from twinbus.server.http.queue_xml import QUEUE
 from twinbus.server.http.routes import Route, route
-from twinbus.server.http.subscription_xml import SUBSCRIPTION, read_default_rule
-from twinbus.server.http.topic_xml import TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from twinbus.server.administration import Administration, Description, EntityInfo
+    from twinbus.model.atom.form import Form
+    from twinbus.model.atom.kinds import View
+    from twinbus.model.info import Description, EntityInfo
+    from twinbus.server.administration import Administration
     from twinbus.server.http.call import Call
-    from twinbus.server.http.description_xml import View
     from twinbus.server.http.routes import Authorise
 
-AnyForm: TypeAlias = "Form[Any]"
+AnyForm: TypeAlias = "Form[Any, Any]"
 ENTITY: Final = r"(?P<entity>(?!\$).*?)"
 SUBSCRIPTION_OF_IT: Final = rf"{ENTITY}/subscriptions/(?P<subscription>[^/]+)"
 FORM_OF: Final[dict[type, AnyForm]] = {QueueInfo: QUEUE, TopicInfo: TOPIC, SubscriptionInfo: SUBSCRIPTION}
 """Which entity has which description."""
 FORMS: Final[dict[str, AnyForm]] = {form.tag: form for form in FORM_OF.values()}
 """By the names of their elements."""
-TARGETS: Final = {
-    "forward_to": "servicebussupplementaryauthorization",
-    "forward_dead_lettered_to": "servicebusdlqsupplementaryauthorization",
-}
-"""What a description forwards to, and the header with a token for it."""
 
 
 class EntityRequests:
@@ -83,8 +82,8 @@ class EntityRequests:
         return await self._create(call, SUBSCRIPTION.tag)
 
     async def _create(self, call: Call, *tags: str) -> Response:
-        root = atom.read_description(await call.body(), *tags)
-        description: Description = FORMS[atom.local_name(root)].read(root, now_ms=call.received_ms)
+        root = envelope.read_description(await call.body(), *tags)
+        description: Description = FORMS[envelope.local_name(root)].read(root, now_ms=call.received_ms)
         if getattr(description, "enable_partitioning", False) and not call.knows_partitioning:
             raise InvalidArgument(f"EnablePartitioning needs api-version {PARTITIONING_SINCE} or later")
         self._authorise_forwarding(call, description)
@@ -99,8 +98,8 @@ class EntityRequests:
         return self._show(call, info, status=201)
 
     async def _update(self, call: Call, entity: str, *tags: str) -> Response:
-        root = atom.read_description(await call.body(), *tags)
-        form = FORMS[atom.local_name(root)]
+        root = envelope.read_description(await call.body(), *tags)
+        form = FORMS[envelope.local_name(root)]
         current = await self._administration.get(entity)
         if FORM_OF[type(current)] is not form:
             raise InvalidArgument(f"'{current.path}' is described by a {FORM_OF[type(current)].tag}, not a {form.tag}")

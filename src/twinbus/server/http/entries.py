@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
-from twinbus.server.http import atom
+from twinbus.model.atom import envelope
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -39,7 +39,7 @@ class Entry:
 
 def show(call: Call, entry: Entry, author: str, status: int = 200) -> Response:
     """An answer with one entry."""
-    return Response(_written(call, entry, author), status_code=status, media_type=atom.ENTRY_MEDIA_TYPE)
+    return Response(_written(call, entry, author), status_code=status, media_type=envelope.ENTRY_MEDIA_TYPE)
 
 
 async def show_page(
@@ -61,18 +61,18 @@ async def show_page(
     if len(found) > top > 0:
         query = {**call.request.query_params, "$skip": str(skip + top), "$top": str(top)}
         next_url = f"{call.base}/{path}?{urlencode(query, safe='$')}"
-    content = atom.feed(
+    content = envelope.feed(
         entries,
         url=f"{call.base}/{path}",
         title=path.rpartition("/")[2].capitalize(),
         updated_ms=call.received_ms,
         next_url=next_url,
     )
-    return Response(content, media_type=atom.FEED_MEDIA_TYPE)
+    return Response(content, media_type=envelope.FEED_MEDIA_TYPE)
 
 
 def _written(call: Call, entry: Entry, author: str) -> bytes:
-    root = atom.entry(
+    root = envelope.entry(
         entry.content,
         url=f"{call.base}/{entry.path}",
         title=entry.title,
@@ -80,4 +80,4 @@ def _written(call: Call, entry: Entry, author: str) -> bytes:
         created_ms=entry.created_ms,
         updated_ms=entry.updated_ms,
     )
-    return atom.to_bytes(root)
+    return envelope.to_bytes(root)

@@ -12,8 +12,8 @@ from xml.etree.ElementTree import Element
 
 from starlette.responses import Response
 
+from twinbus.model.atom import envelope
 from twinbus.model.errors import CallerError, OperationTimeout, ServiceBusError
-from twinbus.server.http import atom
 
 MEDIA_TYPE: Final = "application/xml; charset=utf-8"
 
@@ -73,6 +73,6 @@ def answer(error: ServiceBusError) -> Response:
 def respond(status: int, text: str, tracking_id: str) -> Response:
     """An error body: no namespace, the status as its code."""
     root = Element("Error")
-    atom.add(root, "Code", str(status))
-    atom.add(root, "Detail", f"{text.rstrip('.')}. TrackingId:{tracking_id}")
-    return Response(atom.to_bytes(root), status_code=status, media_type=MEDIA_TYPE)
+    envelope.add(root, "Code", str(status))
+    envelope.add(root, "Detail", f"{text.rstrip('.')}. TrackingId:{tracking_id}")
+    return Response(envelope.to_bytes(root), status_code=status, media_type=MEDIA_TYPE)

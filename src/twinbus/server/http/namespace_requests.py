@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 from starlette.responses import Response
 
-from twinbus.server.http import atom, entries, faults
+from twinbus.model.atom import namespace
+from twinbus.model.info import NamespaceInfo
+from twinbus.server.http import entries, faults
 from twinbus.server.http.entries import Entry
 from twinbus.server.http.routes import Route, route
 
@@ -40,12 +42,8 @@ class NamespaceRequests:
 
     async def _info(self, call: Call) -> Response:
         name, created_ms = self._administration.namespace, self._administration.created_ms
-        content = atom.new_description("NamespaceInfo")
-        atom.add(content, "CreatedTime", atom.timestamp(created_ms))
-        atom.add(content, "MessagingSKU", "Standard")  # the limits of messages and entities are that tier's
-        atom.add(content, "ModifiedTime", atom.timestamp(created_ms))
-        atom.add(content, "Name", name)
-        atom.add(content, "NamespaceType", "Messaging")
+        # The limits of messages and entities are those of the Standard tier, which NamespaceInfo has by default.
+        content = namespace.write(NamespaceInfo(name=name, created_ms=created_ms, modified_ms=created_ms))
         path = "$namespaceinfo"
         entry = Entry(path=path, title=name, content=content, created_ms=created_ms, updated_ms=created_ms)
         return entries.show(call, entry, author=name)

@@ -1,6 +1,6 @@
 """Requests about the rules of a subscription.
 
-Owns: what each asks of the namespace, and what it answers. How a rule is written is in `rule_xml`.
+Owns: what each asks of the namespace, and what it answers. How a rule is written is in `model.atom.rule`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from twinbus.server.http import atom, entries, rule_xml
+from twinbus.model.atom import envelope
+from twinbus.model.atom import rule as rule_form
+from twinbus.server.http import entries
 from twinbus.server.http.entity_requests import SUBSCRIPTION_OF_IT
 from twinbus.server.http.entries import Entry
 from twinbus.server.http.routes import Route, route
@@ -37,7 +39,7 @@ class RuleRequests:
 
     async def _put(self, call: Call) -> Response:
         is_update = call.is_update
-        rule = rule_xml.read(atom.read_description(await call.body(), rule_xml.TAG), call.rule)
+        rule = rule_form.read(envelope.read_description(await call.body(), rule_form.TAG), call.rule)
         if is_update:
             return self._show(call, await self._administration.update_rule(call.subscription, rule))
         return self._show(call, await self._administration.create_rule(call.subscription, rule), status=201)
@@ -64,7 +66,7 @@ def _entry(rule: RuleDescription, subscription: str) -> Entry:
     return Entry(
         path=f"{subscription}/Rules/{rule.name}",
         title=rule.name,
-        content=rule_xml.write(rule),
+        content=rule_form.write(rule),
         created_ms=rule.created_ms,
         updated_ms=rule.created_ms,
     )

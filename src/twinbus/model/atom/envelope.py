@@ -1,6 +1,6 @@
 """ATOM: the envelope that descriptions travel in, and the XML that both families of SDKs can read.
 
-Owns: entries, feeds, namespaces, and reading XML from strangers. Knows nothing of what is inside a description.
+Owns: entries, feeds and namespaces. Knows nothing of what is inside a description.
 Python's SDK reads by namespace. JavaScript's does not, and goes by the names as they are spelled: so nothing here has a
 prefix, and namespaces are written as the plain attributes they are, which ElementTree would else replace by prefixes.
 """
@@ -8,14 +8,14 @@ prefix, and namespaces are written as the plain attributes they are, which Eleme
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
-from xml.etree.ElementTree import Element, ParseError, SubElement, TreeBuilder, tostring
+from xml.etree.ElementTree import Element, SubElement, tostring
 
-from defusedxml.common import DefusedXmlException
-from defusedxml.ElementTree import DefusedXMLParser
-
+from twinbus.model.atom.reader import parse
 from twinbus.model.errors import InvalidArgument
+from twinbus.model.times import milliseconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,8 +26,6 @@ COUNTS: Final = "http://schemas.microsoft.com/netservices/2011/06/servicebus"
 INSTANCE: Final = "http://www.w3.org/2001/XMLSchema-instance"
 ENTRY_MEDIA_TYPE: Final = "application/atom+xml;type=entry;charset=utf-8"
 FEED_MEDIA_TYPE: Final = "application/atom+xml;type=feed;charset=utf-8"
-MAX_DEPTH: Final = 32
-"""Elements inside each other; the deepest description has eight."""
 NEVER: Final = "0001-01-01T00:00:00Z"
 """The smallest date of .NET."""
 
@@ -55,6 +53,15 @@ def timestamp(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def moment_ms(text: str) -> int:
+    """The opposite; what is before 1970 is never."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InvalidArgument(f"{text!r:.60} is no time: it is like 2024-05-06T07:08:09.123Z") from None
+    return max(0, milliseconds_of(moment))
+
+
 def new_description(tag: str) -> Element:
     """The root of a description, with the namespaces it needs."""
     return Element(tag, {"xmlns": SERVICE_BUS, "xmlns:i": INSTANCE})
@@ -71,6 +78,13 @@ def entry(content: Element, *, url: str, title: str, author: str, created_ms: in
     add(root, "link", rel="self", href=url)
     add(root, "content", type="application/xml").append(content)
     return root
+
+
+def request(content: Element) -> bytes:
+    """What a client sends: its envelope has nothing but the description."""
+    root = Element("entry", {"xmlns": ATOM})
+    add(root, "content", type="application/xml").append(content)
+    return to_bytes(root)
 
 
 def feed(entries: Sequence[bytes], *, url: str, title: str, updated_ms: int, next_url: str | None) -> bytes:
@@ -91,7 +105,7 @@ def feed(entries: Sequence[bytes], *, url: str, title: str, updated_ms: int, nex
 
 def read_description(body: bytes, *tags: str) -> Element:
     """The description inside an entry that a client sent, if it is one of these."""
-    root = _parse(body)
+    root = parse(body)
     if root.tag != f"{{{ATOM}}}entry":
         raise InvalidArgument(f"the body is {root.tag!r:.120}; it has to be an entry of {ATOM}")
     contents = root.findall(f"{{{ATOM}}}content")
@@ -102,6 +116,43 @@ def read_description(body: bytes, *tags: str) -> Element:
         wanted = f"a {' or a '.join(tags)} of {SERVICE_BUS}"
         raise InvalidArgument(f"the entry holds {description.tag!r:.120}; at this address it can be {wanted}")
     return description
+
+
+@dataclass(frozen=True, slots=True)
+class ShownEntry:
+    """One entry of an answer."""
+
+    title: str
+    description: Element
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a service shows: one entry, or a page of them."""
+
+    entries: list[ShownEntry]
+    is_feed: bool
+    has_more: bool = False
+    """The service names a next page."""
+
+
+def read_answer(body: bytes) -> Answer:
+    """An answer of a service. An entry without a description is nothing."""
+    root = parse(body)
+    if root.tag == f"{{{ATOM}}}entry":
+        return Answer(_shown(root), is_feed=False)
+    if root.tag != f"{{{ATOM}}}feed":
+        raise InvalidArgument(f"the body is {root.tag!r:.120}; it has to be an entry or a feed of {ATOM}")
+    entries = [one for entry in root.findall(f"{{{ATOM}}}entry") for one in _shown(entry)]
+    links = [link.get("rel") for link in root.findall(f"{{{ATOM}}}link")]
+    return Answer(entries, is_feed=True, has_more="next" in links)
+
+
+def _shown(entry: Element) -> list[ShownEntry]:
+    content = entry.find(f"{{{ATOM}}}content")
+    if content is None or len(content) != 1:
+        return []
+    return [ShownEntry(entry.findtext(f"{{{ATOM}}}title", ""), content[0])]
 
 
 def local_name(element: Element) -> str:
@@ -143,33 +194,3 @@ def _inside(parent: Element) -> Element:
     if any((words or "").strip() for words in (parent.text, *[child.tail for child in parent])):
         raise InvalidArgument(f"{local_name(parent)} has text in it; it has to be elements")
     return parent
-
-
-class _Builder(TreeBuilder):
-    """Makes no tree that is deeper than any description: to walk through one, or to free it, is to go as deep."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._depth = 0
-
-    def start(self, tag: str, attrs: dict[str, str]) -> Element:
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise InvalidArgument(f"the body has elements more than {MAX_DEPTH} deep")
-        return super().start(tag, attrs)
-
-    def end(self, tag: str) -> Element:
-        self._depth -= 1
-        return super().end(tag)
-
-
-def _parse(body: bytes) -> Element:
-    parser = DefusedXMLParser(target=_Builder(), forbid_dtd=True)
-    try:
-        parser.feed(body)
-        root: Element = parser.close()
-    except DefusedXmlException:
-        raise InvalidArgument("the body has a document type or entities, which are not read here") from None
-    except (ParseError, ValueError, LookupError) as error:  # the last two are of encodings that are none
-        raise InvalidArgument(f"the body is no XML: {error}") from None
-    return root

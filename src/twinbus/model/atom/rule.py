@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import msgspec
+
+from twinbus.model.atom import envelope
 from twinbus.model.errors import InvalidArgument
 from twinbus.model.rule import (
     DEFAULT_RULE,
@@ -19,7 +22,6 @@ from twinbus.model.rule import (
     TrueFilter,
     Value,
 )
-from twinbus.server.http import atom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -55,8 +57,8 @@ _SAME: Final = {TrueFilter: "1=1", FalseFilter: "1=0"}
 
 def read(root: Element, name: str | None = None) -> RuleDescription:
     """The rule that a client sent. `name` is that of the address, which the description must not contradict."""
-    found = atom.children(root)
-    given = atom.text(found["Name"]).strip() if "Name" in found else ""
+    found = envelope.children(root)
+    given = envelope.text(found["Name"]).strip() if "Name" in found else ""
     if name is not None and given and given.lower() != name.lower():
         raise InvalidArgument(f"Name is {given!r:.80}, and the address is that of the rule {name!r:.80}")
     return RuleDescription(
@@ -66,11 +68,18 @@ def read(root: Element, name: str | None = None) -> RuleDescription:
     )
 
 
+def read_shown(root: Element) -> RuleDescription:
+    """A rule as the service shows it."""
+    made = envelope.children(root).get("CreatedAt")
+    created_ms = 0 if made is None else envelope.moment_ms(envelope.text(made))
+    return msgspec.structs.replace(read(root), created_ms=created_ms)
+
+
 def _read_one(name: str, element: Element, kinds: Mapping[str, Callable[[dict[str, Element]], T]]) -> T:
-    kind = atom.type_of(element)
+    kind = envelope.type_of(element)
     if kind not in kinds:
         raise InvalidArgument(f"the type of {name} is {kind!r:.60}; it can be {', '.join(kinds)}")
-    return kinds[kind](atom.children(element))
+    return kinds[kind](envelope.children(element))
 
 
 def _read_sql_filter(found: dict[str, Element]) -> Filter:
@@ -78,7 +87,7 @@ def _read_sql_filter(found: dict[str, Element]) -> Filter:
 
 
 def _read_correlation_filter(found: dict[str, Element]) -> Filter:
-    values = {field: atom.text(found[name]) for name, field in _CORRELATED.items() if name in found}
+    values = {field: envelope.text(found[name]) for name, field in _CORRELATED.items() if name in found}
     return CorrelationFilter(**values, properties=_values(found, "Properties"))
 
 
@@ -87,20 +96,20 @@ def _read_sql_action(found: dict[str, Element]) -> SqlAction:
 
 
 def _expression(found: dict[str, Element]) -> str:
-    return atom.text(found["SqlExpression"]) if "SqlExpression" in found else ""
+    return envelope.text(found["SqlExpression"]) if "SqlExpression" in found else ""
 
 
 def _values(found: dict[str, Element], name: str) -> dict[str, Value]:
     values: dict[str, Value] = {}
-    for item in atom.items(found[name], "KeyValueOfstringanyType") if name in found else ():
-        pair = atom.children(item)
+    for item in envelope.items(found[name], "KeyValueOfstringanyType") if name in found else ():
+        pair = envelope.children(item)
         if "Key" not in pair or "Value" not in pair:
             raise InvalidArgument(f"{name} has a pair without a Key or a Value")
-        key = atom.text(pair["Key"])
+        key = envelope.text(pair["Key"])
         if key in values:
             raise InvalidArgument(f"{name} has {key!r:.60} twice")
-        kind = atom.type_of(pair["Value"])
-        values[key] = Value(_KINDS.get(kind, kind), atom.text(pair["Value"]))
+        kind = envelope.type_of(pair["Value"])
+        values[key] = Value(_KINDS.get(kind, kind), envelope.text(pair["Value"]))
     return values
 
 
@@ -120,15 +129,27 @@ _ACTIONS: Final[Mapping[str, Callable[[dict[str, Element]], SqlAction | None]]] 
 
 
 def write(rule: RuleDescription) -> Element:
-    """The description of a rule."""
-    root = atom.new_description(TAG)
+    """The description of a rule that there is."""
+    root = _write_what_it_does(rule, TAG)
+    envelope.add(root, "CreatedAt", envelope.timestamp(rule.created_ms))
+    envelope.add(root, "Name", rule.name)
+    return root
+
+
+def write_wanted(rule: RuleDescription, tag: str = TAG) -> Element:
+    """The description of a rule that a client asks for."""
+    root = _write_what_it_does(rule, tag)
+    envelope.add(root, "Name", rule.name)
+    return root
+
+
+def _write_what_it_does(rule: RuleDescription, tag: str) -> Element:
+    root = envelope.new_description(tag)
     _write_filter(root, rule.filter)
     if rule.action is None:
-        atom.add(root, "Action", **{"i:type": "EmptyRuleAction"})
+        envelope.add(root, "Action", **{"i:type": "EmptyRuleAction"})
     else:
         _write_sql(root, "Action", "SqlRuleAction", rule.action.expression, rule.action.parameters)
-    atom.add(root, "CreatedAt", atom.timestamp(rule.created_ms))
-    atom.add(root, "Name", rule.name)
     return root
 
 
@@ -136,20 +157,20 @@ def _write_filter(root: Element, found: Filter) -> None:
     if isinstance(found, SqlFilter):
         _write_sql(root, "Filter", "SqlFilter", found.expression, found.parameters)
     elif isinstance(found, CorrelationFilter):
-        element = atom.add(root, "Filter", **{"i:type": "CorrelationFilter"})
+        element = envelope.add(root, "Filter", **{"i:type": "CorrelationFilter"})
         for name, field in _CORRELATED.items():
             text = getattr(found, field)
             if text is not None:
-                atom.add(element, name, text)
+                envelope.add(element, name, text)
         _write_values(element, "Properties", found.properties)
     else:
         _write_sql(root, "Filter", type(found).__name__, _SAME[type(found)], {})
 
 
 def _write_sql(root: Element, name: str, kind: str, expression: str, parameters: Mapping[str, Value]) -> None:
-    element = atom.add(root, name, **{"i:type": kind})
-    atom.add(element, "SqlExpression", expression)
-    atom.add(element, "CompatibilityLevel", _LEVEL)
+    element = envelope.add(root, name, **{"i:type": kind})
+    envelope.add(element, "SqlExpression", expression)
+    envelope.add(element, "CompatibilityLevel", _LEVEL)
     _write_values(element, "Parameters", parameters)
 
 
@@ -157,10 +178,10 @@ def _write_values(parent: Element, name: str, values: Mapping[str, Value]) -> No
     """JavaScript cuts five characters off the type, so the prefix has four."""
     if not values:
         return
-    element = atom.add(parent, name)
+    element = envelope.add(parent, name)
     for key, value in values.items():
-        pair = atom.add(element, "KeyValueOfstringanyType")
-        atom.add(pair, "Key", key)
+        pair = envelope.add(element, "KeyValueOfstringanyType")
+        envelope.add(pair, "Key", key)
         of = SERIALIZATION if value.kind == "guid" else SCHEMA
         kind = f"d6p1:{_TYPES.get(value.kind, value.kind)}"
-        atom.add(pair, "Value", value.text, **{"i:type": kind, "xmlns:d6p1": of})
+        envelope.add(pair, "Value", value.text, **{"i:type": kind, "xmlns:d6p1": of})

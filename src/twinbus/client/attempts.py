@@ -1,0 +1,48 @@
+"""One operation, with its retries.
+
+Owns: trying, waiting and trying again within the operation's time. What is tried again is for the policy to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeVar
+
+from twinbus.client.errors import TimedOut
+from twinbus.model.errors import ServiceBusError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from twinbus.client.retry import RetryPolicy
+
+T = TypeVar("T")
+
+
+async def run(
+    what: str,
+    attempt: Callable[[], Awaitable[T]],
+    *,
+    limit_s: float,
+    policy: RetryPolicy,
+    check_open: Callable[[], None],
+) -> T:
+    """Try, and try again as the policy says. `check_open` raises where it should not even be tried."""
+    loop = asyncio.get_running_loop()
+    deadline, failures = loop.time() + limit_s, 0
+    last: ServiceBusError | None = None
+    while True:
+        check_open()
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await attempt()
+        except TimeoutError:
+            reason = f"; before that: {last}" if last is not None else ""
+            raise TimedOut(f"{what} took longer than {limit_s:g} s{reason}", was_sent=True) from last
+        except ServiceBusError as error:
+            failures += 1
+            pause_s = policy.pause_s(error, failures)
+            if pause_s is None or loop.time() + pause_s >= deadline:
+                raise
+            last = error
+        await asyncio.sleep(pause_s)

@@ -1,0 +1,48 @@
+"""Management of a namespace over HTTP: its queues, topics, subscriptions, rules and keys.
+
+    from twinbus.client.management import NamespaceManager, QueueDescription
+
+    async with NamespaceManager.from_connection_string(text) as manager:
+        await manager.create_queue("orders", QueueDescription(max_delivery_count=5))
+
+Owns: the calls, and what answers mean. How descriptions are written is in `model.atom`. Messages are not for this
+package: it has no part in sending or receiving.
+"""
+
+from twinbus.client.management.manager import NamespaceManager
+from twinbus.model.authorization import AuthorizationRule
+from twinbus.model.description import FOREVER_MS
+from twinbus.model.info import NamespaceInfo, QueueInfo, SubscriptionInfo, TopicInfo
+from twinbus.model.queue import QueueDescription, QueueRuntime
+from twinbus.model.rule import (
+    CorrelationFilter,
+    FalseFilter,
+    RuleDescription,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+    Value,
+)
+from twinbus.model.topic import SubscriptionDescription, TopicDescription, TopicRuntime
+
+__all__ = [
+    "FOREVER_MS",
+    "AuthorizationRule",
+    "CorrelationFilter",
+    "FalseFilter",
+    "NamespaceInfo",
+    "NamespaceManager",
+    "QueueDescription",
+    "QueueInfo",
+    "QueueRuntime",
+    "RuleDescription",
+    "SqlAction",
+    "SqlFilter",
+    "SubscriptionDescription",
+    "SubscriptionInfo",
+    "TopicDescription",
+    "TopicInfo",
+    "TopicRuntime",
+    "TrueFilter",
+    "Value",
+]

@@ -1,0 +1,296 @@
+"""The manager of a namespace: makes, shows, changes and deletes what is in it.
+
+    async with NamespaceManager.from_connection_string(text) as manager:
+        await manager.create_queue("orders", QueueDescription(max_delivery_count=5))
+        async for queue in manager.get_queues(prefix="ord"):
+            print(queue.path, queue.runtime.active_count)
+
+Owns: the calls, and where in the namespace each thing is. What is asked of the namespace goes through `service`; how
+descriptions are written is in `model.atom`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+from twinbus.client.connection_string import ConnectionString
+from twinbus.client.management import places
+from twinbus.client.management.service import AtomService, as_unknown
+from twinbus.client.settings import OPERATION_TIMEOUT_S, FactorySettings, trust
+from twinbus.model.atom import namespace as namespace_form
+from twinbus.model.atom import rule as rule_form
+from twinbus.model.atom.form import TARGETS
+from twinbus.model.atom.kinds import NEWEST, View
+from twinbus.model.atom.queue import QUEUE
+from twinbus.model.atom.subscription import SUBSCRIPTION, add_default_rule
+from twinbus.model.atom.topic import TOPIC
+from twinbus.model.errors import EntityNotFound
+from twinbus.model.info import NamespaceInfo, QueueInfo, SubscriptionInfo, TopicInfo
+from twinbus.model.queue import QueueDescription, QueueRuntime
+from twinbus.model.times import duration_s
+from twinbus.model.topic import SubscriptionDescription, TopicDescription, TopicRuntime
+
+if TYPE_CHECKING:
+    import datetime as dt
+    import ssl
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+    from types import TracebackType
+
+    from twinbus.client.clock import Clock
+    from twinbus.client.retry import RetryPolicy
+    from twinbus.client.tokens import TokenProvider
+    from twinbus.model.atom.form import Form
+    from twinbus.model.rule import RuleDescription
+
+D = TypeVar("D")
+R = TypeVar("R")
+_QUEUES: Final = "$Resources/queues"
+_TOPICS: Final = "$Resources/topics"
+_NAMESPACE: Final = "$namespaceinfo"
+
+
+class NamespaceManager:
+    """One namespace, to those who manage it."""
+
+    def __init__(
+        self,
+        where: ConnectionString,
+        settings: FactorySettings | None = None,
+        *,
+        token_provider: TokenProvider | None = None,
+    ) -> None:
+        """Nothing is connected before it is needed. `from_connection_string` is the usual way."""
+        self.where = where
+        self.settings = settings if settings is not None else FactorySettings()
+        self._service = AtomService(where, self.settings, token_provider)
+        self._view = View(where.host, NEWEST)
+
+    @classmethod
+    def from_connection_string(
+        cls,
+        text: str,
+        *,
+        operation_timeout: dt.timedelta | float = OPERATION_TIMEOUT_S,
+        retry_policy: RetryPolicy | None = None,
+        ca_file: str | Path | None = None,
+        tls: ssl.SSLContext | None = None,
+        token_provider: TokenProvider | None = None,
+        clock: Clock | None = None,
+    ) -> Self:
+        """A manager of the namespace that a connection string names. ValueError says what is wrong with the string.
+
+        It speaks https, to port 443 or the one in the string; with `UseDevelopmentEmulator=true` http, to port 5300 or
+        the one in the string. The certificate is checked by `tls`, by the authorities in `ca_file`, or by this
+        machine's.
+        """
+        given: dict[str, object] = {"tls": tls or (trust(ca_file) if ca_file is not None else None)}
+        given |= {} if retry_policy is None else {"retry_policy": retry_policy}
+        given |= {} if clock is None else {"clock": clock}
+        settings = FactorySettings(operation_timeout_s=duration_s(operation_timeout), **given)  # type: ignore[arg-type]
+        return cls(ConnectionString.parse(text), settings, token_provider=token_provider)
+
+    def __repr__(self) -> str:
+        return f"<NamespaceManager {self.where.http_base}{' closed' if self._service.is_closed else ''}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End its connections. May be called again."""
+        await self._service.close()
+
+    async def get_namespace_info(self) -> NamespaceInfo:
+        """What the namespace is."""
+        root = await self._service.get(_NAMESPACE, namespace_form.TAG)
+        with as_unknown(_NAMESPACE):
+            return namespace_form.read_shown(root)
+
+    # --- queues -------------------------------------------------------------------------------------------------------
+
+    async def create_queue(self, path: str, description: QueueDescription | None = None) -> QueueDescription:
+        """Make a queue, and say what it became; EntityAlreadyExists, QuotaExceeded, InvalidArgument."""
+        return await self._put(QUEUE, places.entity(path), description or QueueDescription(), is_update=False)
+
+    async def update_queue(self, path: str, description: QueueDescription) -> QueueDescription:
+        """Make a queue be as described in every respect; start from what `get_queue` says. EntityNotFound."""
+        return await self._put(QUEUE, places.entity(path), description, is_update=True)
+
+    async def get_queue(self, path: str) -> QueueDescription:
+        """What a queue is told to be, or EntityNotFound."""
+        return await self._get(QUEUE, places.entity(path))
+
+    async def get_queue_runtime(self, path: str) -> QueueRuntime:
+        """What a queue holds now, or EntityNotFound."""
+        return await self._get_runtime(QUEUE, places.entity(path))
+
+    async def queue_exists(self, path: str) -> bool:
+        """There is a queue of that path."""
+        return await self._exists(QUEUE.tag, places.entity(path))
+
+    async def delete_queue(self, path: str) -> None:
+        """Delete a queue and all it holds, or EntityNotFound. A topic of that path would be deleted as well."""
+        await self._service.delete(places.entity(path))
+
+    async def get_queues(self, prefix: str = "") -> AsyncIterator[QueueInfo]:
+        """All queues whose path starts so, page by page."""
+        async for path, description, runtime in self._list(QUEUE, _QUEUES, prefix):
+            yield QueueInfo(path=path, description=description, runtime=runtime)
+
+    # --- topics -------------------------------------------------------------------------------------------------------
+
+    async def create_topic(self, path: str, description: TopicDescription | None = None) -> TopicDescription:
+        """Make a topic, and say what it became; EntityAlreadyExists, QuotaExceeded, InvalidArgument."""
+        return await self._put(TOPIC, places.entity(path), description or TopicDescription(), is_update=False)
+
+    async def update_topic(self, path: str, description: TopicDescription) -> TopicDescription:
+        """Make a topic be as described in every respect; start from what `get_topic` says. EntityNotFound."""
+        return await self._put(TOPIC, places.entity(path), description, is_update=True)
+
+    async def get_topic(self, path: str) -> TopicDescription:
+        """What a topic is told to be, or EntityNotFound."""
+        return await self._get(TOPIC, places.entity(path))
+
+    async def get_topic_runtime(self, path: str) -> TopicRuntime:
+        """What a topic holds now, or EntityNotFound."""
+        return await self._get_runtime(TOPIC, places.entity(path))
+
+    async def topic_exists(self, path: str) -> bool:
+        """There is a topic of that path."""
+        return await self._exists(TOPIC.tag, places.entity(path))
+
+    async def delete_topic(self, path: str) -> None:
+        """Delete a topic with its subscriptions, or EntityNotFound. A queue of that path would be deleted as well."""
+        await self._service.delete(places.entity(path))
+
+    async def get_topics(self, prefix: str = "") -> AsyncIterator[TopicInfo]:
+        """All topics whose path starts so, page by page."""
+        async for path, description, runtime in self._list(TOPIC, _TOPICS, prefix):
+            yield TopicInfo(path=path, description=description, runtime=runtime)
+
+    # --- subscriptions ------------------------------------------------------------------------------------------------
+
+    async def create_subscription(
+        self,
+        topic: str,
+        name: str,
+        description: SubscriptionDescription | None = None,
+        rule: RuleDescription | None = None,
+    ) -> SubscriptionDescription:
+        """Make a subscription with one rule: `rule`, or one that is true for every message."""
+        place = places.subscription(topic, name)
+        return await self._put(
+            SUBSCRIPTION, place, description or SubscriptionDescription(), is_update=False, rule=rule
+        )
+
+    async def update_subscription(
+        self, topic: str, name: str, description: SubscriptionDescription
+    ) -> SubscriptionDescription:
+        """Make a subscription be as described in every respect; start from what `get_subscription` says."""
+        return await self._put(SUBSCRIPTION, places.subscription(topic, name), description, is_update=True)
+
+    async def get_subscription(self, topic: str, name: str) -> SubscriptionDescription:
+        """What a subscription is told to be, or EntityNotFound."""
+        return await self._get(SUBSCRIPTION, places.subscription(topic, name))
+
+    async def get_subscription_runtime(self, topic: str, name: str) -> QueueRuntime:
+        """What a subscription holds now, or EntityNotFound. Its size is counted with its topic."""
+        return await self._get_runtime(SUBSCRIPTION, places.subscription(topic, name))
+
+    async def subscription_exists(self, topic: str, name: str) -> bool:
+        """The topic has a subscription of that name."""
+        return await self._exists(SUBSCRIPTION.tag, places.subscription(topic, name))
+
+    async def delete_subscription(self, topic: str, name: str) -> None:
+        """Delete a subscription and all it holds, or EntityNotFound."""
+        await self._service.delete(places.subscription(topic, name))
+
+    async def get_subscriptions(self, topic: str, prefix: str = "") -> AsyncIterator[SubscriptionInfo]:
+        """All subscriptions of a topic whose name starts so, page by page; or EntityNotFound."""
+        async for name, description, runtime in self._list(SUBSCRIPTION, places.subscriptions(topic), prefix):
+            place = places.subscription(topic, name)
+            yield SubscriptionInfo(
+                path=place, topic=places.entity(topic), name=name, description=description, runtime=runtime
+            )
+
+    # --- rules --------------------------------------------------------------------------------------------------------
+
+    async def create_rule(self, topic: str, subscription: str, rule: RuleDescription) -> RuleDescription:
+        """Add a rule to a subscription; EntityAlreadyExists, EntityNotFound, InvalidArgument."""
+        return await self._put_rule(topic, subscription, rule, is_update=False)
+
+    async def update_rule(self, topic: str, subscription: str, rule: RuleDescription) -> RuleDescription:
+        """Another rule takes the place of the one of the same name, or EntityNotFound."""
+        return await self._put_rule(topic, subscription, rule, is_update=True)
+
+    async def get_rule(self, topic: str, subscription: str, name: str) -> RuleDescription:
+        """A rule, or EntityNotFound."""
+        place = places.rule(topic, subscription, name)
+        root = await self._service.get(place, rule_form.TAG)
+        with as_unknown(place):
+            return rule_form.read_shown(root)
+
+    async def rule_exists(self, topic: str, subscription: str, name: str) -> bool:
+        """The subscription has a rule of that name."""
+        return await self._exists(rule_form.TAG, places.rule(topic, subscription, name))
+
+    async def delete_rule(self, topic: str, subscription: str, name: str) -> None:
+        """Delete a rule, or EntityNotFound."""
+        await self._service.delete(places.rule(topic, subscription, name))
+
+    async def get_rules(self, topic: str, subscription: str) -> AsyncIterator[RuleDescription]:
+        """All rules of a subscription, page by page; or EntityNotFound."""
+        place = places.rules(topic, subscription)
+        async for entry in self._service.list(place, rule_form.TAG):
+            with as_unknown(place):
+                rule = rule_form.read_shown(entry.description)
+            yield rule
+
+    # --- what they have in common -------------------------------------------------------------------------------------
+
+    async def _put(
+        self, form: Form[D, R], place: str, description: D, *, is_update: bool, rule: RuleDescription | None = None
+    ) -> D:
+        wanted = form.write_wanted(description, self._view, is_update=is_update)
+        if rule is not None:
+            add_default_rule(wanted, rule)
+        headers = tuple(header for target, header in TARGETS.items() if getattr(description, target, None) is not None)
+        root = await self._service.put(place, form.tag, wanted, is_update=is_update, token_headers=headers)
+        with as_unknown(place):
+            return form.read_shown(root)
+
+    async def _put_rule(
+        self, topic: str, subscription: str, rule: RuleDescription, *, is_update: bool
+    ) -> RuleDescription:
+        place, wanted = places.rule(topic, subscription, rule.name), rule_form.write_wanted(rule)
+        root = await self._service.put(place, rule_form.TAG, wanted, is_update=is_update)
+        with as_unknown(place):
+            return rule_form.read_shown(root)
+
+    async def _get(self, form: Form[D, R], place: str) -> D:
+        root = await self._service.get(place, form.tag)
+        with as_unknown(place):
+            return form.read_shown(root)
+
+    async def _get_runtime(self, form: Form[D, R], place: str) -> R:
+        root = await self._service.get(place, form.tag)
+        with as_unknown(place):
+            return form.read_runtime(root)
+
+    async def _exists(self, tag: str, place: str) -> bool:
+        try:
+            await self._service.get(place, tag)
+        except EntityNotFound:
+            return False
+        return True
+
+    async def _list(self, form: Form[D, R], place: str, prefix: str) -> AsyncIterator[tuple[str, D, R]]:
+        async for entry in self._service.list(place, form.tag, prefix):
+            with as_unknown(place):
+                shown = entry.title, form.read_shown(entry.description), form.read_runtime(entry.description)
+            yield shown

@@ -1,0 +1,239 @@
+"""The namespace, as it is asked over HTTP: one request, its retries, its answer.
+
+Owns: the connections, the headers of a request, and that every failure becomes an error of ours. Knows nothing of
+queues, topics or rules: descriptions go in and come out as elements.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, urlencode
+
+import httpx
+
+from twinbus.client import attempts
+from twinbus.client.errors import (
+    ConnectionFailed,
+    ConnectionLost,
+    EntityNotFound,
+    ObjectClosed,
+    UnknownAnswer,
+    may_have_happened,
+)
+from twinbus.client.management.failures import failure
+from twinbus.client.management.kept_token import KeptToken
+from twinbus.client.settings import trust
+from twinbus.client.tokens import provider_of
+from twinbus.model.atom import envelope
+from twinbus.model.atom.kinds import NEWEST
+from twinbus.model.errors import EntityAlreadyExists, InvalidArgument, ServiceBusError, Unauthorized
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping
+    from xml.etree.ElementTree import Element
+
+    from twinbus.client.connection_string import ConnectionString
+    from twinbus.client.settings import FactorySettings
+    from twinbus.client.tokens import TokenProvider
+    from twinbus.model.atom.envelope import Answer, ShownEntry
+
+CONNECT_TIMEOUT_S: Final = 30.0
+MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
+"""A page of the largest descriptions is a tenth of it."""
+PAGE: Final = 100
+"""Entries that are asked for at once: Azure gives no more."""
+MEDIA_TYPE: Final = "application/atom+xml;type=entry;charset=utf-8"
+_GOOD: Final = range(200, 300)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    is_update: bool = False
+    token_headers: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.method} of '{self.path}'"
+
+    @property
+    def target(self) -> str:
+        """Path and query. A slash in a path is one: no entity's name has another."""
+        return f"/{quote(self.path, safe='/$')}?{urlencode({'api-version': NEWEST, **self.query}, safe='$')}"
+
+    def headers(self, token: str) -> dict[str, str]:
+        """All that this request needs."""
+        found = {"Authorization": token, **dict.fromkeys(self.token_headers, token)}
+        if self.body is not None:
+            found["Content-Type"] = MEDIA_TYPE
+        if self.is_update:
+            found["If-Match"] = "*"
+        return found
+
+
+class AtomService:
+    """One namespace."""
+
+    def __init__(self, where: ConnectionString, settings: FactorySettings, provider: TokenProvider | None) -> None:
+        """Nothing is connected before it is needed."""
+        self.where = where
+        self.is_closed = False
+        self._settings = settings
+        provider = provider or provider_of(where, settings.clock)
+        self._token = KeptToken(provider, f"https://{where.host}/{where.entity_path or ''}", settings.clock)
+        self._http = httpx.AsyncClient(
+            base_url=where.http_base,
+            verify=settings.tls or trust(None),
+            timeout=httpx.Timeout(None, connect=min(CONNECT_TIMEOUT_S, settings.operation_timeout_s)),
+            headers={"Accept": "application/xml, application/atom+xml", "Accept-Encoding": "identity"},
+            trust_env=False,  # neither proxies nor other credentials: messages go straight there, too
+        )
+
+    async def close(self) -> None:
+        """End the connections. May be called again."""
+        self.is_closed = True
+        await self._http.aclose()
+
+    # --- what can be asked --------------------------------------------------------------------------------------------
+
+    async def get(self, path: str, tag: str) -> Element:
+        """The description of that name at an address; EntityNotFound if there is none, or one of something else."""
+        request = _Request(method="GET", path=path)
+        answer = _read(request, await self._ask(request))
+        if answer.is_feed or not answer.entries:  # how Azure says that there is no such entity
+            raise EntityNotFound(f"The messaging entity '{path}' could not be found.")
+        return _described(path, tag, answer.entries[0])
+
+    async def put(
+        self,
+        path: str,
+        tag: str,
+        description: Element,
+        *,
+        is_update: bool,
+        token_headers: tuple[str, ...] = (),
+    ) -> Element:
+        """Make something, or change it; the description that it then has. `token_headers` show the token as well."""
+        body = envelope.request(description)
+        request = _Request(method="PUT", path=path, body=body, is_update=is_update, token_headers=token_headers)
+        answer = _read(request, await self._ask(request))
+        if answer.is_feed or not answer.entries:
+            raise UnknownAnswer(f"{request}: answered without a description")
+        return _described(path, tag, answer.entries[0])
+
+    async def delete(self, path: str) -> None:
+        """Delete what is at an address."""
+        await self._ask(_Request(method="DELETE", path=path))
+
+    async def list(self, path: str, tag: str, prefix: str = "") -> AsyncIterator[ShownEntry]:
+        """All entries of a list, page by page. What is made or deleted meanwhile may be there, or not."""
+        skip, has_more = 0, True
+        while has_more:
+            query = {"$skip": str(skip), "$top": str(PAGE), **({"prefix": prefix} if prefix else {})}
+            request = _Request(method="GET", path=path, query=query)
+            answer = _read(request, await self._ask(request))
+            for entry in answer.entries:
+                # Azure knows no prefix, and lists them all.
+                if envelope.local_name(entry.description) == tag and entry.title.lower().startswith(prefix.lower()):
+                    yield entry
+            skip += len(answer.entries)
+            has_more = bool(answer.entries) and (answer.has_more or len(answer.entries) >= PAGE)
+
+    # --- how it is asked ----------------------------------------------------------------------------------------------
+
+    async def _ask(self, request: _Request) -> bytes:
+        """The body of a good answer, after as many tries as it takes."""
+        is_unanswered = False
+
+        async def attempt() -> bytes:
+            nonlocal is_unanswered
+            try:
+                return await self._ask_once(request)
+            except (EntityAlreadyExists, EntityNotFound) as error:
+                if is_unanswered:
+                    error.add_note("a try before this one got no answer: it may be what did it")
+                raise
+            except ServiceBusError as error:
+                is_unanswered = is_unanswered or may_have_happened(error)
+                raise
+
+        settings = self._settings
+        return await attempts.run(
+            str(request),
+            attempt,
+            limit_s=settings.operation_timeout_s,
+            policy=settings.retry_policy,
+            check_open=self._check_open,
+        )
+
+    async def _ask_once(self, request: _Request) -> bytes:
+        headers = request.headers(await self._token.header())
+        with _errors_of_ours(self.where.http_base):
+            async with self._http.stream(
+                request.method, request.target, content=request.body, headers=headers
+            ) as response:
+                body = await _whole(response)
+        if response.status_code in _GOOD:
+            return body
+        is_create = request.method == "PUT" and not request.is_update
+        error = failure(response.status_code, body, str(request), is_create=is_create)
+        if isinstance(error, Unauthorized):
+            self._token.forget()
+        raise error
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise ObjectClosed(f"the manager of {self.where.http_base} is closed")
+
+
+async def _whole(response: httpx.Response) -> bytes:
+    body = bytearray()
+    async for chunk in response.aiter_bytes():
+        body += chunk
+        if len(body) > MAX_ANSWER_BYTES:
+            raise UnknownAnswer(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
+    return bytes(body)
+
+
+@contextmanager
+def _errors_of_ours(where: str) -> Iterator[None]:
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise ConnectionFailed(f"{where} cannot be reached: {_said(error)}") from error
+    except httpx.LocalProtocolError:
+        # Its text holds the header, and so the token.
+        raise InvalidArgument("the token has characters that no header can have") from None
+    except httpx.TransportError as error:
+        raise ConnectionLost(f"{where} did not answer: {_said(error)}") from error
+    except httpx.RequestError as error:
+        raise UnknownAnswer(f"{where} answered what cannot be read: {error}") from error
+
+
+def _said(error: httpx.TransportError) -> str:
+    return str(error) or type(error).__name__
+
+
+def _read(request: _Request, body: bytes) -> Answer:
+    with as_unknown(str(request)):
+        return envelope.read_answer(body)
+
+
+def _described(path: str, tag: str, entry: ShownEntry) -> Element:
+    found = envelope.local_name(entry.description)
+    if found != tag:
+        raise EntityNotFound(f"'{path}' is described by a {found!r:.60}, not by a {tag}")
+    return entry.description
+
+
+@contextmanager
+def as_unknown(what: str) -> Iterator[None]:
+    """What cannot be in an answer is no fault of the caller."""
+    try:
+        yield
+    except InvalidArgument as error:
+        raise UnknownAnswer(f"the answer to {what} cannot be read: {error}") from error

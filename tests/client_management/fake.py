@@ -1,0 +1,101 @@
+"""A service that answers as it is told to, for what no real server can be brought to answer.
+
+async with fake(answer(200, FEED)) as service, service.manager() as manager:
+    ...
+assert service.asked[0].target.startswith("/orders")
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from twinbus.client import NO_RETRY, NamespaceManager
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+ENTRY: Final = (
+    '<entry xmlns="http://www.w3.org/2005/Atom"><id>https://localhost/x</id><title type="text">{title}</title>'
+    '<content type="application/xml">'
+    '<{tag} xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"'
+    ' xmlns:i="http://www.w3.org/2001/XMLSchema-instance">{elements}</{tag}></content></entry>'
+)
+FEED: Final = '<feed xmlns="http://www.w3.org/2005/Atom"><title type="text">x</title>{}</feed>'
+LOSE: Final = b""
+"""An answer that is none: the connection is closed."""
+HANG: Final = None
+"""An answer that does not come."""
+
+
+def entry(elements: str = "", *, tag: str = "QueueDescription", title: str = "x") -> str:
+    return ENTRY.format(elements=elements, tag=tag, title=title)
+
+
+def feed(*entries: str) -> str:
+    return FEED.format("".join(entries))
+
+
+def answer(status: int, body: str | bytes = "") -> bytes:
+    content = body if isinstance(body, bytes) else body.encode()
+    return f"HTTP/1.1 {status} Said\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request that came."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+    """By their names in lower case."""
+    body: str
+
+
+class Fake:
+    """The service: its answers in turn, the last one for ever."""
+
+    def __init__(self, answers: tuple[bytes | None, ...]) -> None:
+        self._answers = list(answers)
+        self.asked: list[Asked] = []
+        self.port = 0
+
+    def manager(self, **options: Any) -> NamespaceManager:  # noqa: ANN401  # the manager's
+        text = f"Endpoint=sb://127.0.0.1:{self.port};SharedAccessKeyName=root;SharedAccessKey=c2VjcmV0"
+        options = {"retry_policy": NO_RETRY, "operation_timeout": 20, **options}
+        return NamespaceManager.from_connection_string(f"{text};UseDevelopmentEmulator=true", **options)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while said := await self._answered(reader):
+                writer.write(said)
+                await writer.drain()
+        finally:
+            writer.close()
+
+    async def _answered(self, reader: asyncio.StreamReader) -> bytes:
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        except asyncio.IncompleteReadError:
+            return LOSE
+        first, *lines = head.strip().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        body = await reader.readexactly(int(headers.get("content-length", 0)))
+        method, target, _ = first.split(" ")
+        self.asked.append(Asked(method, target, headers, body.decode()))
+        said = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if said is HANG:
+            await reader.read()  # until the client gives up
+            return LOSE
+        return said
+
+
+@asynccontextmanager
+async def fake(*answers: bytes | None) -> AsyncIterator[Fake]:
+    service = Fake(answers)
+    server = await asyncio.start_server(service.serve, "127.0.0.1", 0)
+    service.port = server.sockets[0].getsockname()[1]
+    async with server:
+        yield service

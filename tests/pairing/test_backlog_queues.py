@@ -1,0 +1,158 @@
+"""R010 to R027: which backlog queues there are, and how they are made."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.pairing.application import application, paired
+from twinbus.client import BrokeredMessage
+from twinbus.client.management import NamespaceManager
+from twinbus.client.pairing import (
+    EventKind,
+    NotSent,
+    PairingFailed,
+    PairingRefused,
+    SendAvailabilityPairedNamespaceOptions,
+)
+from twinbus.model.description import FOREVER_MS
+from twinbus.model.errors import Unauthorized
+from twinbus.model.queue import QueueDescription
+from twinbus.testing import InMemoryPair, in_virtual_time
+
+
+@in_virtual_time
+async def test_r010_r021_a_backlog_queue_for_each_index_below_the_count() -> None:
+    async with paired(backlog_queue_count=3) as app:
+        found = sorted([queue.path async for queue in app.manager.get_queues()])
+        assert found == [f"contoso/x-servicebus-transfer/{index}" for index in range(3)]
+
+
+@in_virtual_time
+async def test_r011_the_first_one_is_named_exactly_so() -> None:
+    async with paired(backlog_queue_count=1) as app:
+        assert await app.manager.queue_exists("contoso/x-servicebus-transfer/0")
+
+
+@in_virtual_time
+async def test_r012_to_r019_what_a_backlog_queue_is() -> None:
+    async with paired() as app:
+        made = await app.manager.get_queue(app.backlog_path(0))
+        assert made.max_size_mb == 5120
+        assert made.max_delivery_count == 2_147_483_647
+        assert made.default_time_to_live_ms == FOREVER_MS
+        assert made.auto_delete_on_idle_ms == FOREVER_MS
+        assert made.lock_duration_ms == 60_000
+        assert made.dead_lettering_on_expiration
+        assert made.enable_batched_operations
+        assert made == QueueDescription(
+            max_size_mb=5120, max_delivery_count=2_147_483_647, dead_lettering_on_expiration=True
+        )
+
+
+@in_virtual_time
+async def test_r020_r026_a_queue_that_is_there_stays_as_it_is() -> None:
+    async with InMemoryPair() as namespaces:
+        await namespaces.secondary.create_queue("contoso/x-servicebus-transfer/0", max_delivery_count=7)
+        _, secondary = namespaces.factories()
+        await secondary.create_queue_client("contoso/x-servicebus-transfer/0").send(BrokeredMessage("mine"))
+        async with application(namespaces) as app:
+            assert (await app.manager.get_queue(app.backlog_path(0))).max_delivery_count == 7
+            assert [message.text for message in await app.parked()] == ["mine"]
+
+
+@in_virtual_time
+async def test_r022_r023_r024_extra_backlog_queues_stay_and_are_not_used() -> None:
+    async with InMemoryPair() as namespaces:
+        await namespaces.primary.create_queue("orders")
+        await namespaces.secondary.create_queue("contoso/x-servicebus-transfer/7")
+        async with application(namespaces, backlog_queue_count=5, failover_interval=0) as app:
+            namespaces.primary.outage.stop()
+            for number in range(200):
+                await app.queue().send(BrokeredMessage(str(number)))
+            assert len(await app.parked()) == 200
+            assert await namespaces.secondary.messages("contoso/x-servicebus-transfer/7") == []
+            assert app.pairing.rotation.extra == ["contoso/x-servicebus-transfer/7"]
+
+
+@in_virtual_time
+async def test_r025_closing_leaves_the_backlog_queues_where_they_are() -> None:
+    async with paired() as app:
+        await app.pairing.close()
+        assert await app.manager.queue_exists(app.backlog_path(2))
+
+
+@in_virtual_time
+async def test_q15_the_count_tells_how_many_were_found_or_made() -> None:
+    async with paired(backlog_queue_count=4) as app:
+        assert app.pairing.backlog_queue_count == 4
+        assert app.pairing.options.backlog_queue_count == 4
+
+
+@in_virtual_time
+async def test_q15_none_at_all_is_an_error_and_the_call_may_be_repeated() -> None:
+    async with InMemoryPair() as namespaces:
+        namespaces.secondary.outage.stop()
+        with pytest.raises(PairingFailed, match="the backlog queues of the secondary cannot be listed"):
+            async with application(namespaces):
+                pass
+        namespaces.secondary.outage.restore()
+        async with application(namespaces) as app:
+            assert app.pairing.backlog_queue_count == 3
+
+
+@in_virtual_time
+async def test_q16_an_authorisation_error_aborts_at_once() -> None:
+    async with InMemoryPair() as namespaces:
+        primary, secondary = namespaces.factories()
+        stranger = NamespaceManager.from_connection_string(
+            namespaces.secondary.admin_connection_string.replace("SharedAccessKey=", "SharedAccessKey=no"),
+            clock=namespaces.clock,
+        )
+        options = SendAvailabilityPairedNamespaceOptions(
+            secondary_factory=secondary, secondary_namespace_manager=stranger
+        )
+        before_ms = namespaces.clock.wall_ms()
+        with pytest.raises(Unauthorized):
+            await primary.pair_namespace(options)
+        assert namespaces.clock.wall_ms() - before_ms < 1_000
+        assert primary.pairing is None
+        await stranger.close()
+
+
+@in_virtual_time
+async def test_q16_two_programs_that_pair_at_once_both_find_all_queues() -> None:
+    async with InMemoryPair() as namespaces, application(namespaces) as one, application(namespaces) as other:
+        assert one.pairing.backlog_queue_count == other.pairing.backlog_queue_count == 3
+
+
+@in_virtual_time
+async def test_q23_the_name_is_needed_where_the_host_does_not_tell_it() -> None:
+    async with InMemoryPair() as namespaces:
+        primary, secondary = namespaces.factories()
+        object.__setattr__(primary.where, "host", "127.0.0.1")
+        string = namespaces.secondary.admin_connection_string
+        async with NamespaceManager.from_connection_string(string, clock=namespaces.clock) as manager:
+            options = SendAvailabilityPairedNamespaceOptions(
+                secondary_factory=secondary, secondary_namespace_manager=manager, backlog_queue_count=1
+            )
+            with pytest.raises(PairingRefused, match="say primary_namespace_name"):
+                await primary.pair_namespace(options)
+            options.primary_namespace_name = "fabrikam"
+            await primary.pair_namespace(options)
+            assert await manager.queue_exists("fabrikam/x-servicebus-transfer/0")
+
+
+@in_virtual_time
+async def test_backlog_queues_that_are_deleted_under_it_are_made_again() -> None:
+    async with paired(failover_interval=0, backlog_queue_count=2) as app:
+        app.namespaces.primary.outage.stop()
+        for index in range(2):
+            await app.namespaces.secondary.entities.delete(app.backlog_path(index))
+        with pytest.raises(NotSent):
+            await app.queue().send(BrokeredMessage("apples"))
+        await asyncio.sleep(1)
+        await app.queue().send(BrokeredMessage("pears"))
+        assert [message.text for message in await app.parked()] == ["pears"]
+        assert len(app.told(EventKind.QUEUE_BACK)) == 2

@@ -1,0 +1,200 @@
+"""R050 to R057, Q06 to Q10 and Q22, through a whole outage: what a receiver of the primary gets in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+
+import pytest
+
+from tests.pairing.application import Application, application, paired
+from twinbus.client import BrokeredMessage
+from twinbus.client.pairing import EventKind, FailedOver, MessageCannotBeParked, ReservedPropertyName
+from twinbus.model.errors import MessageTooLarge
+from twinbus.testing import InMemoryPair, in_virtual_time
+
+LIMIT = 262_144
+OUTAGE = {"failover_interval": 0, "enable_syphon": True}
+
+
+def sized(total: int, **options: object) -> BrokeredMessage:
+    """A message of exactly so many bytes."""
+    spare = len(BrokeredMessage(b"x" * 1_000, message_id="1", **options).encode(0)) - 1_000  # type: ignore[arg-type]
+    message = BrokeredMessage(b"x" * (total - spare), message_id="1", **options)  # type: ignore[arg-type]
+    assert len(message.encode(0)) == total
+    return message
+
+
+async def after_outage(app: Application, *messages: BrokeredMessage, path: str = "orders") -> list[BrokeredMessage]:
+    """What arrives of messages that were sent while the primary was gone."""
+    primary = app.namespaces.primary
+    primary.outage.stop()
+    for message in messages:
+        await app.queue(path).send(message)
+    assert len(app.told(EventKind.PARKED)) == len(messages)
+    primary.outage.restore()
+    await asyncio.sleep(120)
+    assert await app.parked() == []
+    return await primary.messages(path)
+
+
+@in_virtual_time
+async def test_r055_r056_a_message_arrives_as_it_was_sent() -> None:
+    async with InMemoryPair() as namespaces:
+        await namespaces.primary.create_queue("baskets", requires_session=True)
+        async with application(namespaces, **OUTAGE) as app:
+            sent = BrokeredMessage(
+                "apples",
+                message_id="id",
+                session_id="7",
+                correlation_id="a",
+                label="fruit",
+                content_type="text/plain",
+                reply_to="me",
+                time_to_live=dt.timedelta(hours=1),
+                properties={"pounds": 2, "ripe": True, "picked": dt.datetime(2026, 9, 1, tzinfo=dt.UTC)},
+            )
+            (message,) = await after_outage(app, sent, path="baskets")
+            for name in ("body", "message_id", "session_id", "correlation_id", "label", "content_type", "reply_to"):
+                assert getattr(message, name) == getattr(sent, name), name
+            assert message.time_to_live == dt.timedelta(hours=1)
+            own = {name: value for name, value in message.properties.items() if not name.startswith("x-ms-")}
+            assert own == sent.properties
+            assert {name for name in message.properties if name.startswith("x-ms-")} == {
+                "x-ms-parked-at",
+                "x-ms-parked-for",
+            }
+
+
+@in_virtual_time
+async def test_r055_nothing_expires_or_waits_in_the_backlog() -> None:
+    async with paired(failover_interval=0) as app:
+        app.namespaces.primary.outage.stop()
+        later = dt.datetime.fromtimestamp(app.namespaces.clock.wall_ms() / 1000 + 3600, dt.UTC)
+        await app.queue().send(BrokeredMessage("short", time_to_live=dt.timedelta(seconds=1)))
+        await app.queue().send(BrokeredMessage("later", scheduled_enqueue_time_utc=later))
+        await asyncio.sleep(600)
+        assert {message.text for message in await app.parked()} == {"short", "later"}
+        counts = [app.namespaces.secondary.counts(queue.path) for queue in app.pairing.rotation.queues]
+        assert sum(count.active_count for count in counts) == 2
+
+
+@in_virtual_time
+async def test_q10_a_schedule_still_to_come_is_kept_and_one_that_is_past_is_due_at_once() -> None:
+    async with paired(**OUTAGE) as app:
+        now_s = app.namespaces.clock.wall_ms() / 1000
+        soon, later = (dt.datetime.fromtimestamp(now_s + seconds, dt.UTC) for seconds in (60, 7200))
+        messages = await after_outage(
+            app,
+            BrokeredMessage("soon", scheduled_enqueue_time_utc=soon),
+            BrokeredMessage("later", scheduled_enqueue_time_utc=later),
+        )
+        assert {message.text: message.state for message in messages} == {"soon": "active", "later": "scheduled"}
+        await asyncio.sleep(7200)
+        assert sorted(message.state for message in await app.namespaces.primary.messages("orders")) == ["active"] * 2
+
+
+@in_virtual_time
+async def test_q09_deduct_dead_letters_what_expired_in_the_backlog_queue() -> None:
+    async with paired(deduct_parked_time=True, **OUTAGE) as app:
+        long, short = dt.timedelta(hours=1), dt.timedelta(seconds=20)
+        app.namespaces.primary.outage.stop()
+        await app.queue().send(BrokeredMessage("long", time_to_live=long))
+        await app.queue().send(BrokeredMessage("short", time_to_live=short))
+        await asyncio.sleep(60)
+        app.namespaces.primary.outage.restore()
+        await asyncio.sleep(120)
+        (arrived,) = await app.namespaces.primary.messages("orders")
+        assert arrived.text == "long"
+        assert arrived.time_to_live is not None
+        assert dt.timedelta(minutes=57) < arrived.time_to_live < dt.timedelta(minutes=59, seconds=1)
+        paths = [f"{queue.path}/$DeadLetterQueue" for queue in app.pairing.rotation.queues]
+        dead = [message for path in paths for message in await app.namespaces.secondary.messages(path)]
+        assert [(message.text, message.dead_letter_reason) for message in dead] == [("short", "TTLExpiredException")]
+        assert "and could live 20 s" in str(dead[0].dead_letter_error_description)
+
+
+@in_virtual_time
+async def test_q07_a_reserved_name_is_refused_healthy_or_not() -> None:
+    async with paired(failover_interval=0) as app:
+        message = BrokeredMessage("apples", properties={"x-ms-path": "mine"})
+        for _ in range(2):
+            with pytest.raises(ReservedPropertyName) as error:
+                await app.queue().send(message)
+            assert str(error.value) == (
+                "a property is named 'x-ms-path': that name is kept for parked messages; call it something else"
+            )
+            app.namespaces.primary.outage.stop()
+        assert await app.parked() == []
+
+
+@in_virtual_time
+async def test_r057_q08_a_message_at_the_limit_passes_healthy_and_is_refused_when_failed_over() -> None:
+    async with paired(failover_interval=0) as app:
+        queue = app.queue()
+        await queue.send(sized(LIMIT))
+        assert len(await app.namespaces.primary.messages("orders")) == 1
+        assert not queue.sender.can_be_parked(sized(LIMIT))  # type: ignore[attr-defined]
+        assert queue.sender.can_be_parked(sized(LIMIT - 200))  # type: ignore[attr-defined]
+        app.namespaces.primary.outage.stop()
+        with pytest.raises(MessageCannotBeParked) as error:
+            await queue.send(sized(LIMIT))
+        assert "more than a backlog queue takes (262,144): it was not sent" in str(error.value)
+        await queue.send(sized(LIMIT - 200))
+        with pytest.raises(MessageTooLarge):
+            await queue.send(sized(LIMIT + 1))
+        assert len(await app.parked()) == 1
+
+
+@in_virtual_time
+async def test_q08_properties_near_their_limit() -> None:
+    async with paired(failover_interval=0) as app:
+        queue = app.queue()
+        many = {f"p{number}": "x" * 30_000 for number in range(2)} | {"p2": "x" * 5_420}
+        message = BrokeredMessage("x", message_id="m" * 32, session_id="s" * 10, properties=many)
+        await queue.send(message)
+        app.namespaces.primary.outage.stop()
+        with pytest.raises(MessageCannotBeParked, match=r"bytes of properties, \d+ more than there can be \(65,536\)"):
+            await queue.send(message)
+        assert await app.parked() == []
+
+
+@in_virtual_time
+async def test_q22_a_send_in_a_transaction_is_refused_while_failed_over() -> None:
+    async with paired(failover_interval=0) as app:
+        queue = app.queue()
+        async with app.primary.transaction() as transaction:
+            await queue.send(BrokeredMessage("apples"), transaction=transaction)
+        assert await app.arrived() == ["apples"]
+        app.namespaces.primary.outage.stop()
+        await queue.send(BrokeredMessage("pears"))
+        with pytest.raises(FailedOver, match="a transaction needs the primary, and cannot be parked: nothing was sent"):
+            async with app.primary.transaction() as transaction:
+                await queue.send(BrokeredMessage("plums"), transaction=transaction)
+        assert [message.text for message in await app.parked()] == ["pears"]
+
+
+@in_virtual_time
+async def test_q22_scheduling_while_failed_over_parks_and_cannot_be_cancelled() -> None:
+    async with paired(**OUTAGE) as app:
+        queue = app.queue()
+        later = dt.datetime.fromtimestamp(app.namespaces.clock.wall_ms() / 1000 + 7200, dt.UTC)
+        app.namespaces.primary.outage.stop()
+        number = await queue.schedule(BrokeredMessage("later"), later)
+        with pytest.raises(FailedOver, match="it is parked, with its time, and cannot be cancelled"):
+            await queue.cancel_scheduled(number)
+        app.namespaces.primary.outage.restore()
+        await asyncio.sleep(120)
+        (message,) = await app.namespaces.primary.messages("orders")
+        assert (message.state, message.scheduled_enqueue_time_utc) == ("scheduled", later)
+
+
+@in_virtual_time
+async def test_q22_a_batch_is_parked_whole_in_one_backlog_queue() -> None:
+    async with paired(**OUTAGE) as app:
+        app.namespaces.primary.outage.stop()
+        await app.queue().send_batch([BrokeredMessage(str(number)) for number in range(50)])
+        assert len({event.backlog_queue for event in app.told(EventKind.PARKED)}) == 1
+        app.namespaces.primary.outage.restore()
+        await asyncio.sleep(120)
+        assert sorted(await app.arrived(), key=int) == [str(number) for number in range(50)]

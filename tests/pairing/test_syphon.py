@@ -1,0 +1,263 @@
+"""R068 to R074 and Q17 to Q19: how parked messages come back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.pairing.application import Application, application, paired
+from twinbus.amqp.message import Properties, build, data
+from twinbus.client import BrokeredMessage
+from twinbus.client.pairing import EventKind
+from twinbus.client.sender import MessageSender
+from twinbus.testing import InMemoryPair, in_virtual_time, run
+
+OUTAGE = {"failover_interval": 0, "enable_syphon": True}
+
+
+async def park(app: Application, *texts: str, path: str = "orders", session_id: str | None = None) -> None:
+    """Send while the primary is gone."""
+    app.namespaces.primary.outage.stop()
+    client = app.queue(path)
+    for text in texts:
+        await client.send(BrokeredMessage(text, session_id=session_id))
+
+
+async def drained(app: Application, seconds: float = 120) -> None:
+    app.namespaces.primary.outage.restore()
+    await asyncio.sleep(seconds)
+
+
+def receives(app: Application) -> int:
+    """Receive calls on all backlog queues, as their server counts them."""
+    namespace = app.namespaces.secondary.broker
+    return sum(namespace.find_receivable(queue.path).main.receive_count for queue in app.pairing.rotation.queues)
+
+
+@in_virtual_time
+async def test_r068_r069_r070_all_backlog_queues_are_drained_each_message_to_its_entity() -> None:
+    async with paired(("orders", "invoices"), **OUTAGE) as app:
+        for number in range(30):
+            await park(app, f"order {number}")
+            await park(app, f"invoice {number}", path="invoices")
+        assert len({event.backlog_queue for event in app.told(EventKind.PARKED)}) == 3
+        await drained(app)
+        assert sorted(await app.arrived("orders")) == sorted(f"order {number}" for number in range(30))
+        assert sorted(await app.arrived("invoices")) == sorted(f"invoice {number}" for number in range(30))
+        assert await app.parked() == []
+
+
+@pytest.mark.parametrize(("hours", "calls"), [(1, 40), (24, 960), (720, 28_800)])
+def test_r071_r072_ten_idle_queues_make_forty_receive_calls_an_hour(hours: int, calls: int) -> None:
+    async def idle() -> None:
+        async with paired(backlog_queue_count=10, enable_syphon=True) as app:
+            await asyncio.sleep(hours * 3600 + 30)
+            assert receives(app) == calls
+
+    run(idle(), wall_limit_s=300)
+
+
+@in_virtual_time
+async def test_r074_new_messages_may_arrive_before_older_ones() -> None:
+    async with paired(failover_interval=0) as app:
+        await park(app, "old")
+        await drained(app)
+        await app.queue().send(BrokeredMessage("new"))
+        assert await app.arrived() == ["new"]
+        assert [message.text for message in await app.parked()] == ["old"]
+
+
+@in_virtual_time
+async def test_q17_one_pump_is_active_across_hosts_and_the_newer_displaces_the_older() -> None:
+    async with InMemoryPair() as namespaces:
+        await namespaces.primary.create_queue("orders")
+        async with application(namespaces, **OUTAGE) as one:
+            await asyncio.sleep(10)
+            async with application(namespaces, **OUTAGE) as other:
+                await asyncio.sleep(10)
+                assert len(one.told(EventKind.PUMP_DISPLACED)) == 3
+                assert not other.told(EventKind.PUMP_DISPLACED)
+                await park(other, "apples")
+                await drained(other)
+                assert not one.told(EventKind.MOVED)
+                assert len(other.told(EventKind.MOVED)) == 1
+            await park(one, "pears")
+            await drained(one)
+            assert len(one.told(EventKind.MOVED)) == 1
+
+
+@in_virtual_time
+async def test_q17_a_message_is_completed_only_after_the_primary_has_it() -> None:
+    async with paired(**OUTAGE) as app:
+        await park(app, "apples")
+        namespaces = app.namespaces
+        namespaces.primary.outage.restore()
+        namespaces.primary.outage.hang_store()
+        await asyncio.sleep(5)
+        assert len(await app.parked()) == 1
+        assert not app.told(EventKind.MOVED)
+        namespaces.primary.outage.restore()
+        await asyncio.sleep(120)
+        assert await app.arrived() == ["apples"]
+        assert await app.parked() == []
+
+
+@in_virtual_time
+async def test_q17_locks_are_renewed_while_a_send_is_pending() -> None:
+    async with paired(operation_timeout=600, **OUTAGE) as app:
+        await park(app, "apples")
+        app.namespaces.primary.outage.restore()
+        app.namespaces.primary.outage.slow(100)
+        await asyncio.sleep(2_000)
+        app.namespaces.primary.outage.restore()
+        await asyncio.sleep(600)
+        assert await app.arrived() == ["apples"]
+
+
+@in_virtual_time
+async def test_q18_the_order_within_a_session_is_kept() -> None:
+    async with InMemoryPair() as namespaces:
+        await namespaces.primary.create_queue("baskets", requires_session=True)
+        async with application(namespaces, **OUTAGE) as app:
+            namespaces.primary.outage.stop()
+            client = app.queue("baskets")
+            for number in range(100):
+                await client.send(BrokeredMessage(str(number), session_id=f"basket {number % 5}"))
+            await drained(app)
+            messages = await namespaces.primary.messages("baskets")
+            assert len(messages) == 100
+            for basket in range(5):
+                texts = [int(one.text) for one in messages if one.session_id == f"basket {basket}"]
+                assert texts == sorted(texts)
+
+
+@in_virtual_time
+async def test_q18_no_two_sends_of_a_session_are_on_their_way_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with InMemoryPair() as namespaces:
+        await namespaces.primary.create_queue("baskets", requires_session=True)
+        async with application(namespaces, **OUTAGE) as app:
+            await park(app, *[str(number) for number in range(20)], path="baskets", session_id="7")
+            most = 0
+            link = MessageSender.link
+
+            async def watched(sender: MessageSender, *arguments: object) -> object:
+                found = await link(sender, *arguments)  # type: ignore[arg-type]
+                send = found.send
+
+                def count(*parts: object) -> object:
+                    nonlocal most
+                    future = send(*parts)  # type: ignore[arg-type]
+                    most = max(most, found.unanswered)
+                    return future
+
+                monkeypatch.setattr(found, "send", count)
+                return found
+
+            monkeypatch.setattr(MessageSender, "link", watched)
+            await drained(app)
+            assert most == 1
+            assert await app.arrived("baskets") == [str(number) for number in range(20)]
+
+
+def poisoned(**aliases: object) -> bytes:
+    return build(properties=Properties(message_id="1"), application_properties=aliases, body=data(b"poison"))
+
+
+@pytest.mark.parametrize(
+    ("aliases", "description"),
+    [
+        ({}, "it has no property x-ms-path: nobody knows where it belongs"),
+        ({"x-ms-path": 17}, "its property x-ms-path is 17, not the path of an entity"),
+        ({"x-ms-path": "orders", "x-ms-sessionid": 1}, "its property x-ms-sessionid is 1, not a text"),
+    ],
+)
+def test_q19_a_poisoned_message_is_dead_lettered_and_the_others_go_on(
+    aliases: dict[str, object], description: str
+) -> None:
+    async def poison() -> None:
+        async with paired(backlog_queue_count=1, **OUTAGE) as app:
+            backlog = app.pairing.secondary.create_message_sender(app.backlog_path(0))
+            await backlog.deliver(poisoned(**aliases))
+            await park(app, "apples")
+            await drained(app)
+            assert await app.arrived() == ["apples"]
+            (dead,) = await app.namespaces.secondary.messages(f"{app.backlog_path(0)}/$DeadLetterQueue")
+            assert dead.dead_letter_reason == "ParkedMessageMalformed"
+            assert dead.dead_letter_error_description == description
+
+    run(poison())
+
+
+@in_virtual_time
+async def test_q19_what_the_destination_refuses_is_dead_lettered_with_its_error() -> None:
+    async with paired(("orders", "invoices"), backlog_queue_count=1, **OUTAGE) as app:
+        await park(app, "apples")
+        await park(app, "a bill", path="invoices")
+        await app.namespaces.primary.entities.delete("invoices")
+        await drained(app)
+        assert await app.arrived() == ["apples"]
+        (dead,) = await app.namespaces.secondary.messages(f"{app.backlog_path(0)}/$DeadLetterQueue")
+        assert dead.text == "a bill"
+        assert dead.dead_letter_reason == "EntityNotFound"
+        assert "could not be found" in str(dead.dead_letter_error_description)
+
+
+@in_virtual_time
+async def test_q19_a_busy_destination_does_not_hold_up_the_others_and_gets_its_messages_in_order() -> None:
+    async with InMemoryPair() as namespaces:
+        await namespaces.primary.create_queue("baskets", requires_session=True)
+        await namespaces.primary.create_queue("invoices")
+        async with application(namespaces, backlog_queue_count=1, **OUTAGE) as app:
+            await park(app, *[str(number) for number in range(30)], path="baskets", session_id="7")
+            await park(app, "a bill", path="invoices")
+            namespaces.primary.outage.restore()
+            namespaces.primary.outage.busy("baskets")
+            await asyncio.sleep(60)
+            assert await app.arrived("invoices") == ["a bill"]
+            assert await app.arrived("baskets") == []
+            states = [message.state for message in await app.parked()]
+            assert states == ["deferred"] * 30
+            namespaces.primary.outage.restore()
+            await asyncio.sleep(120)
+            assert await app.arrived("baskets") == [str(number) for number in range(30)]
+            assert await app.parked() == []
+
+
+@in_virtual_time
+async def test_q19_a_starting_pump_finds_what_an_earlier_one_has_deferred() -> None:
+    async with InMemoryPair() as namespaces:
+        await namespaces.primary.create_queue("baskets", requires_session=True)
+        async with application(namespaces, backlog_queue_count=1, **OUTAGE) as app:
+            await park(app, *[str(number) for number in range(10)], path="baskets", session_id="7")
+            namespaces.primary.outage.restore()
+            namespaces.primary.outage.busy("baskets")
+            await asyncio.sleep(30)
+            assert {message.state for message in await app.parked()} == {"deferred"}
+        namespaces.primary.outage.restore()
+        async with application(namespaces, backlog_queue_count=1, **OUTAGE) as app:
+            await asyncio.sleep(60)
+            assert await app.arrived("baskets") == [str(number) for number in range(10)]
+
+
+@in_virtual_time
+async def test_a_syphon_that_starts_later_drains_what_was_parked_before() -> None:
+    async with InMemoryPair() as namespaces:
+        await namespaces.primary.create_queue("orders")
+        async with application(namespaces, failover_interval=0) as app:
+            await park(app, "apples", "pears")
+        namespaces.primary.outage.restore()
+        async with application(namespaces, **OUTAGE) as app:
+            await asyncio.sleep(5)
+            assert sorted(await app.arrived()) == ["apples", "pears"]
+
+
+@in_virtual_time
+async def test_a_restart_of_the_secondary_loses_nothing_that_was_parked() -> None:
+    async with paired(**OUTAGE) as app:
+        await park(app, *[str(number) for number in range(100)])
+        app.namespaces.secondary.kill()
+        await asyncio.sleep(1)
+        await app.namespaces.secondary.start()
+        await drained(app)
+        assert sorted(await app.arrived(), key=int) == [str(number) for number in range(100)]
