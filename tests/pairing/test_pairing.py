@@ -148,11 +148,12 @@ async def test_q15_an_application_may_start_unprotected_and_is_protected_later()
         await namespaces.primary.create_queue("orders")
         namespaces.secondary.outage.stop()
         async with application(namespaces, failover_interval=0, require_secondary=False) as app:
-            assert not app.pairing.is_protected
+            was_protected = [app.pairing.is_protected]
             await app.queue().send(BrokeredMessage("apples"))
             namespaces.secondary.outage.restore()
             await asyncio.sleep(60)
-            assert app.pairing.is_protected
+            was_protected.append(app.pairing.is_protected)
+            assert was_protected == [False, True]
             assert app.told(EventKind.PROTECTED)
             namespaces.primary.outage.stop()
             await app.queue().send(BrokeredMessage("pears"))

@@ -12,6 +12,7 @@ from twinbus.client import BrokeredMessage
 from twinbus.client.errors import EntityNotFound
 from twinbus.client.pairing import EntityState, EventKind
 from twinbus.client.sender import MessageSender
+from twinbus.model.queue import QueueRuntime
 from twinbus.testing import InMemoryPair, in_virtual_time
 
 
@@ -54,7 +55,9 @@ async def test_r061_nobody_receives_a_ping() -> None:
         await asyncio.sleep(61)
         assert [event.reason for event in app.told(EventKind.PINGED)] == [None]
         assert await queue.receive(5) is None
-        assert app.namespaces.primary.counts("orders").active_count == 0
+        counts = app.namespaces.primary.counts("orders")
+        assert isinstance(counts, QueueRuntime)
+        assert counts.active_count == 0
 
 
 @in_virtual_time

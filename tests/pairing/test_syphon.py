@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, Final
 
 import pytest
 
@@ -13,7 +14,7 @@ from twinbus.client.pairing import EventKind
 from twinbus.client.sender import MessageSender
 from twinbus.testing import InMemoryPair, in_virtual_time, run
 
-OUTAGE = {"failover_interval": 0, "enable_syphon": True}
+OUTAGE: Final[dict[str, Any]] = {"failover_interval": 0, "enable_syphon": True}
 
 
 async def park(app: Application, *texts: str, path: str = "orders", session_id: str | None = None) -> None:
