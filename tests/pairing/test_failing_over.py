@@ -171,7 +171,7 @@ async def test_r037_r038_r045_r067_pings_go_on_until_one_is_answered_and_then_al
 
 
 @in_virtual_time
-async def test_r048_messages_of_many_entities_lie_mixed_in_one_backlog_queue() -> None:
+async def test_r048_r054_messages_of_many_entities_lie_mixed_in_one_backlog_queue() -> None:
     async with paired(("orders", "invoices"), failover_interval=0, backlog_queue_count=1) as app:
         app.namespaces.primary.outage.stop()
         for path in ("orders", "invoices"):

@@ -46,7 +46,7 @@ async def test_r058_r059_r060_a_ping_is_empty_of_its_type_and_lives_a_second(mon
 
 
 @in_virtual_time
-async def test_r061_nobody_receives_a_ping() -> None:
+async def test_r061_r062_nobody_receives_a_ping() -> None:
     async with paired(failover_interval=0) as app:
         queue = app.queue()
         app.namespaces.primary.outage.stop()

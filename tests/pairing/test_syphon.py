@@ -50,7 +50,7 @@ async def test_r068_r069_r070_all_backlog_queues_are_drained_each_message_to_its
 
 
 @pytest.mark.parametrize(("hours", "calls"), [(1, 40), (24, 960), (720, 28_800)])
-def test_r071_r072_ten_idle_queues_make_forty_receive_calls_an_hour(hours: int, calls: int) -> None:
+def test_r071_r072_r083_ten_idle_queues_make_forty_receive_calls_an_hour(hours: int, calls: int) -> None:
     async def idle() -> None:
         async with paired(backlog_queue_count=10, enable_syphon=True) as app:
             await asyncio.sleep(hours * 3600 + 30)
