@@ -1,18 +1,24 @@
 """A claim: one receiver that has an entity for itself.
 
-Owns: who has it, and who may have it next. Claims have epochs: a receiver that shows a higher one than the holder, or
-the same, takes its place; one that shows a lower one is refused. While there is a claim nobody else receives; looking
-without taking is not receiving.
+Owns: who has it, who may have it next, and which locks are of its time. Claims have epochs: a receiver that shows a
+higher one than the holder, or the same, takes its place; one that shows a lower one is refused. While there is a claim
+nobody else receives; looking without taking is not receiving.
+
+Who takes a place gets what the one before it had under locks, deferred messages too, and also if that one has gone
+by itself: a host that died must not keep messages from the next one, which would go through the queue without them.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from twinbus.model.errors import EntityClaimed, LinkStolen
+from twinbus.model.errors import EntityClaimed, LinkStolen, StoreUnavailable
 
 if TYPE_CHECKING:
     from twinbus.broker.consumer import Consumer
+    from twinbus.broker.fragment import Fragment
+    from twinbus.broker.locks import Locks
 
 
 class Claim:
@@ -22,6 +28,9 @@ class Claim:
         """Nobody has it."""
         self.holder: Consumer | None = None
         self.epoch = 0
+        self._locks: Locks | None = None
+        self._first = self._end = 0
+        """The locks of its time: from this number on, and below that one."""
 
     def check_open(self, path: str) -> None:
         """EntityClaimed if someone has it."""
@@ -35,17 +44,28 @@ class Claim:
         if self.holder is None and others:
             raise EntityClaimed(f"'{path}' has receivers without a claim: end them first")
 
-    def displace(self, path: str, epoch: int) -> None:
+    def displace(self, path: str, epoch: int, fragment: Fragment) -> None:
         """Whoever has it loses it to a newer claim, and what it had under locks is free."""
-        displaced, self.holder = self.holder, None
+        displaced = self.holder
+        self._let_go()
         if displaced is not None:
             displaced.entity_gone(LinkStolen(f"a receiver of '{path}' with epoch {epoch} took the place of this one"))
+        left = [number for number in fragment.locks.by_number if self._first <= number < self._end]
+        if left and fragment.locks is self._locks and fragment.sessions is None and epoch >= self.epoch:
+            with suppress(StoreUnavailable):  # then all locks are void
+                fragment.settlement.free(left)
 
-    def take(self, consumer: Consumer, epoch: int) -> None:
-        """It is this consumer's now."""
+    def take(self, consumer: Consumer, epoch: int, locks: Locks) -> None:
+        """It is this consumer's now, and so are the locks that are given from now on."""
         self.holder, self.epoch = consumer, epoch
+        self._locks, self._first = locks, locks.next_number
 
     def give_up(self, consumer: Consumer) -> None:
         """A consumer has gone."""
         if self.holder is consumer:
-            self.holder = None
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self.holder is not None and self._locks is not None:
+            self._end = self._locks.next_number
+        self.holder = None

@@ -1,16 +1,18 @@
 """What queues, topics and subscriptions have in common.
 
-Owns: an entity's name and times, who uses it without receiving from it, and whether anything can be sent to it.
+Owns: an entity's name and times, who uses it without receiving from it, whether anything can be sent to it, and the
+outage that it may have.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from twinbus.model.errors import EntityDisabled, ServerBusy
+from twinbus.model.errors import EntityDisabled
 
 if TYPE_CHECKING:
     from twinbus.broker.clock import Clock
+    from twinbus.broker.outage import Outage
     from twinbus.model.errors import ServiceBusError
 
 MEGABYTE: Final = 1_048_576
@@ -42,8 +44,8 @@ class Entity:
         self.used_s = 0.0
         """When it was last used, by the monotonic clock."""
         self.producers: set[Producer] = set()
-        self.pressure: str | None = None
-        """Why whoever sends has to wait for a while; None while nobody has to."""
+        self.outage: Outage | None = None
+        """It refuses for a while, because somebody wants to see what becomes of that."""
 
     @property
     def is_in_use(self) -> bool:
@@ -51,11 +53,19 @@ class Entity:
         return False
 
     def check_sends(self) -> None:
-        """EntityDisabled if it takes no messages, ServerBusy if it takes none now."""
+        """EntityDisabled if it takes no messages; or what its outage is to show."""
         if self.status in NO_SENDING:
             raise disabled(self.path, self.status, "sent to")
-        if self.pressure is not None:
-            raise ServerBusy(f"'{self.path}' is busy: {self.pressure}. Send again in a moment.")
+        self.check_outage()
+
+    def check_outage(self) -> None:
+        """StoreUnavailable or ServerBusy where an outage is rehearsed."""
+        if self.outage is not None:
+            raise self.outage.refusal(self.path)
+
+    def set_outage(self, outage: Outage | None) -> None:
+        """It has this outage from now on, or none."""
+        self.outage = outage
 
     def set_status(self, status: str) -> None:
         """Whoever sends, and may not any more, is told."""

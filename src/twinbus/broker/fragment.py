@@ -115,6 +115,8 @@ class Fragment:
         self.timers = times.timers
         self.dead_letters = dead_letters
         self.is_loaded = True
+        self.is_held_back = False
+        """An outage is rehearsed: nobody gets anything."""
         self.life = 0
         """Another one after each time that what was in memory became void."""
         self.holdings = holdings = Holdings(prefix, journal)
@@ -220,7 +222,7 @@ class Fragment:
     @property
     def may_hand_out(self) -> bool:
         """What is handed out now can be settled."""
-        return self.is_loaded and self.journal.trouble is None
+        return self.is_loaded and self.journal.trouble is None and not self.is_held_back
 
     @property
     def free_locks(self) -> int:

@@ -89,7 +89,8 @@ class Locks:
         self.tag_prefix = tag_of(life + bytes(8))[:_LIFE_BYTES]
         self.by_number: dict[int, Lock] = {}
         """In the order of their deadlines, which is that of their making as long as the duration stays the same."""
-        self._next_number = 1
+        self.next_number = 1
+        """Of the next lock: those given later have higher ones."""
         self._latest_s = 0.0
         self._is_mixed = False
 
@@ -98,7 +99,7 @@ class Locks:
 
     def add(self, messages: Iterable[tuple[int, bytes]], deadline_s: float) -> list[Lock]:
         """Lock messages, given as sequence number and record. The locks' numbers follow each other."""
-        number = self._next_number
+        number = self.next_number
         self._note(deadline_s)
         by_number = self.by_number
         added = []
@@ -109,7 +110,7 @@ class Locks:
             by_number[number] = lock
             added.append(lock)
             number += 1
-        self._next_number = number
+        self.next_number = number
         return added
 
     def numbers_in(self, tags: Iterable[bytes]) -> list[int]:

@@ -15,6 +15,7 @@ from twinbus.broker.fragment import Fragment
 from twinbus.broker.intake import Intake
 from twinbus.broker.journal import Journal
 from twinbus.broker.keys import Area, area_prefix
+from twinbus.broker.outage import Outages
 from twinbus.broker.queue import Queue
 from twinbus.broker.receivable import policies
 from twinbus.broker.subscription import Subscription
@@ -77,6 +78,7 @@ class Namespace:
         self.journals: list[Journal] = []
         self.entities: dict[str, Queue | Topic | Subscription] = {}
         """By the keys of their paths."""
+        self.outages = Outages(clock, self.timers, self.entities)
         self.intake = Intake(self.limits, lambda: f"{random.getrandbits(_ID_BITS):032x}")
         self._random = random
         self._defer = defer
@@ -226,6 +228,7 @@ class Namespace:
     def _add(self, entity: Queue | Topic | Subscription) -> None:
         entity.used_s = self.clock.monotonic_s()
         self.entities[key_of(entity.path)] = entity
+        self.outages.strike(entity)
 
     def _make_rooms(
         self,

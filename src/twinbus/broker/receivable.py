@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.fragment import Fragment
+    from twinbus.broker.outage import Outage
     from twinbus.broker.queue import Queue
     from twinbus.broker.topic import Topic
     from twinbus.model.errors import ServiceBusError
@@ -87,9 +88,10 @@ class Receivable(Entity):
         return any(fragment.line.consumers or fragment.browsers for fragment in self.fragments)
 
     def check_receives(self) -> None:
-        """EntityDisabled if nothing can be received from it."""
+        """EntityDisabled if nothing can be received from it; or what its outage is to show."""
         if self.status in NO_RECEIVING:
             raise disabled(self.path, self.status, "received from")
+        self.check_outage()
 
     def set_status(self, status: str) -> None:
         """Whoever receives, and may not any more, is told."""
@@ -98,6 +100,14 @@ class Receivable(Entity):
             error = disabled(self.path, status, "received from")
             for fragment in self.fragments:
                 fragment.end_receiving(error)
+
+    def set_outage(self, outage: Outage | None) -> None:
+        """Whoever receives gets nothing while it lasts, and what there is when it is over."""
+        had, self.outage = self.outage, outage
+        for fragment in self.fragments:
+            fragment.is_held_back = outage is not None
+            if had is not None and fragment.may_hand_out:
+                fragment.settled_down()
 
     def fragment_of(self, sub_queue: SubQueue) -> Fragment:
         """Where a receiver of the entity, or of its dead-letter queue, takes messages from."""
@@ -118,18 +128,23 @@ class Receivable(Entity):
     def open_transfer_dead_letters(self) -> Fragment:
         """What could not be forwarded."""
         if self.transfer_dead_letters is None:
-            self.transfer_dead_letters = self._rooms.make(Area.TRANSFER_DEAD_LETTER)
+            self.transfer_dead_letters = self._make(Area.TRANSFER_DEAD_LETTER)
             self.transfer_dead_letters.policy = self.dead_letters.policy
         return self.transfer_dead_letters
 
     def open_transfers(self) -> Fragment:
         """What is sent via it to other entities."""
         if self.transfers is None:
-            self.transfers = transfers = self._rooms.make(Area.TRANSFER)
+            self.transfers = transfers = self._make(Area.TRANSFER)
             failed = self.open_transfer_dead_letters()
             transfers.forwarder = forwarder = Forwarder(transfers, None, self._rooms.find, failed)
             forwarder.start()
         return self.transfers
+
+    def _make(self, area: Area) -> Fragment:
+        fragment = self._rooms.make(area)
+        fragment.is_held_back = self.outage is not None
+        return fragment
 
     def forward(self, target: str | None, dead_letters_target: str | None) -> None:
         """Its messages, and its dead letters, go to these entities from now on, or stay."""

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from twinbus import __version__
-from twinbus.cli import config
+from twinbus.cli import config, pair
+from twinbus.cli.rehearse import rehearse
 from twinbus.cli.serve import serve
 
 app = typer.Typer(
@@ -21,6 +22,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # they show local variables, and with them keys
 )
 app.command()(serve)
+app.command()(rehearse)
+app.add_typer(pair.app, name="pair")
 app.add_typer(config.app, name="config")
 
 

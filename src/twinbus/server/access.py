@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from twinbus.model.errors import Unauthorized
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from twinbus.server.keys import Right
     from twinbus.server.sas import Grant
@@ -56,8 +56,12 @@ class Access:
 
     def allows(self, right: Right, path: str) -> bool:
         """Some grant has this right on this entity."""
+        return any(grant.allows(right, path) for grant in self.grants())
+
+    def grants(self) -> Iterator[Grant]:
+        """All there are, as they are worth now."""
         now = map(self._renewed, self._grants.values())
-        return any(grant is not None and grant.allows(right, path) for grant in now)
+        return (grant for grant in now if grant is not None)
 
     def check(self, right: Right, path: str) -> None:
         """Unauthorized where no grant has this right."""

@@ -27,6 +27,7 @@ from twinbus.amqp.sasl import SaslCode, read_plain
 from twinbus.amqp.sender import Sender
 from twinbus.amqp.settings import Limits, Settings
 from twinbus.amqp.terminus import Coordinator
+from twinbus.broker.outage import Silence
 from twinbus.broker.queue import Queue
 from twinbus.model import path
 from twinbus.model.errors import InvalidArgument, NotAllowed, ServiceBusError, Unauthorized
@@ -34,14 +35,17 @@ from twinbus.model.path import SubQueue
 from twinbus.server.access import Access
 from twinbus.server.answers import error_of
 from twinbus.server.browse_link import BrowseLink
-from twinbus.server.cbs import Cbs
 from twinbus.server.incoming import VIA, Incoming
 from twinbus.server.keys import Right
 from twinbus.server.management import Management
+from twinbus.server.nodes import Nodes
 from twinbus.server.operations.subject import Subject
+from twinbus.server.outage_node import OutageSwitch
 from twinbus.server.outgoing import Outgoing
+from twinbus.server.pairing import Pairings
 from twinbus.server.requests import ReplyLink, RequestLink, find_reply_link
 from twinbus.server.session_link import SESSION_FILTER, SessionLink
+from twinbus.server.silence import SilentLink
 from twinbus.server.transactions import CoordinatorLink, Transactions
 
 if TYPE_CHECKING:
@@ -61,7 +65,7 @@ if TYPE_CHECKING:
     from twinbus.server.authority import Authority
     from twinbus.server.socket_room import Soon
 
-    Use = Incoming | Outgoing | BrowseLink | RequestLink | ReplyLink | CoordinatorLink
+    Use = Incoming | Outgoing | BrowseLink | RequestLink | ReplyLink | CoordinatorLink | SilentLink
 
 log: Final = logging.getLogger(__name__)
 
@@ -94,6 +98,8 @@ class Gateway:
         self.namespace = namespace
         self.administration = administration
         self.authority = authority
+        self.outage_switch = OutageSwitch(namespace.outages)
+        self.pairings = Pairings(namespace.clock, namespace.timers)
         self.soon = soon
         self.link_idle_s = link_idle_s
         self.token_timeout_s = token_timeout_s
@@ -122,6 +128,10 @@ class Client:
         self._namespace = gateway.namespace
         self._peer = peer
         self._transactions = Transactions(gateway.namespace)
+        clock = gateway.namespace.clock
+        self._nodes = Nodes(
+            self.access, gateway.authority, clock, self._granted, gateway.outage_switch, gateway.pairings
+        )
         self._uses: dict[Link, Use] = {}
         self._used_s = self._namespace.clock.monotonic_s()
         self._expiry_s = float("inf")
@@ -245,6 +255,9 @@ class Client:
         self._used_s = self._namespace.clock.monotonic_s()
         try:
             use = self._connect(link, event.attach)
+        except Silence as silence:
+            use, refusal = SilentLink(link, self._namespace.clock), error_of(silence)
+            silence.outage.hold(use, lambda: link.refuse(refusal))
         except ServiceBusError as error:
             link.refuse(error_of(error))
             return
@@ -260,20 +273,12 @@ class Client:
         written = getattr(terminus, "address", None)
         if not isinstance(written, str) or not written or len(written) > ADDRESS_MAX_CHARACTERS:
             raise InvalidArgument("a link needs an address: the path of an entity, its $management, or $cbs")
-        if path.relative(written).lower() == path.CBS:
-            return self._connect_cbs(link)
+        if self._nodes.has(name := path.relative(written).lower()):
+            return self._nodes.connect(link, name)
         address = path.parse(written)
         if address.is_management:
             return self._connect_management(link, address)
         return self._connect_entity(link, address, attach)
-
-    def _connect_cbs(self, link: Link) -> Use:
-        clock = self._namespace.clock
-        if isinstance(link, Sender):
-            return ReplyLink(link, path.CBS, clock)
-        assert isinstance(link, Receiver)
-        node = Cbs(self.access, self._gateway.authority, clock, self._granted)
-        return RequestLink(link, path.CBS, node, find_reply_link, clock)
 
     def _connect_management(self, link: Link, address: path.Address) -> Use:
         if not any(self.access.allows(right, str(address)) for right in Right):
@@ -350,7 +355,7 @@ class Client:
             raise InvalidArgument(f"{EPOCH} is {epoch!r:.60}; it is a whole number")
         else:
             claim.check(where, epoch, others=bool(fragment.line.consumers))
-            claim.displace(where, epoch)
+            claim.displace(where, epoch, fragment)
         use: Outgoing
         if fragment.sessions is not None:
             most = self._namespace.limits.max_id_characters
@@ -359,13 +364,14 @@ class Client:
         else:
             use = Outgoing(link, self._peer, where, fragment, clock, soon)
         if isinstance(epoch, int):
-            claim.take(use, epoch)
+            claim.take(use, epoch, fragment.locks)
         use.claim, use.source, use.transactions = claim, source, self._transactions
         return use
 
     def _detached(self, event: Event) -> None:
         assert isinstance(event, LinkDetached)
         use = self._uses.pop(event.link, None)
+        self._namespace.outages.forget(use)
         self._used_s = self._namespace.clock.monotonic_s()
         if isinstance(use, Outgoing):
             use.detached(event.lost)

@@ -15,6 +15,7 @@ from twinbus.broker.queue import Queue
 from twinbus.model.errors import InvalidOperation, ServiceBusError
 from twinbus.server.answers import error_of
 from twinbus.server.keys import Right
+from twinbus.server.silence import tell
 
 if TYPE_CHECKING:
     from twinbus.amqp.delivery import IncomingDelivery
@@ -134,4 +135,8 @@ class Incoming:
             self._send(parcel, [delivery])
 
     def _answer(self, deliveries: list[IncomingDelivery], error: ServiceBusError | None) -> None:
-        self.link.settle(deliveries, ACCEPTED if error is None else Rejected(error=error_of(error)))
+        if error is None:
+            self.link.settle(deliveries, ACCEPTED)
+        else:
+            rejected = Rejected(error=error_of(error))
+            tell(self, error, lambda: self.link.settle(deliveries, rejected))

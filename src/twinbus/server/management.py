@@ -50,6 +50,16 @@ SENDS_TOO: Final = frozenset({"twinbus:resubmit"})
 """What brings messages into the queue needs the right to send to it, too."""
 
 
+HOLDERS_NEED: Final = frozenset(
+    {
+        "com.microsoft:renew-lock",
+        "com.microsoft:update-disposition",
+        "com.microsoft:renew-session-lock",
+        "com.microsoft:set-session-state",
+        "com.microsoft:get-session-state",
+    }
+)
+"""What goes on in an outage that is rehearsed: whoever has messages can finish with them."""
 FOR_TOPICS: Final = frozenset({"com.microsoft:schedule-message", "com.microsoft:cancel-scheduled-message"})
 """What can be asked of a topic: nothing is received from it."""
 
@@ -76,6 +86,8 @@ class Management:
             self._access.check(Right.SEND, subject.entity.path)
         if operation not in FOR_TOPICS:
             _ = subject.receivable  # raises for a topic
+        if operation not in HOLDERS_NEED:
+            subject.entity.check_outage()
         subject.entity.note_use(subject.namespace.clock)
         most = subject.namespace.limits.max_id_characters
         act(subject, Arguments(request.body, max_id_characters=most), reply)

@@ -14,6 +14,7 @@ from twinbus.amqp.outcomes import ACCEPTED, Rejected
 from twinbus.amqp.sender import Sender
 from twinbus.model.errors import InvalidArgument, InvalidOperation, MalformedMessage, ServerBusy, ServiceBusError
 from twinbus.server.answers import error_of
+from twinbus.server.silence import tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -138,7 +139,8 @@ class RequestLink:
                 raise ServerBusy(f"{CREDIT} requests wait for their answers: ask again when some have come")
             self.node.handle(request, reply)
         except ServiceBusError as error:
-            reply(self.node.refuse(error))
+            refusal = self.node.refuse(error)
+            tell(self, error, lambda: reply(refusal))
 
 
 class ReplyLink:

@@ -151,6 +151,11 @@ def verify(token_text: str, audience: str, keys: Keys, wall_s: float, host: str 
     return grant
 
 
+def show(token_text: str, keys: Keys, wall_s: float) -> Grant:
+    """What a token grants on what it is for, whatever that is. Unauthorized."""
+    return verify(token_text, unquote_plus(Token.parse(token_text).resource), keys, wall_s)
+
+
 def scope_of(uri: str) -> str:
     """The path in a URI that a token is for, to compare with others. Clients sign a request's URL with its query."""
     return path.key_of(path.relative(re.split(r"[?#]", uri, maxsplit=1)[0]))

@@ -26,6 +26,8 @@ from twinbus.server.gateway import Gateway
 from twinbus.server.http.app import ManagementApp
 from twinbus.server.http.data_plane import DataPlane
 from twinbus.server.http.listener import listen as listen_http
+from twinbus.server.http.outage_requests import OutageRequests
+from twinbus.server.http.pairing_requests import PairingRequests
 from twinbus.server.keys import Right
 from twinbus.server.pauses import PauseMeter
 from twinbus.server.settings import StartError
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from twinbus.broker.clock import Clock
     from twinbus.server.http.listener import HttpListener
     from twinbus.server.keys import KeyRing
+    from twinbus.server.sas import Grant
     from twinbus.server.settings import ServeSettings
     from twinbus.server.stores import Disks
     from twinbus.store.catalogue import Catalogue
@@ -117,9 +120,13 @@ class Service:
             link_idle_s=settings.link_idle_s,
             token_timeout_s=settings.token_timeout_s,
         )
-        pauses, data_plane = self._measure_pauses(stack), DataPlane(namespace)
-        authorise = partial(_authorise, self._ground.clock, authority)
-        app = ManagementApp(self.entities, authorise, pauses=pauses, first=data_plane.routes)
+        clock, pauses = self._ground.clock, self._measure_pauses(stack)
+        first = (
+            *DataPlane(namespace).routes,
+            *OutageRequests(gateway.outage_switch).routes,
+            *PairingRequests(gateway.pairings, partial(_show, clock, authority)).routes,
+        )
+        app = ManagementApp(self.entities, partial(_authorise, clock, authority), pauses=pauses, first=first)
         ports = {}
         for option, port, is_http, context in (
             ("amqp", settings.amqp_port, False, None),
@@ -165,8 +172,17 @@ class Service:
 
 def _authorise(clock: Clock, authority: Authority, token: str | None, right: str, path: str, host: str = "") -> None:
     """Whoever asks over HTTP shows a token with each request."""
-    if token is None:
-        raise Unauthorized("the request has no Authorization header: it needs a SharedAccessSignature")
-    grant = sas.verify(token, path, authority, clock.wall_ms() / 1000, host)
+    grant = sas.verify(_shown(token), path, authority, clock.wall_ms() / 1000, host)
     if not grant.allows(Right(right), path):
         raise Unauthorized(f"the key {grant.key_name!r} has no right to {right} on '{path}'")
+
+
+def _show(clock: Clock, authority: Authority, token: str | None) -> Grant:
+    """... and where it is not known beforehand what the token has to be for, that is seen by the token."""
+    return sas.show(_shown(token), authority, clock.wall_ms() / 1000)
+
+
+def _shown(token: str | None) -> str:
+    if token is None:
+        raise Unauthorized("the request has no Authorization header: it needs a SharedAccessSignature")
+    return token

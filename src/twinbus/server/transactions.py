@@ -22,6 +22,7 @@ from twinbus.model.errors import (
     TransactionUnknown,
 )
 from twinbus.server.answers import error_of
+from twinbus.server.silence import tell
 
 if TYPE_CHECKING:
     from twinbus.amqp.delivery import IncomingDelivery
@@ -154,7 +155,7 @@ class CoordinatorLink:
         transaction.commit(answer)
 
     def _reject(self, delivery: IncomingDelivery, error: ServiceBusError) -> None:
-        self.link.settle([delivery], Rejected(error=error_of(error)))
+        tell(self, error, lambda: self.link.settle([delivery], Rejected(error=error_of(error))))
 
 
 def how_of(outcome: object) -> How:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from twinbus.broker.outage import Outage as RehearsedOutage
+from twinbus.model.outage import OutageKind
 from twinbus.model.path import key_of
 
 if TYPE_CHECKING:
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
     from twinbus.testing.disks import LoopDisks
     from twinbus.testing.network import Network
 
-BUSY: Final = "a test wants it so"
+FAR_MS: Final = 3_600_000
+"""What those who are told to wait are told; it is over when the test says so."""
 FULL: Final = "its disk is nearly full (--min-free)"
 
 
@@ -86,19 +89,23 @@ class Outage:
         self._network.restore(self._host)
         self._disks.restore()
         self._set_refusal(None)
-        self._press(None)
+        self._press(is_over=True)
         self._busy.clear()
 
     def apply(self) -> None:
         """The namespace was started: what its broker has to know, it is told again."""
-        self._press(BUSY)
+        self._press(is_over=False)
 
-    def _press(self, reason: str | None) -> None:
+    def _press(self, *, is_over: bool) -> None:
         broker = self._broker()
-        entities = broker.entities if broker is not None else {}
+        if broker is None:
+            return
+        now_ms = broker.clock.wall_ms()
         for key in map(key_of, self._busy):
-            if key in entities:  # it may have been deleted meanwhile
-                entities[key].pressure = reason
+            entity = broker.entities.get(key)
+            if entity is not None:  # it may have been deleted meanwhile
+                outage = RehearsedOutage(entity.path, OutageKind.BUSY, since_ms=now_ms, until_ms=now_ms + FAR_MS)
+                entity.set_outage(None if is_over else outage)
 
     def _set_refusal(self, reason: str | None) -> None:
         """At once: the server itself looks at these disks only now and then."""

@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 import msgspec
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from twinbus.amqp.message import Message
 from twinbus.broker.intake import Parcel
 from twinbus.broker.keys import pack_sequence
 from twinbus.broker.locks import token_of
+from twinbus.broker.outage import Silence
 from twinbus.broker.record import take_apart
 from twinbus.broker.settlement import lock_lost
 from twinbus.model import path
@@ -85,8 +87,8 @@ class DataPlane:
         self._namespace = namespace
         self._limits = limits
         self.routes: tuple[Route, ...] = (
-            _route("/messages", "Send", POST=self._send),
-            _route("/messages/head", "Listen", POST=self._peek_lock, DELETE=self._receive_and_delete),
+            _route("/messages", "Send", POST=_heard(self._send)),
+            _route("/messages/head", "Listen", POST=_heard(self._peek_lock), DELETE=_heard(self._receive_and_delete)),
             _route(
                 "/messages/(?P<id>.{1,256}?)/(?P<token>[^/]{1,64})",
                 "Listen",
@@ -103,11 +105,11 @@ class DataPlane:
         target = self._namespace.find_sendable(address.entity)
         if address.sub_queue is not SubQueue.MAIN:
             raise NotAllowed(f"nothing can be sent to '{call.entity}': a dead-letter queue is filled by its queue")
-        target.check_sends()
         most = target.description.max_message_kb * 1024
         content = await body.read(
             call.request, limit=most, timeout_s=self._limits.body_timeout_s, too_large=MessageTooLarge
         )
+        target.check_sends()  # not before: while the body is unread it is not seen that a caller goes
         media_type = call.request.headers.get("content-type")
         if media_type is not None and media_type.split(";")[0].strip().lower() == BATCH_MEDIA_TYPE:
             payloads = await self._encode_batch(content, most)
@@ -180,6 +182,7 @@ class DataPlane:
         delivery = await Taker(fragment, Caller.of(call.request.scope), deletes=deletes).take(wait_s)
         if delivery is None:
             _check_works(fragment)
+            source.check_outage()
         return delivery
 
     def _wait_s(self, call: Call) -> float:
@@ -250,6 +253,24 @@ def _route(end: str, right: str, **handlers: Handler) -> Route:
     """Addresses below an entity. The methods that they lack are those of an entity that may have such a name."""
     pattern = re.compile(_ENTITY + end, re.IGNORECASE | re.DOTALL)
     return Route(pattern, handlers, right, on="entity", is_open=True)
+
+
+def _heard(handler: Handler) -> Handler:
+    """What is refused by an entity that is silent is told when that is over, to who is still there."""
+
+    async def answer(call: Call) -> Response:
+        try:
+            return await handler(call)
+        except Silence as silence:
+            caller, over = Caller.of(call.request.scope), asyncio.get_running_loop().create_future()
+            silence.outage.hold(over, lambda: over.set_result(None))
+            await asyncio.wait([over, caller.lost, caller.hurry], return_when=asyncio.FIRST_COMPLETED)
+            silence.outage.forget(over)
+            if caller.lost.done():
+                raise ClientDisconnect from None
+            raise
+
+    return answer
 
 
 def _respond(message: Message, token: uuid.UUID | None, status: int) -> Response:

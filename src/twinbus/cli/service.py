@@ -1,0 +1,102 @@
+"""A namespace as the commands reach it: over HTTP, with what stands in a connection string.
+
+Owns: the request, its token, and what of a failure is shown. What is asked for is a command's affair. The key is never
+in an error.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import ssl
+import time
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+from xml.sax.saxutils import unescape
+
+import msgspec
+
+from twinbus.client.connection_string import ConnectionString
+from twinbus.model.signature import make_token
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+TIMEOUT_S: Final = 20.0
+ANSWER_MAX_BYTES: Final = 16_777_216
+HTTP_PORT: Final = 5300
+HTTPS_PORT: Final = 443
+TOKEN_S: Final = 300
+_DETAIL: Final = re.compile(r"<Detail>(.*?)(?:\. TrackingId:[^<]*)?</Detail>", re.DOTALL)
+
+
+class ServiceFailed(Exception):
+    """The namespace was not reached, or has refused. The message says why."""
+
+
+class Service:
+    """One namespace."""
+
+    def __init__(self, connection_string: str, ca_files: Sequence[Path] = ()) -> None:
+        """ServiceFailed if the connection string cannot be, or a file cannot be read."""
+        try:
+            self._to = ConnectionString.parse(connection_string)
+            self._tls = None if self._to.is_emulator else _context(ca_files)
+        except (ValueError, OSError) as error:
+            raise ServiceFailed(str(error)) from error
+
+    @property
+    def address(self) -> str:
+        """Host and port, for people."""
+        return f"{self._to.host}:{self._port}"
+
+    def ask(self, method: str, address: str, **query: object) -> dict[str, Any]:
+        """One request; the object in its answer. ServiceFailed."""
+        connection = self._connect()
+        target = f"/{address}?{urlencode({name: value for name, value in query.items() if value is not None})}"
+        try:
+            connection.request(method, target, headers={"Authorization": self._token()})
+            answer = connection.getresponse()
+            content = answer.read(ANSWER_MAX_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            raise ServiceFailed(f"{self.address} does not answer: {type(error).__name__}: {error}") from error
+        finally:
+            connection.close()
+        if answer.status >= http.HTTPStatus.BAD_REQUEST:
+            raise ServiceFailed(f"{self.address} says {answer.status}: {_detail(content)}")
+        try:
+            found = msgspec.json.decode(content, type=dict[str, Any])
+        except msgspec.MsgspecError as error:
+            raise ServiceFailed(f"{self.address} is no twinbus: its answer cannot be read") from error
+        return found
+
+    @property
+    def _port(self) -> int:
+        return self._to.port or (HTTP_PORT if self._to.is_emulator else HTTPS_PORT)
+
+    def _connect(self) -> http.client.HTTPConnection:
+        if self._tls is None:
+            return http.client.HTTPConnection(self._to.host, self._port, timeout=TIMEOUT_S)
+        return http.client.HTTPSConnection(self._to.host, self._port, timeout=TIMEOUT_S, context=self._tls)
+
+    def _token(self) -> str:
+        if self._to.signature is not None:
+            return self._to.signature
+        assert self._to.key_name is not None
+        assert self._to.key is not None
+        scope = f"sb://{self._to.host}/{self._to.entity_path or ''}"
+        return make_token(scope, self._to.key_name, self._to.key, int(time.time()) + TOKEN_S)
+
+
+def _context(ca_files: Sequence[Path]) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    for file in ca_files:
+        context.load_verify_locations(file)
+    return context
+
+
+def _detail(content: bytes) -> str:
+    text = content.decode(errors="replace")
+    found = _DETAIL.search(text)
+    return unescape(found[1]) if found is not None else f"{text[:200]!r}"

@@ -1,0 +1,134 @@
+"""`twinbus rehearse` makes an outage on a real server, tells what the senders reported, and leaves none behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.pairing_node.reporter import Reporter, report
+from tests.served import wait_until
+from twinbus.cli.main import app
+
+if TYPE_CHECKING:
+    from tests.outage.switch import Switch
+    from tests.served import Served
+
+PATIENCE_S = 60
+
+
+def twinbus(*arguments: str) -> Any:  # noqa: ANN401  # click's result
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments, prog_name="twinbus")
+
+
+def http_string(server: Served) -> str:
+    """A connection string that leads to the port without TLS."""
+    return server.connection_string.replace(f":{server.amqp_port}", f":{server.http_port}")
+
+
+@pytest.mark.parametrize("over", ["https", "http"])
+def test_the_outage_is_there_and_gone_and_the_senders_are_told_of(
+    server: Served, switch: Switch, queue: str, over: str
+) -> None:
+    client = f"sender-{over}"
+    reporter = Reporter(server)
+    content = report(client=client, entities=[], ping_interval_s=1)
+    assert reporter.put(content).status == 204
+
+    def live() -> None:
+        """A sender that fails over when it is refused, and comes back when it is not."""
+        wait_until(lambda: switch.send(queue).status == 503)
+        failed = [{"path": queue, "state": "failed-over", "why": "refused"}]
+        assert reporter.put({**content, "entities": failed}).status == 204
+        wait_until(lambda: switch.send(queue).status == 201)
+        assert reporter.put(content).status == 204
+
+    sender = threading.Thread(target=live)
+    sender.start()
+    namespace = http_string(server) if over == "http" else server.admin_connection_string
+    result = twinbus(
+        "rehearse", namespace, "--entity", queue, "--for", "2.5", "--secondary", namespace, "--ca-file", server.ca_file
+    )
+    sender.join(PATIENCE_S)
+    assert result.exit_code == 0, result.output
+    assert switch.all() == []
+    row = next(line for line in result.output.splitlines() if client in line and queue in line)
+    assert "refused" in row
+    assert "not seen" not in row
+    assert server.key not in result.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_whoever_interrupts_it_ends_the_outage(server: Served, switch: Switch, queue: str, number: int) -> None:
+    command = [sys.executable, "-m", "twinbus", "rehearse", http_string(server), "--entity", queue, "--for", "600"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(os.environ))
+    try:
+        wait_until(switch.all)
+        assert switch.all()[0]["path"] == queue
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert b"interrupted; the outage is switched off" in errors
+    assert b"Traceback" not in errors
+    assert switch.all() == []
+
+
+def test_the_whole_namespace_and_the_kind_are_asked_for(server: Served, switch: Switch, queue: str) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def look() -> bool:
+        seen.extend(switch.all())
+        return bool(seen)
+
+    looking = threading.Thread(target=lambda: wait_until(look))
+    looking.start()
+    result = twinbus("rehearse", http_string(server), "--namespace", "--for", "1", "--kind", "busy")
+    looking.join(PATIENCE_S)
+    assert result.exit_code == 0, result.output
+    assert (seen[0]["path"], seen[0]["kind"]) == ("*", "busy")
+    assert switch.send(queue).status == 201
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "text"),
+    [
+        ((), 2, "either --entity PATH or --namespace"),
+        (("--entity", "orders", "--namespace"), 2, "either --entity PATH or --namespace"),
+        (("--namespace", "--for", "0.5"), 2, "1 to 3600"),
+        (("--namespace", "--for", "4000"), 2, "1 to 3600"),
+        (("--namespace", "--kind", "loud"), 2, "loud"),
+        (("--entity", "not-there"), 1, "says 404: The messaging entity 'not-there' could not be found"),
+        (("--namespace", "--secondary", "Endpoint=sb://x"), 1, "needs either"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_one_line(
+    server: Served, switch: Switch, options: tuple[str, ...], code: int, text: str
+) -> None:
+    result = twinbus("rehearse", http_string(server), *options)
+    assert result.exit_code == code
+    assert text in result.output
+    assert switch.all() == []
+
+
+def test_a_key_that_may_not_manage_is_told_so(server: Served, queue: str) -> None:
+    wrong = http_string(server).replace(server.key, "d3Jvbmc=")
+    result = twinbus("rehearse", wrong, "--entity", queue, "--for", "1")
+    assert result.exit_code == 1
+    assert "says 401" in result.output
+    assert "d3Jvbmc" not in result.output
+
+
+def test_a_namespace_that_is_not_there_is_told_so() -> None:
+    nowhere = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=s;UseDevelopmentEmulator=true"
+    result = twinbus("rehearse", nowhere, "--namespace", "--for", "1")
+    assert result.exit_code == 1
+    assert "127.0.0.1:1 does not answer" in result.output

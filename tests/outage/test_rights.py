@@ -1,0 +1,77 @@
+"""Whoever switches outages, or sees them, may manage the namespace: less is not enough."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.outage.switch import Switch
+from tests.plain.raw import Refused, raw
+from tests.served import ATOM
+from tests.served_here import serving_here
+from twinbus.amqp.sasl import Credentials
+from twinbus.server.keys import Key, Right
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.served_here import ServedHere
+
+SECRET = "c2VjcmV0"
+BOSS_OF_ONE = (
+    "<AuthorizationRules><AuthorizationRule xmlns:i='http://www.w3.org/2001/XMLSchema-instance' "
+    "i:type='SharedAccessAuthorizationRule'><ClaimType>SharedAccessKey</ClaimType><ClaimValue>None</ClaimValue>"
+    "<Rights><AccessRights>Manage</AccessRights><AccessRights>Send</AccessRights><AccessRights>Listen</AccessRights>"
+    "</Rights><KeyName>boss-of-one</KeyName><PrimaryKey>c2VjcmV0</PrimaryKey></AuthorizationRule></AuthorizationRules>"
+)
+KEYS = [
+    Key("root", SECRET),
+    Key("manager", SECRET, rights=frozenset({Right.MANAGE})),
+    Key("user", SECRET, rights=frozenset({Right.SEND, Right.LISTEN})),
+]
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHere]:
+    with serving_here(tmp_path_factory.mktemp("rights"), keys=KEYS) as server:
+        server.ask("PUT", "orders", ATOM.format(BOSS_OF_ONE), expected=201)
+        yield server
+
+
+@pytest.mark.parametrize("method", ["PUT", "GET", "DELETE"])
+@pytest.mark.parametrize(
+    ("key_name", "scope"),
+    [("user", ""), ("user", "$outage"), ("boss-of-one", "orders"), ("root", "orders"), ("nobody", "")],
+)
+def test_a_token_that_allows_less_is_refused(guarded: ServedHere, method: str, key_name: str, scope: str) -> None:
+    switch = Switch(guarded)
+    token = guarded.token(scope, key=SECRET, key_name=key_name)
+    assert switch.call(method, "/$outage?path=orders&seconds=60", token=token).status == 401
+    assert switch.all() == []
+
+
+@pytest.mark.parametrize("scope", ["", "$outage"])
+def test_a_token_for_the_namespace_or_the_switch_will_do(guarded: ServedHere, scope: str) -> None:
+    switch, token = Switch(guarded), guarded.token(scope, key=SECRET, key_name="manager")
+    assert switch.call("PUT", "/$outage?path=orders&seconds=60", token=token).status == 201
+    assert switch.call("DELETE", "/$outage", token=token).status == 200
+
+
+@pytest.mark.parametrize("key_name", ["user", "boss-of-one"])
+async def test_over_amqp_a_key_that_allows_less_is_refused(guarded: ServedHere, key_name: str) -> None:
+    async with raw(guarded, Credentials.plain(key_name, SECRET)) as client:
+        for operation in ("begin-outage", "end-outage", "list-outages"):
+            body = {"path": "orders", "seconds": 60}
+            answer = await client.ask("$outage", {"operation": f"twinbus:{operation}"}, body)
+            assert answer["statusCode"] == 401
+            assert "'Manage'" in answer["statusDescription"]
+    assert Switch(guarded).all() == []
+
+
+async def test_over_amqp_who_has_shown_nothing_is_not_even_heard(guarded: ServedHere) -> None:
+    async with raw(guarded, Credentials.anonymous()) as client:
+        with pytest.raises(Refused, match="amqp:unauthorized-access"):
+            await client.attach_sender("$outage")
+        with pytest.raises(Refused, match="amqp:unauthorized-access"):
+            await client.attach_receiver("$outage")

@@ -1,0 +1,55 @@
+"""One server for all tests of a worker: the secondary of several primaries, each with two backlog queues.
+
+Every backlog queue has keys of its own: `sender` and `listener`, whose secret is the path of the queue. The namespace
+has keys with the same rights: `all-sender` and `all-listener`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.pairing_node.reporter import SECRET, Reporter
+from tests.served import ATOM
+from tests.served_here import serving_here
+from twinbus.server.keys import Key, Right
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.served_here import ServedHere
+
+KEYS = [
+    Key("root", SECRET),
+    Key("all-sender", SECRET, rights=frozenset({Right.SEND})),
+    Key("all-listener", SECRET, rights=frozenset({Right.LISTEN})),
+]
+QUEUES = [f"{primary}/x-servicebus-transfer/{number}" for primary in ("contoso", "fabrikam") for number in (0, 1)]
+RULE = (
+    "<AuthorizationRule xmlns:i='http://www.w3.org/2001/XMLSchema-instance' i:type='SharedAccessAuthorizationRule'>"
+    "<ClaimType>SharedAccessKey</ClaimType><ClaimValue>None</ClaimValue>"
+    "<Rights><AccessRights>{}</AccessRights></Rights><KeyName>{}</KeyName><PrimaryKey>{}</PrimaryKey>"
+    "</AuthorizationRule>"
+)
+
+
+@pytest.fixture(scope="session")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHere]:
+    with serving_here(tmp_path_factory.mktemp("pairing"), keys=KEYS) as server:
+        for queue in QUEUES:
+            rules = RULE.format("Send", "sender", queue) + RULE.format("Listen", "listener", queue)
+            content = f"<AuthorizationRules>{rules}</AuthorizationRules>"
+            server.ask("PUT", queue, ATOM.format(content), expected=201)
+        server.ask(
+            "PUT",
+            "contoso/orders",
+            ATOM.format(f"<AuthorizationRules>{RULE.format('Send', 'sender', 'x')}</AuthorizationRules>"),
+            expected=201,
+        )
+        yield server
+
+
+@pytest.fixture
+def reporter(running: ServedHere) -> Reporter:
+    return Reporter(running)

@@ -1,0 +1,197 @@
+"""Q17: several hosts want a queue, and one has it. The next one gets all that the last one had, however that ended.
+
+A host takes messages under locks, defers some and takes them back by their numbers, as a pump of a backlog queue does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from proton import Message as ProtonMessage
+from proton import symbol
+from proton.reactor import ReceiverOption
+from proton.utils import LinkDetached
+
+from tests.plain.entity import claim, defer, manage, names, orders, send_orders, sequence_numbers
+from tests.plain.proton_client import PATIENCE_S, proton, until
+from tests.plain.raw import Refused, raw
+from twinbus.amqp.message import Message
+from twinbus.amqp.outcomes import ACCEPTED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from proton import Link
+
+    from tests.plain.entity import Answer
+    from tests.plain.raw import Raw
+    from tests.served import Served
+    from twinbus.amqp.delivery import IncomingDelivery
+    from twinbus.amqp.receiver import Receiver
+
+LOCKED = "amqp:resource-locked"
+
+
+async def take_deferred(client: Raw, queue: str, numbers: list[int], **arguments: object) -> Answer:
+    wanted = {"sequence-numbers": numbers, **arguments}
+    return await manage(client, queue, "com.microsoft:receive-by-sequence-number", wanted)
+
+
+def deferred_names(answer: Answer) -> list[str]:
+    assert answer.status == 200, answer.text
+    return names([Message(item["message"]) for item in answer.body["messages"]])
+
+
+def counts(found: Iterable[IncomingDelivery]) -> list[int | None]:
+    headers = [Message(one.payload).header for one in found]
+    return [header.delivery_count if header is not None else None for header in headers]
+
+
+async def claim_when_free(client: Raw, queue: str, epoch: int) -> Receiver:
+    """The server learns of a lost socket when it learns of it."""
+    for _ in range(1_000):
+        try:
+            return await claim(client, queue, epoch)
+        except Refused as refused:
+            assert str(refused) == LOCKED  # noqa: PT017
+    raise AssertionError("the claim is still there")
+
+
+async def test_deferred_messages_are_for_the_holder_on_its_connection_or_with_its_epoch(
+    server: Served, queue: str
+) -> None:
+    async with raw(server) as holder, raw(server) as other:
+        await send_orders(other, queue, [1, 2])
+        link = await claim(holder, queue, 7)
+        numbers = [await defer(holder, link, delivery) for delivery in await holder.receive(link, 2)]
+        refused = await take_deferred(other, queue, numbers)
+        assert (refused.status, refused.condition) == (409, LOCKED)
+        assert deferred_names(await take_deferred(holder, queue, numbers[:1])) == orders(1)
+        assert (await take_deferred(other, queue, numbers[1:], epoch=6)).condition == LOCKED
+        assert deferred_names(await take_deferred(other, queue, numbers[1:], epoch=7)) == orders(2)
+
+
+@pytest.mark.parametrize("way", ["displaced", "detached", "closed", "dead"])
+async def test_the_next_host_gets_deferred_messages_that_the_last_one_had_at_once(
+    server: Served, queue: str, way: str
+) -> None:
+    async with raw(server) as new, raw(server) as old:
+        await send_orders(new, queue, [1, 2])
+        link = await claim(old, queue, 1)
+        numbers = [await defer(old, link, delivery) for delivery in await old.receive(link, 2)]
+        assert deferred_names(await take_deferred(old, queue, numbers)) == orders(1, 2)
+        await end(old, link, way)
+        await claim_when_free(new, queue, 2)
+        assert deferred_names(await take_deferred(new, queue, numbers)) == orders(1, 2)
+
+
+@pytest.mark.parametrize("way", ["displaced", "detached", "closed", "dead"])
+async def test_the_next_host_gets_all_from_the_first_on_uncounted_and_in_order(
+    server: Served, queue: str, way: str
+) -> None:
+    async with raw(server) as new, raw(server) as old:
+        await send_orders(new, queue, range(1, 6))
+        link = await claim(old, queue, 1)
+        await old.receive(link, 3)
+        await end(old, link, way)
+        received = await new.receive(await claim_when_free(new, queue, 1), 5)
+        assert names(received) == orders(1, 2, 3, 4, 5)
+        assert counts(received) == [0] * 5
+
+
+async def end(client: Raw, link: Receiver, way: str) -> None:
+    if way == "detached":
+        await client.detach(link)
+    elif way == "closed":
+        client.peer.close()
+        await client.gone()
+    elif way == "dead":
+        client.peer.transport.abort()
+        await client.gone()
+
+
+async def test_what_the_last_host_had_it_cannot_settle_any_more(server: Served, queue: str) -> None:
+    async with raw(server) as new, raw(server) as old:
+        await send_orders(new, queue, [1])
+        link = await claim(old, queue, 1)
+        [number] = [await defer(old, link, delivery) for delivery in await old.receive(link)]
+        [held] = (await take_deferred(old, queue, [number])).body["messages"]
+        await old.detach(link)
+        await claim(new, queue, 2)
+        body = {"disposition-status": "completed", "lock-tokens": [held["lock-token"]]}
+        answer = await manage(old, queue, "com.microsoft:update-disposition", body)
+        assert answer.condition == "com.microsoft:message-lock-lost"
+        assert server.counts(queue) == (0, 0)
+        assert deferred_names(await take_deferred(new, queue, [number])) == orders(1)
+
+
+async def test_a_lower_epoch_that_comes_later_leaves_locks_as_they_are(server: Served, queue: str) -> None:
+    """It is an older host: what the newer one has is none of its business."""
+    async with raw(server) as client:
+        await send_orders(client, queue, [1, 2])
+        link = await claim(client, queue, 7)
+        await client.receive(link)
+        await client.detach(link)
+        assert names(await client.receive_all(await claim(client, queue, 6), 1)) == orders(2)
+
+
+async def test_locks_of_receivers_without_a_claim_are_left_alone(server: Served, queue: str) -> None:
+    async with raw(server) as client:
+        await send_orders(client, queue, [1, 2, 3])
+        before = await client.attach_receiver(queue)
+        [first] = await client.receive(before)
+        await client.detach(before)
+        await client.detach(await claim(client, queue, 1))
+        between = await client.attach_receiver(queue)
+        await client.receive(between)
+        await client.detach(between)
+        link = await claim(client, queue, 2)
+        received = await client.receive_all(link, 1)
+        assert names(received) == orders(3)
+        assert sequence_numbers([first]) == [1]
+
+
+async def test_what_the_last_host_completed_is_gone(server: Served, queue: str) -> None:
+    async with raw(server) as old, raw(server) as new:
+        await send_orders(new, queue, [1, 2, 3])
+        link = await claim(old, queue, 1)
+        [first, *_] = await old.receive(link, 3)
+        assert await old.settle(link, first, ACCEPTED) is None
+        assert names(await new.receive_all(await claim(new, queue, 1), 2)) == orders(2, 3)
+
+
+# --- a client that nobody here wrote ----------------------------------------------------------------------------------
+
+
+class Epoch(ReceiverOption):
+    """An ordinary receiver, but for this."""
+
+    def __init__(self, epoch: int) -> None:
+        self._epoch = epoch
+
+    def apply(self, link: Link) -> None:
+        link.properties = {symbol("com.microsoft:epoch"): self._epoch}
+
+
+def test_proton_claims_and_is_displaced(server: Served, queue: str) -> None:
+    with proton(server) as old, proton(server) as new:
+        sender = new.create_sender(queue)
+        sender.send(message("one"))
+        first = old.create_receiver(queue, credit=1, options=Epoch(1))
+        assert first.receive(timeout=PATIENCE_S).body == "one"
+        with pytest.raises(LinkDetached, match="epoch 1"):
+            new.create_receiver(queue, credit=1)
+        with pytest.raises(LinkDetached, match="0 is lower"):
+            new.create_receiver(queue, credit=1, options=Epoch(0))
+        second = new.create_receiver(queue, credit=1, options=Epoch(2))
+        received = second.receive(timeout=PATIENCE_S)
+        assert (received.body, received.delivery_count) == ("one", 0)
+        second.accept()
+        with pytest.raises(LinkDetached, match="amqp:link:stolen"):
+            until(old, lambda: first.link.state & first.link.REMOTE_CLOSED)
+    assert server.counts(queue) == (0, 0)
+
+
+def message(body: str) -> ProtonMessage:
+    return ProtonMessage(body=body, id=body)
