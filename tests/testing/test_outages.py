@@ -130,7 +130,6 @@ async def test_busy_is_said_of_one_entity_and_of_no_other() -> None:
         with pytest.raises(ServerBusy, match="orders"):
             await client.sender.send(BrokeredMessage("meanwhile"), timeout=5)
         await others.send(BrokeredMessage("taken"))
-        assert await client.receive() is not None, "who receives does not make it busier"
         namespace.outage.restore()
         await client.send(BrokeredMessage("after"))
         assert await texts(namespace, "returns") == ["taken"]

@@ -23,6 +23,8 @@ _PREFETCH: int = 500
 class MessageBrowser(MessageReceiver):
     """Sees each active message of a range once, in order."""
 
+    is_taking = False
+
     def __init__(
         self,
         factory: MessagingFactory,

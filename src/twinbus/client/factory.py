@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from twinbus.client.requests import Answer
     from twinbus.client.retry import RetryPolicy
     from twinbus.client.tokens import TokenProvider
+    from twinbus.client.witness import Witness
 
 
 log: Final = logging.getLogger(__name__)
@@ -74,6 +75,8 @@ class MessagingFactory:
         """Set when it is closed or faulted."""
         self.pairing: Pairing | None = None
         """The pair of which it is the primary."""
+        self.witnesses: tuple[Witness, ...] = ()
+        """Who is told what became of messages."""
         self._provider = token_provider or provider_of(where, self.settings.clock)
         self._tls = None if where.is_emulator else self.settings.tls or trust(None)
         self._conversation: Conversation | None = None
@@ -125,6 +128,7 @@ class MessagingFactory:
         except BaseException:
             self.pairing = None
             await pairing.end()
+            await pairing.seen.close()
             raise
         if uncovered:
             log.warning("senders made before the pairing are not covered by it: %s", ", ".join(uncovered))

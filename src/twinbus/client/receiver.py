@@ -22,6 +22,7 @@ from twinbus.amqp.types import Array, Int, Symbol, UInt
 from twinbus.client.entity import ClientEntity
 from twinbus.client.errors import ConnectionLost, MessageNotHeld, UnknownAnswer
 from twinbus.client.lock_renewal import LockRenewal
+from twinbus.client.witness import tell
 from twinbus.model.errors import InvalidArgument, ServiceBusError
 from twinbus.model.message import BrokeredMessage
 from twinbus.model.times import duration_s, to_wire
@@ -39,6 +40,15 @@ if TYPE_CHECKING:
 MAX_PREFETCH: Final = 5_000
 DRAIN_S: Final = 5.0
 """How long a server may take to give unused credit back. Then the link is ended, and its messages are free."""
+_SAID: Final = {
+    "complete": "completed",
+    "abandon": "abandoned",
+    "defer": "deferred",
+    "dead_letter": "dead-lettered",
+    "release": "released",
+    "delete": "received and deleted",
+}
+"""What witnesses are told."""
 _STATUSES: Final = {"complete": "completed", "abandon": "abandoned", "defer": "defered", "dead_letter": "suspended"}
 
 
@@ -56,6 +66,8 @@ class MessageReceiver(ClientEntity):
 
     session_id: str | None = None
     """Of a `MessageSession`."""
+    is_taking = True
+    """A message that is received without a lock is gone: not so for one who browses."""
 
     def __init__(
         self,
@@ -195,7 +207,10 @@ class MessageReceiver(ClientEntity):
     def _opened(self, link: ReceivingLink, delivery: IncomingDelivery) -> BrokeredMessage:
         if delivery.settled:
             link.take(delivery)
-            return BrokeredMessage.decode(delivery.payload)
+            taken = BrokeredMessage.decode(delivery.payload)
+            if self.is_taking:
+                self._tell("delete", taken)
+            return taken
         message = BrokeredMessage.decode(delivery.payload, lock=delivery.tag)
         message.received.handle = (link, delivery)
         if self._renewal is not None:
@@ -261,10 +276,37 @@ class MessageReceiver(ClientEntity):
         if link is not None and delivery is not None:
             link.release([delivery], RELEASED)
             self._settled(message)
+            self._tell("release", message)
         else:
             await self.abandon(message)
 
     async def _settle(
+        self,
+        verb: str,
+        message: BrokeredMessage,
+        state: Composite,
+        body: Mapping[str, object],
+        transaction: Transaction | None,
+    ) -> None:
+        try:
+            await self._say(verb, message, state, body, transaction)
+        except BaseException as error:
+            self._tell(verb, message, transaction, error)
+            raise
+        self._tell(verb, message, transaction)
+
+    def _tell(
+        self,
+        verb: str,
+        message: BrokeredMessage,
+        transaction: Transaction | None = None,
+        error: BaseException | None = None,
+    ) -> None:
+        if witnesses := self.factory.witnesses:
+            how, key = _SAID[verb], None if transaction is None else transaction.key
+            tell(witnesses, lambda witness: witness.settled(self.path, message, how, transaction=key, error=error))
+
+    async def _say(
         self,
         verb: str,
         message: BrokeredMessage,
@@ -356,6 +398,8 @@ class MessageReceiver(ClientEntity):
             lock = token.bytes_le if isinstance(token, uuid.UUID) and self.mode is ReceiveMode.PEEK_LOCK else None
             message = BrokeredMessage.decode(_binary(entry), lock=lock)
             received.append(message)
+            if lock is None:
+                self._tell("delete", message)
             if self._renewal is not None and lock is not None:
                 self._renewal.add(message)
         return received

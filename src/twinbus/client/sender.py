@@ -15,6 +15,7 @@ from twinbus.amqp.terminus import Source, Target
 from twinbus.amqp.types import Array
 from twinbus.client.entity import ClientEntity
 from twinbus.client.errors import TimedOut, UnknownAnswer
+from twinbus.client.witness import tell
 from twinbus.model.errors import ServiceBusError
 from twinbus.model.message import BATCH_FORMAT, BrokeredMessage, encode_batch
 from twinbus.model.times import duration_s
@@ -49,7 +50,11 @@ class MessageSender(ClientEntity):
     ) -> None:
         """Send a message; it is safe when this returns. In a transaction: once that is committed."""
         payload = message.encode(self.factory.settings.clock.wall_ms())
-        await self._dispatch(payload, 0, [message], transaction, None if timeout is None else duration_s(timeout))
+        try:
+            await self._dispatch(payload, 0, [message], transaction, None if timeout is None else duration_s(timeout))
+        except BaseException as error:
+            self._tell_failed([message], error)
+            raise
 
     async def send_batch(
         self,
@@ -64,9 +69,13 @@ class MessageSender(ClientEntity):
             return
         now_ms = self.factory.settings.clock.wall_ms()
         payload = encode_batch([message.encode(now_ms) for message in batch], batch[0])
-        await self._dispatch(
-            payload, BATCH_FORMAT, batch, transaction, None if timeout is None else duration_s(timeout)
-        )
+        try:
+            await self._dispatch(
+                payload, BATCH_FORMAT, batch, transaction, None if timeout is None else duration_s(timeout)
+            )
+        except BaseException as error:
+            self._tell_failed(batch, error)
+            raise
 
     async def schedule(self, message: BrokeredMessage, when: dt.datetime) -> int:
         """Send a message that appears at `when`; the number by which it can be cancelled until then."""
@@ -85,13 +94,16 @@ class MessageSender(ClientEntity):
         numbers = answer.body.get("sequence-numbers")
         if not isinstance(numbers, Array) or len(numbers.items) != len(entries):
             raise UnknownAnswer(f"'{self.path}' scheduled messages and gave no numbers for them")
-        return [number for number in numbers.items if isinstance(number, int)]
+        given = [number for number in numbers.items if isinstance(number, int)]
+        tell(self.factory.witnesses, lambda witness: witness.sent(self.path, messages, scheduled=given))
+        return given
 
     async def cancel_scheduled(self, *sequence_numbers: int) -> None:
         """Take back scheduled messages; MessageNotFound, and none is taken back, if one of them is not there."""
         await self._ask(
             "com.microsoft:cancel-scheduled-message", {"sequence-numbers": Array(int, list(sequence_numbers))}
         )
+        tell(self.factory.witnesses, lambda witness: witness.cancelled(self.path, sequence_numbers))
 
     async def open(self) -> None:
         """Attach now instead of with the first send: what is wrong with the entity is known then."""
@@ -112,7 +124,7 @@ class MessageSender(ClientEntity):
         self,
         payload: bytes,
         message_format: int,
-        messages: Sequence[BrokeredMessage],  # noqa: ARG002  # a paired sender looks at them
+        messages: Sequence[BrokeredMessage],
         transaction: Transaction | None,
         timeout_s: float | None,
     ) -> None:
@@ -120,6 +132,16 @@ class MessageSender(ClientEntity):
             await transaction.send(self, payload, message_format)
         else:
             await self.deliver(payload, message_format, timeout_s=timeout_s)
+        self.tell_sent(messages, transaction)
+
+    def tell_sent(self, messages: Sequence[BrokeredMessage], transaction: Transaction | None = None) -> None:
+        """The entity has them."""
+        if witnesses := self.factory.witnesses:
+            key = None if transaction is None else transaction.key
+            tell(witnesses, lambda witness: witness.sent(self.path, messages, transaction=key))
+
+    def _tell_failed(self, messages: Sequence[BrokeredMessage], error: BaseException) -> None:
+        tell(self.factory.witnesses, lambda witness: witness.failed(self.path, messages, error))
 
     async def deliver(
         self,

@@ -11,6 +11,7 @@ be part of one is the broker's affair: one entity, or others `via` it (`docs/tra
 from __future__ import annotations
 
 import asyncio
+import uuid
 from enum import Enum
 from typing import TYPE_CHECKING, Self
 
@@ -18,6 +19,7 @@ from twinbus.amqp.message import build, value
 from twinbus.amqp.outcomes import Declare, Declared, Discharge, TransactionalState
 from twinbus.amqp.terminus import Coordinator, Source
 from twinbus.client.errors import TimedOut, UnknownAnswer
+from twinbus.client.witness import tell
 from twinbus.model.errors import InvalidOperation, ServiceBusError, TransactionRolledBack
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ class Transaction:
     def __init__(self, factory: MessagingFactory) -> None:
         """Made by a factory."""
         self.factory = factory
+        self.key = uuid.uuid4().hex
+        """What witnesses know it by."""
         self.state = TransactionState.NEW
         self._coordinator: SendingLink | None = None
         self._id = b""
@@ -70,14 +74,23 @@ class Transaction:
             return
         self._check_active()
         self.state = TransactionState.ROLLED_BACK
-        await self._discharge(fail=False)
-        self.state = TransactionState.COMMITTED
+        outcome = "unknown"
+        try:
+            await self._discharge(fail=False)
+            self.state = TransactionState.COMMITTED
+            outcome = self.state.value
+        except TransactionRolledBack:
+            outcome = self.state.value
+            raise
+        finally:
+            tell(self.factory.witnesses, lambda witness: witness.transaction_over(self.key, outcome))
 
     async def rollback(self) -> None:
         """Nothing of it."""
         if self.state is not TransactionState.NEW:
             self._check_active()
             self.state = TransactionState.ROLLED_BACK
+            tell(self.factory.witnesses, lambda witness: witness.transaction_over(self.key, self.state.value))
             await self._discharge(fail=True)
         self.state = TransactionState.ROLLED_BACK
 

@@ -7,6 +7,7 @@ From then on every sender that the primary factory makes parks what the primary 
 what is promised, and what is not.
 """
 
+from twinbus.client.pairing.alarms import Alarm, AlarmKind
 from twinbus.client.pairing.errors import (
     FailedOver,
     MessageCannotBeParked,
@@ -20,8 +21,11 @@ from twinbus.client.pairing.events import EventKind, PairingEvent
 from twinbus.client.pairing.failover import EntityState
 from twinbus.client.pairing.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
 from twinbus.client.pairing.pairing import Pairing
+from twinbus.client.pairing.status import PairingStatus, PumpState
 
 __all__ = [
+    "Alarm",
+    "AlarmKind",
     "EntityState",
     "EventKind",
     "FailedOver",
@@ -33,6 +37,8 @@ __all__ = [
     "PairingEvent",
     "PairingFailed",
     "PairingRefused",
+    "PairingStatus",
+    "PumpState",
     "ReservedPropertyName",
     "SendAvailabilityPairedNamespaceOptions",
 ]

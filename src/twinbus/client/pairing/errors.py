@@ -33,6 +33,11 @@ class NotSent(ServiceBusError):
         self.primary = primary
         self.backlog = dict(backlog)
 
+    @property
+    def causes(self) -> list[BaseException]:
+        """All of them."""
+        return [*self.backlog.values(), *([self.primary] if self.primary is not None else [])]
+
 
 class MessageCannotBeParked(MessageTooLarge):
     """The message would have passed to a healthy primary; with what parking adds it is too large."""

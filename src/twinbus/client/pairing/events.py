@@ -83,21 +83,28 @@ class Events:
 
     def __init__(self) -> None:
         """Nobody listens."""
-        self._listeners: list[Callable[[PairingEvent], None]] = []
+        self._listeners: list[tuple[Callable[[PairingEvent], None], frozenset[EventKind]]] = []
 
-    @property
-    def has_listeners(self) -> bool:
+    def wants(self, kind: EventKind) -> bool:
         """Somebody wants to know."""
-        return bool(self._listeners)
+        return any(kind in kinds for _, kinds in self._listeners)
 
-    def listen(self, listener: Callable[[PairingEvent], None]) -> Callable[[], None]:
-        """Have `listener` called with each event, in the loop: it must not wait. Call the answer to end it."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+    def listen(
+        self, listener: Callable[[PairingEvent], None], kinds: frozenset[EventKind] | None = None
+    ) -> Callable[[], None]:
+        """Have `listener` called with each event, or with those of some kinds, in the loop: it must not wait.
+
+        Call the answer to end it.
+        """
+        entry = (listener, frozenset(EventKind) if kinds is None else kinds)
+        self._listeners.append(entry)
+        return lambda: self._listeners.remove(entry) if entry in self._listeners else None
 
     def tell(self, event: PairingEvent) -> None:
         """It happened. A listener's fault is its own."""
-        for listener in list(self._listeners):
+        for listener, kinds in list(self._listeners):
+            if event.kind not in kinds:
+                continue
             try:
                 listener(event)
             except Exception:

@@ -18,8 +18,11 @@ from twinbus.client.pairing.backlog import Rotation
 from twinbus.client.pairing.errors import PairingRefused
 from twinbus.client.pairing.events import EventKind, Events
 from twinbus.client.pairing.failover import EntityHealth, EntityState
+from twinbus.client.pairing.logs import STATES
 from twinbus.client.pairing.pings import Pings
+from twinbus.client.pairing.seen import Seen
 from twinbus.client.pairing.sender import SendAvailabilitySender
+from twinbus.client.pairing.status import PairingStatus, status_of
 from twinbus.client.pairing.syphon import Syphon
 from twinbus.client.pairing.telling import Telling
 from twinbus.client.pairing.triggers import class_of
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from types import TracebackType
 
+    from prometheus_client import CollectorRegistry
+
     from twinbus.client.factory import MessagingFactory
     from twinbus.client.pairing.events import PairingEvent
     from twinbus.client.pairing.options import SendAvailabilityPairedNamespaceOptions
@@ -41,12 +46,7 @@ log: Final = logging.getLogger(__name__)
 MAX_PARKED_BYTES: Final = 262_144
 """What a backlog queue takes."""
 UNPROTECTED_RETRY_S: Final = 10.0
-_EVENTS: Final = {
-    EntityState.HEALTHY: EventKind.RESTORED,
-    EntityState.SUSPECT: EventKind.SUSPECTED,
-    EntityState.FAILED_OVER: EventKind.FAILED_OVER,
-    EntityState.UNREACHABLE: EventKind.UNREACHABLE,
-}
+_EVENTS: Final = {state: kind for kind, state in STATES.items()}
 
 
 class Pairing:
@@ -74,20 +74,23 @@ class Pairing:
         )
         self._healths: dict[str, EntityHealth] = {}
         self._pings = Pings(primary, duration_s(options.ping_primary_interval), self.telling)
-        self._syphon: Syphon | None = None
+        self.syphon: Syphon | None = None
+        """What takes parked messages back, if this program does."""
         self._preparing: asyncio.Task[None] | None = None
         self._attempt_s = (
             None if options.primary_attempt_timeout is None else duration_s(options.primary_attempt_timeout)
         )
+        self.seen = Seen(self, self._events)
+        """Who looks on: alarms, reports, a journal, metrics."""
 
     async def start(self) -> None:
         """Find or make the backlog queues, and start the syphon if it is wanted."""
+        self.seen.start()
         try:
             await self.rotation.prepare(self.options.backlog_queue_count)
         except ServiceBusError as error:
             if self.options.require_secondary:
                 raise
-            log.warning("unprotected: the secondary %s could not be prepared: %s", self.secondary.address, error)
             self.telling.tell(EventKind.UNPROTECTED, reason=str(error))
             self._preparing = asyncio.ensure_future(self._prepare_later())
         else:
@@ -97,8 +100,9 @@ class Pairing:
         self.is_protected = True
         self.options.backlog_queue_count = len(self.rotation.queues)
         if self.options.enable_syphon:
-            self._syphon = Syphon(self)
-            self._syphon.start()
+            self.syphon = Syphon(self)
+            self.syphon.start()
+            self.seen.alarms.start()
 
     async def _prepare_later(self) -> None:
         while True:
@@ -138,6 +142,14 @@ class Pairing:
         """Have `listener` called with each event, in the loop: it must not wait. Call the answer to end it."""
         return self._events.listen(listener)
 
+    async def status(self) -> PairingStatus:
+        """How it is now: the entities, the backlog, the syphon, alarms. Within 5 s, whatever is down."""
+        return await status_of(self)
+
+    def metrics(self, registry: CollectorRegistry | None = None) -> None:
+        """Count from now on, for Prometheus: in `registry`, or in the default one."""
+        self.seen.count(registry)
+
     def mark_path_healthy(self, path: str) -> None:
         """Send to the primary again at once, whatever the pings say."""
         health = self._healths.get(key_of(path))
@@ -150,17 +162,19 @@ class Pairing:
             self.is_closed = True
             await self.end()
             await asyncio.gather(self.primary.close(), self.secondary.close())
+            await self.seen.close()
 
     async def end(self) -> None:
         """End what goes on between the factories: pings, pumps, timers."""
+        self.seen.end()
         self._pings.close()
         self.rotation.close()
         for health in self._healths.values():
             health.close()
         if self._preparing is not None:
             self._preparing.cancel()
-        if self._syphon is not None:
-            await self._syphon.close()
+        if self.syphon is not None:
+            await self.syphon.close()
 
     # --- for its parts ------------------------------------------------------------------------------------------------
 
@@ -196,18 +210,10 @@ class Pairing:
         """Whether a failure says that the entity is not available."""
         return class_of(error, self.options.triggers) is FailureClass.UNAVAILABLE
 
-    def _changed(self, health: EntityHealth, before: EntityState) -> None:
+    def _changed(self, health: EntityHealth, _before: EntityState) -> None:
         """An entity's state has changed: pings start with redirection (R037) and stop with it (R067)."""
         reason = None if health.why is None else str(health.why)
         self.telling.tell(_EVENTS[health.state], path=health.path, reason=reason)
-        log.log(
-            logging.INFO if health.state is EntityState.HEALTHY else logging.WARNING,
-            "'%s' is %s, was %s: %s",
-            health.path,
-            health.state.value,
-            before.value,
-            reason or "the primary takes messages",
-        )
         if health.state is EntityState.FAILED_OVER:
             self._pings.start(health, MessageSender(self.primary, health.path))
         elif health.state is EntityState.HEALTHY:

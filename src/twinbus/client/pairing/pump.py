@@ -8,7 +8,6 @@ holds it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from twinbus.client.factory import MessagingFactory
     from twinbus.client.pairing.telling import Telling
     from twinbus.client.sender import MessageSender
-
-log: Final = logging.getLogger(__name__)
 
 STANDBY_S: Final = 5.0
 """How often a host that stands by asks for the queue."""
@@ -131,6 +128,3 @@ class Pump:
         if is_new:
             kind = EventKind.PUMP_DISPLACED if is_displaced else EventKind.PUMP_FAILED
             self._settings.telling.tell(kind, backlog_queue=self.path, reason=str(error))
-            log.log(
-                logging.INFO if is_displaced else logging.WARNING, "the pump of '%s' stands still: %s", self.path, error
-            )

@@ -66,6 +66,7 @@ class SendAvailabilitySender(MessageSender):
                 failure = error
             else:
                 health.send_succeeded()
+                self.tell_sent(messages)
                 return
         sending = Sending(
             self._pairing,

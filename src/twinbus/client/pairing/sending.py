@@ -84,6 +84,7 @@ class Sending:
         except ServiceBusError as error:
             return error
         self._health.send_succeeded()
+        self._sender.tell_sent(self._messages)
         return None
 
     async def _after(self, error: ServiceBusError) -> None:

@@ -1,12 +1,13 @@
 """How the parts of a pairing tell what happens: one call, with the time put on it.
 
-Owns: the line to the events. Knows nothing of who listens.
+Owns: the line to the events and to the log. Knows nothing of who listens.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
+from twinbus.client.pairing import logs
 from twinbus.client.pairing.events import PairingEvent
 from twinbus.client.pairing.rewriting import message_id_of
 
@@ -38,7 +39,7 @@ class Telling:
 
     def tell_parcel(self, kind: EventKind, parcel: Parcel, backlog_queue: str, reason: str | None = None) -> None:
         """It happened to a parked message."""
-        if self._events.has_listeners:
+        if self._events.wants(kind) or logs.is_wanted(kind):
             restored = parcel.restored
             self.tell(
                 kind,
@@ -52,4 +53,6 @@ class Telling:
 
     def tell(self, kind: EventKind, **about: Unpack[About]) -> None:
         """It happened now."""
-        self._events.tell(PairingEvent(kind=kind, at_ms=self._clock.wall_ms(), **about))
+        event = PairingEvent(kind=kind, at_ms=self._clock.wall_ms(), **about)
+        logs.write(event)
+        self._events.tell(event)

@@ -1,0 +1,260 @@
+"""The journal of a client: what became of every message it sent or settled, on this machine's disk, for the audit.
+
+    journal = Journal("audit")
+    journal.attach(factory)
+    ...
+    await journal.close()
+
+With `journal_dir` a pair keeps one for both its factories. Owns: the rows that wait, and the thread that writes them: a
+send costs a tuple at the end of a queue. Where the disk is slower than the application, sends do not wait for it: rows
+are lost, counted, and a row says how many, so that an audit knows what it cannot know. How rows lie in files is in
+`journal_file`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from twinbus.client.clock import SystemClock
+from twinbus.client.errors import may_have_happened
+from twinbus.client.journal_file import LONGEST_TEXT, JournalFiles
+from twinbus.client.witness import Witness
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from twinbus.client.clock import Clock
+    from twinbus.client.factory import MessagingFactory
+    from twinbus.client.journal_file import Row
+    from twinbus.client.pairing.events import PairingEvent
+    from twinbus.model.message import BrokeredMessage
+
+log: Final = logging.getLogger(__name__)
+
+BATCH: Final = 10_000
+"""Rows that are written as soon as there are so many; fewer wait for a second."""
+EVERY_S: Final = 1.0
+MOST_WAITING: Final = 100_000
+CLOSE_S: Final = 10.0
+"""How long a disk that does not take the last rows holds up the end."""
+_SENDS: Final = {"parked": "parked", "spooled": "spooled"}
+"""Events that are the outcome of a send."""
+
+
+class Journal:
+    """Of one or several factories."""
+
+    def __init__(self, folder: Path | str, *, clock: Clock | None = None) -> None:
+        """Make the folder if it is not there. ImportError, with what to do, where pyarrow is missing."""
+        self.clock = clock if clock is not None else SystemClock()
+        self.lost = 0
+        """Rows that the disk was too slow for."""
+        self._told_lost = 0
+        self._losing = threading.Lock()
+        self._files = JournalFiles(folder, self.clock)
+        self._waiting: deque[Row] = deque()
+        self._pending: list[Row] = []
+        """Rows that could not be written: they are tried again."""
+        self._attached: list[tuple[MessagingFactory, FactoryJournal]] = []
+        self._wake = threading.Event()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="twinbus-journal", daemon=True)
+        self._thread.start()
+        atexit.register(self.close_now)
+
+    def attach(self, factory: MessagingFactory) -> FactoryJournal:
+        """Write down, from now on, what a factory's senders and receivers do."""
+        settings = factory.settings
+        witness = FactoryJournal(self, factory.address, settings.client_id, settings.clock)
+        self._attached.append((factory, witness))
+        factory.witnesses = (*factory.witnesses, witness)
+        return witness
+
+    def write(self, row: Row) -> None:
+        """Have a row written soon."""
+        waiting = self._waiting
+        if len(waiting) >= MOST_WAITING or self._is_closed:
+            with self._losing:
+                self.lost += 1
+            return
+        waiting.append(row)
+        if len(waiting) == BATCH:
+            self._wake.set()
+
+    async def close(self) -> None:
+        """Write what waits, and end. May be called again."""
+        for factory, witness in self._attached:
+            factory.witnesses = tuple(one for one in factory.witnesses if one is not witness)
+        await asyncio.to_thread(self.close_now)
+
+    def close_now(self) -> None:
+        """The same, for a program that ends."""
+        if not self._is_closed:
+            self._is_closed = True
+            atexit.unregister(self.close_now)
+            self._wake.set()
+        self._thread.join(CLOSE_S)
+
+    # --- on the thread ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._is_closed:
+            self._wake.wait(EVERY_S)
+            self._wake.clear()
+            self._write_waiting()
+        self._write_waiting()
+        self._files.close()
+
+    def _write_waiting(self) -> None:
+        while rows := self._pending or self._next():
+            self._pending = rows
+            try:
+                self._files.write(rows)
+            except OSError as error:
+                log.error("%d rows of the journal are not written, and tried again: %s", len(rows), error)  # noqa: TRY400  # no traceback each second
+                return
+            except Exception:
+                log.exception("%d rows of the journal cannot be written", len(rows))
+                with self._losing:
+                    self.lost += len(rows)
+                self._pending = []
+                return
+            self._pending = []
+
+    def _next(self) -> list[Row]:
+        waiting = self._waiting
+        rows = [waiting.popleft() for _ in range(min(len(waiting), BATCH))]
+        missing = self.lost - self._told_lost
+        if missing:
+            self._told_lost += missing
+            reason = "the disk was slower than the application"
+            now_ms = self.clock.wall_ms()
+            rows.append((now_ms, "journal", None, None, None, None, None, "rows lost", reason, missing, None, None))
+        return rows
+
+
+class FactoryJournal(Witness):
+    """The rows of one factory."""
+
+    def __init__(self, journal: Journal, namespace: str, client_id: str, clock: Clock) -> None:
+        """Made by `attach`."""
+        self._write = journal.write
+        self._namespace = namespace
+        self._client_id = client_id
+        self._clock = clock
+
+    def sent(
+        self,
+        path: str,
+        messages: Sequence[BrokeredMessage],
+        *,
+        scheduled: Sequence[int] = (),
+        transaction: str | None = None,
+    ) -> None:
+        """A row for each."""
+        now_ms, outcome = self._clock.wall_ms(), "scheduled" if scheduled else "sent"
+        namespace, client_id = self._namespace, self._client_id
+        reason = None if transaction is None else f"transaction {transaction}"
+        for at, message in enumerate(messages):
+            number = scheduled[at] if scheduled else None
+            self._write(
+                (
+                    now_ms,
+                    "send",
+                    message.message_id,
+                    path,
+                    message.session_id,
+                    number,
+                    None,
+                    outcome,
+                    reason,
+                    1,
+                    namespace,
+                    client_id,
+                )
+            )
+
+    def failed(self, path: str, messages: Sequence[BrokeredMessage], error: BaseException) -> None:
+        """A row for each: failed, or unknown where a namespace may have it all the same."""
+        outcome, reason = "unknown" if _is_unknown(error) else "failed", _reason_of(error)
+        for message in messages:
+            self._row("send", path, outcome, reason, message_id=message.message_id, session_id=message.session_id)
+
+    def settled(
+        self,
+        path: str,
+        message: BrokeredMessage,
+        how: str,
+        *,
+        transaction: str | None = None,
+        error: BaseException | None = None,
+    ) -> None:
+        """A row, with the reason if it was not heard."""
+        reason = None if transaction is None else f"transaction {transaction}"
+        self._row(
+            "settlement",
+            path,
+            how if error is None else f"not {how}",
+            reason if error is None else _reason_of(error),
+            message_id=message.message_id,
+            session_id=message.session_id,
+            number=message.sequence_number,
+        )
+
+    def cancelled(self, path: str, sequence_numbers: Sequence[int]) -> None:
+        """A row for each."""
+        for number in sequence_numbers:
+            self._row("settlement", path, "cancelled", number=number)
+
+    def transaction_over(self, transaction: str, outcome: str) -> None:
+        """A row: those of the transaction name it."""
+        self._row("transaction", None, outcome, f"transaction {transaction}")
+
+    def event(self, event: PairingEvent) -> None:
+        """A row for what happened in a pair; where that is the outcome of a send, as one of a send."""
+        happened = event.kind.value
+        self._row(
+            "send" if happened in _SENDS else "event",
+            event.path,
+            happened,
+            event.reason,
+            message_id=event.message_id,
+            session_id=event.session_id,
+            number=event.sequence_number,
+            backlog_queue=event.backlog_queue,
+            count=event.count,
+        )
+
+    def _row(  # noqa: PLR0913  # as many as a row has columns
+        self,
+        kind: str,
+        path: str | None,
+        outcome: str,
+        reason: str | None = None,
+        *,
+        message_id: object = None,
+        session_id: str | None = None,
+        number: int | None = None,
+        backlog_queue: str | None = None,
+        count: int = 1,
+    ) -> None:
+        where = (self._namespace, self._client_id)
+        about = (message_id, path, session_id, number, backlog_queue)
+        self._write((self._clock.wall_ms(), kind, *about, outcome, reason and reason[:LONGEST_TEXT], count, *where))
+
+
+def _is_unknown(error: BaseException) -> bool:
+    """A namespace may have the message although the send was given up."""
+    causes = getattr(error, "causes", ())
+    is_cancelled = isinstance(error, asyncio.CancelledError)
+    return is_cancelled or may_have_happened(error) or any(may_have_happened(cause) for cause in causes)
+
+
+def _reason_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

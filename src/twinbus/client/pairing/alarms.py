@@ -1,0 +1,162 @@
+"""Alarms of a pair: what needs somebody's attention (Q20).
+
+Owns: which alarms there are, and when the backlog is looked at for them: at most three times in `alarm_after`, and only
+while this client has something parked or runs the syphon. A healthy pair that drains nothing asks nothing (R009).
+
+That messages are parked for long is no alarm while they are being taken back: it is one when the oldest message of a
+queue is old, and has been the oldest at the last look, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from twinbus.client.pairing.events import EventKind
+from twinbus.client.pairing.inspection import inspect
+from twinbus.model.times import duration_s, milliseconds_of, moment_of
+
+if TYPE_CHECKING:
+    import datetime as dt
+
+    from twinbus.client.pairing.events import PairingEvent
+    from twinbus.client.pairing.inspection import Contents
+    from twinbus.client.pairing.pairing import Pairing
+
+log: Final = logging.getLogger(__name__)
+
+LOOKS: Final = 3
+"""In `alarm_after`."""
+LOOK_S: Final = 5.0
+KINDS: Final = frozenset({EventKind.PARKED, EventKind.UNPROTECTED, EventKind.PROTECTED})
+
+
+class AlarmKind(Enum):
+    """What can be wrong."""
+
+    NOT_DRAINED = "parked messages are not taken back"
+    EXTRA_BACKLOG = "messages lie in a backlog queue that nobody drains"
+    """It is beyond those asked for (R022, R023)."""
+    UNPROTECTED = "the secondary could not be prepared"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """One thing that is wrong."""
+
+    kind: AlarmKind
+    backlog_queue: str | None
+    reason: str
+    since: dt.datetime
+
+
+class Alarms:
+    """Of one pairing."""
+
+    def __init__(self, pairing: Pairing) -> None:
+        """Nothing is wrong, and nothing is looked at."""
+        self.contents: dict[str, Contents] = {}
+        """What was seen in each backlog queue at the last look; empty where there was none."""
+        self._pairing = pairing
+        self._raised: dict[tuple[AlarmKind, str | None], Alarm] = {}
+        self._oldest: dict[str, int] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._clock = pairing.primary.settings.clock
+        self._after_s = duration_s(pairing.options.alarm_after)
+
+    @property
+    def raised(self) -> tuple[Alarm, ...]:
+        """Those there are now, the oldest first."""
+        return tuple(self._raised.values())
+
+    @property
+    def is_looking(self) -> bool:
+        """The backlog is looked at from time to time."""
+        return self._task is not None
+
+    def hear(self, event: PairingEvent) -> None:
+        """Something happened that may begin or end an alarm."""
+        if event.kind is EventKind.UNPROTECTED:
+            self._raise(AlarmKind.UNPROTECTED, None, event.reason or "sends fail if the primary does")
+        elif event.kind is EventKind.PROTECTED:
+            self._end(AlarmKind.UNPROTECTED, None)
+        else:
+            self.start()
+
+    def start(self) -> None:
+        """Look from now on: something is parked, or the syphon runs."""
+        if self._task is None and not self._pairing.is_closed:
+            self._task = asyncio.ensure_future(self._run())
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                await asyncio.sleep(self._after_s / LOOKS)
+                await self.look()
+                if self._pairing.syphon is None and not self._may_be_parked() and not self._raised:
+                    return
+        finally:
+            self._task = None
+
+    def _may_be_parked(self) -> bool:
+        return any(found.parked != 0 for found in self.contents.values())
+
+    async def look(self) -> None:
+        """Look once, and raise or end alarms. What cannot be asked now stays as it is."""
+        rotation = self._pairing.rotation
+        mine, extra = [queue.path for queue in rotation.queues], list(rotation.extra)
+        manager, secondary = self._pairing.options.secondary_namespace_manager, self._pairing.secondary
+        looked = [inspect(secondary, manager, path, sample=1, limit_s=LOOK_S) for path in (*mine, *extra)]
+        self.contents = dict(zip((*mine, *extra), await asyncio.gather(*looked), strict=True))
+        for path in mine:
+            self._judge_age(path, self.contents[path])
+        for path in extra:
+            self._judge_extra(path, self.contents[path])
+
+    def _judge_age(self, path: str, found: Contents) -> None:
+        if found.for_entities is None:  # it could not be peeked at
+            return
+        if found.oldest is None or found.oldest_number is None:
+            self._oldest.pop(path, None)
+            self._end(AlarmKind.NOT_DRAINED, path)
+            return
+        is_same = self._oldest.get(path) == found.oldest_number
+        self._oldest[path] = found.oldest_number
+        age_s = (self._clock.wall_ms() - milliseconds_of(found.oldest)) / 1000
+        if is_same and age_s > self._after_s:
+            count = "some messages" if found.parked is None else f"{found.parked:,} messages"
+            drained = "" if self._pairing.syphon is not None else "; this program runs no syphon: does another one?"
+            reason = f"{count} in '{path}', the oldest for {age_s:.0f} s, and nothing takes them back{drained}"
+            self._raise(AlarmKind.NOT_DRAINED, path, reason)
+        elif not is_same:
+            self._end(AlarmKind.NOT_DRAINED, path)
+
+    def _judge_extra(self, path: str, found: Contents) -> None:
+        if found.parked or found.oldest is not None:
+            count = "messages" if found.parked is None else f"{found.parked:,} messages"
+            reason = (
+                f"{count} in '{path}', and {len(self._pairing.rotation.queues)} backlog queues are used: it is none of"
+                " them, and is not drained; `twinbus pair drain --extra` does that"
+            )
+            self._raise(AlarmKind.EXTRA_BACKLOG, path, reason)
+        elif found.parked == 0 or found.for_entities is not None:
+            self._end(AlarmKind.EXTRA_BACKLOG, path)
+
+    def _raise(self, kind: AlarmKind, backlog_queue: str | None, reason: str) -> None:
+        before = self._raised.get((kind, backlog_queue))
+        since = moment_of(self._clock.wall_ms()) if before is None else before.since
+        self._raised[kind, backlog_queue] = Alarm(kind=kind, backlog_queue=backlog_queue, reason=reason, since=since)
+        if before is None:
+            self._pairing.telling.tell(EventKind.ALARM, backlog_queue=backlog_queue, reason=f"{kind.value}: {reason}")
+
+    def _end(self, kind: AlarmKind, backlog_queue: str | None) -> None:
+        if self._raised.pop((kind, backlog_queue), None) is not None:
+            self._pairing.telling.tell(EventKind.ALARM_OVER, backlog_queue=backlog_queue, reason=kind.value)

@@ -1,0 +1,130 @@
+"""A backlog queue, as it is seen from outside: how many messages lie in it, how old, and for whom.
+
+Owns: the questions to the secondary and their answers. Whatever cannot be asked now is unknown (None), never an error:
+whoever looks wants to see the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from twinbus.client.pairing.rewriting import PATH
+from twinbus.model.path import key_of
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Mapping, Sequence
+
+    from twinbus.client.factory import MessagingFactory
+    from twinbus.model.message import BrokeredMessage
+    from twinbus.model.queue import QueueRuntime
+
+log: Final = logging.getLogger(__name__)
+
+SAMPLE: Final = 1_000
+"""Messages of a queue that are looked at."""
+PEEKED_AT_ONCE: Final = 250
+MOST_BYTES: Final = 16_000_000
+"""Of messages of a queue that are looked at: they come with their bodies."""
+
+
+class Counting(Protocol):
+    """What is needed of a NamespaceManager."""
+
+    async def get_queue_runtime(self, path: str) -> QueueRuntime:
+        """What a queue holds now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What lies in a backlog queue. None is: it could not be asked."""
+
+    parked: int | None = None
+    dead_lettered: int | None = None
+    oldest: dt.datetime | None = None
+    """When the oldest parked message was parked; None also where there is none."""
+    oldest_number: int | None = None
+    """Its sequence number."""
+    for_entities: Mapping[str, int] | None = None
+    """How many messages for which entity of the primary."""
+    without_destination: int = 0
+    """How many from which nobody can tell where they belong."""
+    is_sample: bool = False
+    """`for_entities` counts the oldest messages only: there are more, or may be."""
+
+
+async def inspect(
+    secondary: MessagingFactory, manager: Counting, path: str, *, sample: int, limit_s: float
+) -> Contents:
+    """Look into a queue, at up to `sample` of its messages; for no longer than `limit_s`."""
+    deadline_s = asyncio.get_running_loop().time() + limit_s
+    counts = await _count(manager, path, deadline_s - limit_s / 2)
+    parked = None if counts is None else counts.active_count + counts.deferred_count + counts.scheduled_count
+    tally = _Tally(is_all=True) if parked == 0 else await _peek(secondary, path, sample, deadline_s)
+    return Contents(
+        parked=parked,
+        dead_lettered=None if counts is None else counts.dead_letter_count,
+        oldest=tally.oldest,
+        oldest_number=tally.oldest_number,
+        for_entities=tally.counted if tally.is_all or tally.messages else None,
+        without_destination=tally.without_destination,
+        is_sample=tally.messages > 0 and not tally.is_all and tally.messages != parked,
+    )
+
+
+async def _count(manager: Counting, path: str, deadline_s: float) -> QueueRuntime | None:
+    try:
+        async with asyncio.timeout_at(deadline_s):
+            return await manager.get_queue_runtime(path)
+    except Exception as error:  # noqa: BLE001  # whatever it is: the rest can be seen
+        log.debug("'%s' was not counted: %r", path, error)
+        return None
+
+
+async def _peek(secondary: MessagingFactory, path: str, sample: int, deadline_s: float) -> _Tally:
+    """Peek at the oldest messages, page by page: what was counted before a failure counts."""
+    tally = _Tally()
+    try:
+        async with asyncio.timeout_at(deadline_s), secondary.create_message_receiver(path) as receiver:
+            start = 0
+            while tally.messages < sample and tally.bytes < MOST_BYTES:
+                page = await receiver.peek_batch(min(PEEKED_AT_ONCE, sample - tally.messages), start)
+                if not page:  # a short page is not the end: its messages may be large
+                    tally.is_all = True
+                    break
+                tally.add(page)
+                start = page[-1].sequence_number + 1
+    except Exception as error:  # noqa: BLE001  # whatever it is: what was peeked at is known
+        log.debug("'%s' was not peeked at: %r", path, error)
+    return tally
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What is remembered of messages that were peeked at."""
+
+    messages: int = 0
+    bytes: int = 0
+    is_all: bool = False
+    oldest: dt.datetime | None = None
+    oldest_number: int | None = None
+    counted: dict[str, int] = field(default_factory=dict)
+    without_destination: int = 0
+    _spelled: dict[str, str] = field(default_factory=dict)
+
+    def add(self, page: Sequence[BrokeredMessage]) -> None:
+        """Count them by destination, however its path is spelled."""
+        if self.oldest_number is None:
+            self.oldest, self.oldest_number = page[0].enqueued_time_utc, page[0].sequence_number
+        for message in page:
+            self.messages += 1
+            self.bytes += message.size
+            path = message.properties.get(PATH)
+            if isinstance(path, str):
+                name = self._spelled.setdefault(key_of(path), path)
+                self.counted[name] = self.counted.get(name, 0) + 1
+            else:
+                self.without_destination += 1

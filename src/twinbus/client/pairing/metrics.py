@@ -1,0 +1,205 @@
+"""Numbers of a pair for Prometheus.
+
+    pairing.metrics()   # then they are in prometheus_client's default registry
+
+Owns: what is counted, under which names and labels. Counting is adding to a number; what a scrape gets is put together
+when it is asked for, and asks nobody: what lies in the backlog is what was seen at the last look (`alarms`). Several
+pairs of a program share a registry: the label `primary` tells them apart.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from twinbus.client.pairing.alarms import AlarmKind
+from twinbus.client.pairing.events import EventKind
+from twinbus.client.pairing.failover import EntityState
+from twinbus.client.witness import Witness
+from twinbus.model.errors import ServiceBusError
+from twinbus.model.times import milliseconds_of
+
+try:
+    from prometheus_client import REGISTRY
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.registry import Collector
+except ImportError as error:
+    raise ImportError("metrics are made with prometheus-client: pip install twinbus[metrics]") from error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from prometheus_client import CollectorRegistry
+
+    from twinbus.client.pairing.events import PairingEvent
+    from twinbus.client.pairing.pairing import Pairing
+    from twinbus.model.message import BrokeredMessage
+
+MOST_ENTITIES: Final = 1_000
+"""Entities with a label of their own; the others are counted together."""
+OTHERS: Final = "(others)"
+_COUNTERS: Final = {
+    "sent": ("Messages that the primary took", ("entity",)),
+    "parked": ("Messages that were parked in a backlog queue", ("entity",)),
+    "spooled": ("Messages that went to the local disk", ("entity",)),
+    "failed": ("Messages whose send was given up", ("entity", "failure")),
+    "pings": ("Pings", ("entity", "outcome")),
+    "moved": ("Parked messages that this client's syphon brought back", ("backlog_queue",)),
+    "deferred": ("Parked messages that the syphon put aside", ("backlog_queue",)),
+    "dead_lettered": ("Parked messages that cannot be delivered", ("backlog_queue",)),
+}
+_BY_ENTITY: Final = {EventKind.PARKED: "parked", EventKind.SPOOLED: "spooled"}
+_BY_QUEUE: Final = {
+    EventKind.MOVED: "moved",
+    EventKind.DEFERRED: "deferred",
+    EventKind.DEAD_LETTERED: "dead_lettered",
+}
+KINDS: Final = frozenset({*_BY_ENTITY, *_BY_QUEUE, EventKind.PINGED})
+
+
+class Metrics(Witness):
+    """Of one pairing."""
+
+    def __init__(self, pairing: Pairing) -> None:
+        """Everything is 0."""
+        self.primary = pairing.primary_name
+        self.counts: dict[str, Counter[tuple[str, ...]]] = {name: Counter() for name in _COUNTERS}
+        """By the values of the labels."""
+        self._pairing = pairing
+        self._labels: set[str] = set()
+        self._collector: _PairsCollector | None = None
+
+    def register(self, registry: CollectorRegistry | None) -> None:
+        """Have the numbers scraped."""
+        self._collector = _collector_of(REGISTRY if registry is None else registry)
+        self._collector.pairs.append(self)
+
+    def unregister(self) -> None:
+        """Nothing more is counted."""
+        if self._collector is not None:
+            self._collector.pairs.remove(self)
+            self._collector = None
+        factory = self._pairing.primary
+        factory.witnesses = tuple(one for one in factory.witnesses if one is not self)
+
+    # --- counting -----------------------------------------------------------------------------------------------------
+
+    def sent(
+        self,
+        path: str,
+        messages: Sequence[BrokeredMessage],
+        *,
+        scheduled: Sequence[int] = (),  # noqa: ARG002
+        transaction: str | None = None,  # noqa: ARG002
+    ) -> None:
+        """The primary has them."""
+        self.counts["sent"][self._label(path),] += len(messages)
+
+    def failed(self, path: str, messages: Sequence[BrokeredMessage], error: BaseException) -> None:
+        """A send was given up: for a cause of one of the three classes, or by the application."""
+        failure = error.failure_class.value if isinstance(error, ServiceBusError) else "cancelled"
+        self.counts["failed"][self._label(path), failure] += len(messages)
+
+    def hear(self, event: PairingEvent) -> None:
+        """Something happened."""
+        if event.kind is EventKind.PINGED:
+            outcome = "succeeded" if event.reason is None else "failed"
+            self.counts["pings"][self._label(event.path), outcome] += 1
+        elif event.kind in _BY_ENTITY:
+            self.counts[_BY_ENTITY[event.kind]][self._label(event.path),] += event.count
+        else:
+            self.counts[_BY_QUEUE[event.kind]][event.backlog_queue or OTHERS,] += event.count
+
+    def _label(self, path: str | None) -> str:
+        if path is None:
+            return OTHERS
+        if path not in self._labels:
+            if len(self._labels) >= MOST_ENTITIES:
+                return OTHERS
+            self._labels.add(path)
+        return path
+
+    # --- what is so now -----------------------------------------------------------------------------------------------
+
+    def entities(self) -> Counter[EntityState]:
+        """How many entities are in which state."""
+        return Counter(health.state for health in self._pairing.healths)
+
+    def alarms(self) -> Counter[AlarmKind]:
+        """How many alarms of which kind there are."""
+        return Counter(alarm.kind for alarm in self._pairing.seen.alarms.raised)
+
+    def backlog(self) -> Iterator[tuple[str, int | None, float | None]]:
+        """Of each backlog queue at the last look: how many messages, and for how long the oldest is there (seconds)."""
+        now_ms = self._pairing.primary.settings.clock.wall_ms()
+        for path, found in list(self._pairing.seen.alarms.contents.items()):
+            if found.oldest is not None:
+                age_s: float | None = (now_ms - milliseconds_of(found.oldest)) / 1000
+            else:
+                age_s = 0.0 if found.parked == 0 else None
+            yield path, found.parked, age_s
+
+    @property
+    def is_protected(self) -> bool:
+        """Backlog queues are there."""
+        return self._pairing.is_protected
+
+
+class _PairsCollector(Collector):
+    """All pairs of one registry."""
+
+    def __init__(self) -> None:
+        self.pairs: list[Metrics] = []
+
+    def collect(self) -> Iterable[Metric]:
+        """What a scrape gets. It may be another thread's: what is counted meanwhile is in the next one."""
+        pairs = list(self.pairs)
+        for name, (text, labels) in _COUNTERS.items():
+            family = CounterMetricFamily(f"twinbus_pairing_{name}", text, labels=("primary", *labels))
+            for pair in pairs:
+                for values, count in list(pair.counts[name].items()):
+                    family.add_metric((pair.primary, *values), count)
+            yield family
+        yield from _states(pairs)
+        yield from _backlog(pairs)
+
+
+def _states(pairs: Sequence[Metrics]) -> Iterator[Metric]:
+    entities = GaugeMetricFamily("twinbus_pairing_entities", "Entities by state", labels=("primary", "state"))
+    alarms = GaugeMetricFamily("twinbus_pairing_alarms", "Alarms by kind", labels=("primary", "kind"))
+    protected = GaugeMetricFamily("twinbus_pairing_protected", "1: backlog queues are there", labels=("primary",))
+    for pair in pairs:
+        states, raised = pair.entities(), pair.alarms()
+        for state in EntityState:
+            entities.add_metric((pair.primary, state.value), states[state])
+        for kind in AlarmKind:
+            alarms.add_metric((pair.primary, kind.name.lower()), raised[kind])
+        protected.add_metric((pair.primary,), pair.is_protected)
+    yield from (entities, alarms, protected)
+
+
+def _backlog(pairs: Sequence[Metrics]) -> Iterator[Metric]:
+    labels = ("primary", "backlog_queue")
+    parked = GaugeMetricFamily("twinbus_pairing_parked_messages", "Messages at the last look", labels=labels)
+    age = GaugeMetricFamily(
+        "twinbus_pairing_oldest_parked_age_seconds", "For how long the oldest message is parked", labels=labels
+    )
+    for pair in pairs:
+        for path, count, age_s in pair.backlog():
+            if count is not None:
+                parked.add_metric((pair.primary, path), count)
+            if age_s is not None:
+                age.add_metric((pair.primary, path), age_s)
+    yield from (parked, age)
+
+
+_COLLECTORS: Final[weakref.WeakKeyDictionary[CollectorRegistry, _PairsCollector]] = weakref.WeakKeyDictionary()
+
+
+def _collector_of(registry: CollectorRegistry) -> _PairsCollector:
+    collector = _COLLECTORS.get(registry)
+    if collector is None:
+        collector = _COLLECTORS[registry] = _PairsCollector()
+        registry.register(collector)
+    return collector

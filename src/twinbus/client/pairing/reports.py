@@ -1,0 +1,187 @@
+"""Reports to the secondary: how a pair is, from each client's point of view, so that operators see all of them.
+
+Where the secondary is a twinbus it has a node `$pairing` that keeps the last report of each client for a while. Owns:
+when a report goes (after a change, and once a ping interval while something is not as it should be), and what is in it.
+Whatever goes wrong with a report, no send knows of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import weakref
+from typing import TYPE_CHECKING, Final
+
+from twinbus.client.pairing.events import EventKind
+from twinbus.client.pairing.failover import EntityState
+from twinbus.client.requests import RequestLinks
+from twinbus.model.errors import ServiceBusError
+from twinbus.model.times import duration_s, milliseconds_of, moment_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from twinbus.client.conversation import Conversation
+    from twinbus.client.pairing.alarms import Alarm
+    from twinbus.client.pairing.events import PairingEvent
+    from twinbus.client.pairing.failover import EntityHealth
+    from twinbus.client.pairing.pairing import Pairing
+
+log: Final = logging.getLogger(__name__)
+
+NODE: Final = "$pairing"
+OPERATION: Final = "twinbus:report-pairing"
+LIMIT_S: Final = 5.0
+"""How long a report may take."""
+GATHER_S: Final = 0.1
+"""Changes of one moment go in one report."""
+MOST_BYTES: Final = 60_000
+"""The node takes 64 KB."""
+SIZES: Final = (100, 25, 5, 0)
+"""Entities, queues and alarms in a report: as many as fit."""
+LONGEST_TEXT: Final = 200
+KINDS: Final = frozenset(
+    {
+        EventKind.SUSPECTED,
+        EventKind.FAILED_OVER,
+        EventKind.RESTORED,
+        EventKind.UNREACHABLE,
+        EventKind.QUEUE_OUT,
+        EventKind.QUEUE_BACK,
+        EventKind.ALARM,
+        EventKind.ALARM_OVER,
+        EventKind.PROTECTED,
+    }
+)
+"""What changes a report."""
+
+
+class Reports:
+    """Of one pairing."""
+
+    def __init__(self, pairing: Pairing) -> None:
+        """Nothing is reported before something changes."""
+        self._pairing = pairing
+        self._interval_s = duration_s(pairing.options.ping_primary_interval)
+        self._since_ms = pairing.primary.settings.clock.wall_ms()
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._links: RequestLinks | None = None
+        self._refused: weakref.ref[Conversation] | None = None
+        """The connection on which there is no such node."""
+
+    def hear(self, event: PairingEvent) -> None:  # noqa: ARG002  # that it happened is enough
+        """Something changed."""
+        self._changed.set()
+        if self._task is None and not self._pairing.is_closed:
+            self._task = asyncio.ensure_future(self._run())
+
+    def close(self) -> None:
+        """Report no more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        """Report until all is well, and was told to be."""
+        try:
+            while self._changed.is_set() or not self._is_well:
+                await asyncio.sleep(GATHER_S)
+                self._changed.clear()
+                await self._report()
+                if not self._changed.is_set() and not self._is_well:
+                    await self._pause()
+        finally:
+            self._task = None
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(self._interval_s):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    @property
+    def _is_well(self) -> bool:
+        return not self._pairing.seen.alarms.raised and all(one.is_healthy for one in self._pairing.healths)
+
+    async def _report(self) -> None:
+        queues = self._pairing.rotation.queues
+        if not queues:  # unprotected: there is nobody to tell, and no right to
+            return
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                conversation = await self._pairing.secondary.converse(queues[0].path)
+                if self._refused is not None and self._refused() is conversation:
+                    return
+                await self._ask(conversation)
+        except (ServiceBusError, TimeoutError) as error:
+            log.debug("the pairing was not reported to %s: %r", self._pairing.secondary.address, error)
+
+    async def _ask(self, conversation: Conversation) -> None:
+        links = self._links
+        if links is None or not links.is_open:
+            links = RequestLinks(conversation, NODE)
+            try:
+                await links.open()
+            except BaseException as error:
+                links.detach()
+                if isinstance(error, ServiceBusError):  # the node is refused, or the connection is lost anyhow
+                    self._refused = weakref.ref(conversation)
+                raise
+            self._links = links
+        answer = await links.ask({"operation": OPERATION}, self.text(), timeout_s=LIMIT_S)
+        if not answer.is_good:
+            log.debug("a report was refused: %s", answer.error)
+
+    def text(self) -> str:
+        """The report, as JSON."""
+        text = ""
+        for most in SIZES:
+            text = json.dumps(self._body(most), separators=(",", ":"))
+            if len(text) <= MOST_BYTES:
+                break
+        return text
+
+    def _body(self, most: int) -> Mapping[str, object]:
+        pairing = self._pairing
+        unwell = [one for one in pairing.healths if not one.is_healthy]
+        out = [queue for queue in pairing.rotation.queues if queue.failure is not None]
+        alarms = pairing.seen.alarms.raised
+        return {
+            "client": pairing.primary.settings.client_id,
+            "primary": pairing.primary_name,
+            "secondary": pairing.secondary.address,
+            "since": _time(self._since_ms),
+            "ping_interval_s": self._interval_s,
+            "is_protected": pairing.is_protected,
+            "runs_syphon": pairing.syphon is not None,
+            "healthy": sum(one.state is EntityState.HEALTHY for one in pairing.healths),
+            "entities": [_entity(health) for health in unwell[:most]],
+            "entities_not_shown": max(0, len(unwell) - most),
+            "backlog": [{"path": queue.path, "why_out": _short(str(queue.failure))} for queue in out[:most]],
+            "alarms": [_alarm(alarm) for alarm in alarms[:most]],
+        }
+
+
+def _entity(health: EntityHealth) -> dict[str, object]:
+    return {
+        "path": health.path,
+        "state": health.state.value,
+        "why": None if health.why is None else _short(str(health.why)),
+        "since": _time(health.since_ms),
+        "next_ping": None if health.next_ping_ms is None else _time(health.next_ping_ms),
+    }
+
+
+def _alarm(alarm: Alarm) -> dict[str, object]:
+    since = _time(milliseconds_of(alarm.since))
+    return {"kind": alarm.kind.value, "path": alarm.backlog_queue, "reason": _short(alarm.reason), "since": since}
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"
+
+
+def _time(milliseconds: int) -> str:
+    return moment_of(milliseconds).isoformat(timespec="milliseconds")

@@ -1,0 +1,67 @@
+"""All who look on at a pair: alarms, reports to the secondary, the journal and metrics.
+
+Owns: their beginning and end, and which events they hear of. None of them is in the way of a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from twinbus.client.pairing import alarms, reports
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from twinbus.client.journal import Journal
+    from twinbus.client.pairing.events import Events
+    from twinbus.client.pairing.metrics import Metrics
+    from twinbus.client.pairing.pairing import Pairing
+
+
+class Seen:
+    """Of one pairing."""
+
+    def __init__(self, pairing: Pairing, events: Events) -> None:
+        """`start` begins."""
+        self.alarms = alarms.Alarms(pairing)
+        self.reports = reports.Reports(pairing)
+        self.journal: Journal | None = None
+        self._metrics: list[Metrics] = []
+        self._pairing = pairing
+        self._events = events
+
+    def start(self) -> None:
+        """Look on from now on. ImportError, or OSError, where a journal is wanted and cannot be."""
+        folder = self._pairing.options.journal_dir
+        if folder is not None:
+            from twinbus.client.journal import Journal  # noqa: PLC0415  # pyarrow is optional
+
+            self.journal = Journal(folder, clock=self._pairing.primary.settings.clock)
+            self._events.listen(self.journal.attach(self._pairing.primary).event)
+            self.journal.attach(self._pairing.secondary)
+        self._events.listen(self.alarms.hear, alarms.KINDS)
+        self._events.listen(self.reports.hear, reports.KINDS)
+
+    def count(self, registry: CollectorRegistry | None) -> None:
+        """Count for Prometheus, in a registry."""
+        from twinbus.client.pairing.metrics import KINDS, Metrics  # noqa: PLC0415  # prometheus-client is optional
+
+        metrics = Metrics(self._pairing)
+        metrics.register(registry)
+        self._metrics.append(metrics)
+        self._events.listen(metrics.hear, KINDS)
+        self._pairing.primary.witnesses = (*self._pairing.primary.witnesses, metrics)
+
+    def end(self) -> None:
+        """No more looks and reports."""
+        self.alarms.close()
+        self.reports.close()
+
+    async def close(self) -> None:
+        """The factories are closed, too: write the last rows. May be called again."""
+        for metrics in self._metrics:
+            metrics.unregister()
+        self._metrics.clear()
+        if self.journal is not None:
+            await asyncio.shield(self.journal.close())

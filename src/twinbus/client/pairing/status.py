@@ -1,0 +1,169 @@
+"""How a pair is now, to be looked at: `await pairing.status()`.
+
+Owns: what there is to see, and putting it together within a few seconds. Looking changes nothing; what the secondary
+does not tell now is unknown (None). What lies in the backlog queues is found by `inspection`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from twinbus.client.pairing.inspection import SAMPLE, Contents, inspect
+from twinbus.model.errors import EntityClaimed, LinkStolen
+from twinbus.model.times import moment_of
+
+if TYPE_CHECKING:
+    import datetime as dt
+
+    from twinbus.client.pairing.alarms import Alarm
+    from twinbus.client.pairing.backlog import BacklogQueue
+    from twinbus.client.pairing.failover import EntityHealth, EntityState
+    from twinbus.client.pairing.pairing import Pairing
+    from twinbus.client.pairing.pump import Pump
+
+LIMIT_S: Final = 5.0
+"""How long looking may take."""
+
+
+class PumpState(Enum):
+    """What a pump of the syphon does."""
+
+    STARTING = "starting"
+    ACTIVE = "active"
+    STANDING_BY = "standing by"
+    """Another host drains the queue."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityStatus:
+    """One entity of the primary, to this client."""
+
+    path: str
+    state: EntityState
+    why: str | None
+    """The failure that made it so; None while it is healthy."""
+    since: dt.datetime
+    next_ping: dt.datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BacklogQueueStatus:
+    """One backlog queue."""
+
+    path: str
+    is_in_rotation: bool
+    why_out: str | None
+    out_since: dt.datetime | None
+    contents: Contents
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtraQueueStatus:
+    """A backlog queue beyond those that this client uses, with messages in it."""
+
+    path: str
+    contents: Contents
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PumpStatus:
+    """One pump of this client's syphon."""
+
+    backlog_queue: str
+    state: PumpState
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairingStatus:
+    """All that can be seen of a pair from this client."""
+
+    at: dt.datetime
+    primary: str
+    secondary: str
+    is_protected: bool
+    entities: tuple[EntityStatus, ...]
+    backlog_queues: tuple[BacklogQueueStatus, ...]
+    extra_backlog_queues: tuple[ExtraQueueStatus, ...]
+    """Those in which messages are, or may be: R022, Q20."""
+    pumps: tuple[PumpStatus, ...]
+    """None where this client runs no syphon."""
+    spool: object | None
+    """What waits on the local disk; None without a `spool_dir`."""
+    alarms: tuple[Alarm, ...]
+
+    @property
+    def parked(self) -> int | None:
+        """Messages in all backlog queues; None if one did not tell."""
+        queues = [queue.contents.parked for queue in self.backlog_queues]
+        queues += [queue.contents.parked for queue in self.extra_backlog_queues]
+        known = [count for count in queues if count is not None]
+        return sum(known) if len(known) == len(queues) else None
+
+
+async def status_of(pairing: Pairing, *, limit_s: float = LIMIT_S) -> PairingStatus:
+    """Look at everything at once."""
+    queues, extra = list(pairing.rotation.queues), list(pairing.rotation.extra)
+    manager = pairing.options.secondary_namespace_manager
+    contents = await asyncio.gather(
+        *[
+            inspect(pairing.secondary, manager, path, sample=SAMPLE, limit_s=limit_s)
+            for path in [*(queue.path for queue in queues), *extra]
+        ]
+    )
+    now_ms, now_s = pairing.primary.settings.clock.wall_ms(), asyncio.get_running_loop().time()
+    return PairingStatus(
+        at=moment_of(now_ms),
+        primary=pairing.primary.address,
+        secondary=pairing.secondary.address,
+        is_protected=pairing.is_protected,
+        entities=tuple(entity_status(health) for health in pairing.healths),
+        backlog_queues=tuple(
+            _queue_status(queue, found, now_ms, now_s)
+            for queue, found in zip(queues, contents[: len(queues)], strict=True)
+        ),
+        extra_backlog_queues=tuple(
+            ExtraQueueStatus(path=path, contents=found)
+            for path, found in zip(extra, contents[len(queues) :], strict=True)
+            if found.parked != 0 or found.oldest is not None
+        ),
+        pumps=tuple(_pump_status(pump) for pump in (() if pairing.syphon is None else pairing.syphon.pumps)),
+        spool=getattr(pairing, "spool_status", None),
+        alarms=pairing.seen.alarms.raised,
+    )
+
+
+def entity_status(health: EntityHealth) -> EntityStatus:
+    """What is held of an entity."""
+    return EntityStatus(
+        path=health.path,
+        state=health.state,
+        why=None if health.why is None else str(health.why),
+        since=moment_of(health.since_ms),
+        next_ping=None if health.next_ping_ms is None else moment_of(health.next_ping_ms),
+    )
+
+
+def _queue_status(queue: BacklogQueue, contents: Contents, now_ms: int, now_s: float) -> BacklogQueueStatus:
+    is_in = queue.failure is None
+    return BacklogQueueStatus(
+        path=queue.path,
+        is_in_rotation=is_in,
+        why_out=None if is_in else str(queue.failure),
+        out_since=None if is_in else moment_of(now_ms - round((now_s - queue.out_since_s) * 1000)),
+        contents=contents,
+    )
+
+
+def _pump_status(pump: Pump) -> PumpStatus:
+    if pump.is_active:
+        return PumpStatus(backlog_queue=pump.path, state=PumpState.ACTIVE, why=None)
+    if pump.why_not is None:
+        return PumpStatus(backlog_queue=pump.path, state=PumpState.STARTING, why=None)
+    is_standing_by = isinstance(pump.why_not, LinkStolen | EntityClaimed)
+    state = PumpState.STANDING_BY if is_standing_by else PumpState.FAILED
+    return PumpStatus(backlog_queue=pump.path, state=state, why=str(pump.why_not))

@@ -1,0 +1,141 @@
+"""Q20: parked messages that nobody takes back raise an alarm, and so do messages beyond the queues asked for."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.pairing.seen.here import QUEUE_0, QUEUE_7, Backlog, Pair, run
+from twinbus.client.pairing import AlarmKind, EventKind
+
+AFTER_S = 900.0
+
+
+def parked_now(pair: Pair) -> None:
+    pair.backlog.park(QUEUE_0, "orders")
+    pair.pairing.telling.tell(EventKind.PARKED, path="orders", backlog_queue=QUEUE_0)
+
+
+def kinds(pair: Pair) -> list[AlarmKind]:
+    return [alarm.kind for alarm in pair.pairing.seen.alarms.raised]
+
+
+def test_q20_messages_parked_for_too_long_raise_an_alarm_once() -> None:
+    async def scenario(pair: Pair) -> None:
+        parked_now(pair)
+        await asyncio.sleep(AFTER_S + 10)
+        assert kinds(pair) == []
+        await asyncio.sleep(4 * AFTER_S)
+        (alarm,) = pair.pairing.seen.alarms.raised
+        assert (alarm.kind, alarm.backlog_queue) == (AlarmKind.NOT_DRAINED, QUEUE_0)
+        assert "runs no syphon" in alarm.reason
+        assert pair.told().count("alarm") == 1
+        assert (await pair.pairing.status()).alarms == (alarm,)
+
+    run(scenario, alarm_after=AFTER_S)
+
+
+def test_no_alarm_while_the_backlog_is_being_drained_however_old_it_is() -> None:
+    async def scenario(pair: Pair) -> None:
+        pair.backlog.park(QUEUE_0, "orders", count=20)
+        parked_now(pair)
+        for _ in range(20):
+            await asyncio.sleep(AFTER_S / 3)
+            del pair.backlog.queues[QUEUE_0][0]
+        assert "alarm" not in pair.told()
+
+    run(scenario, alarm_after=AFTER_S)
+
+
+def test_an_alarm_is_over_when_the_backlog_is_drained() -> None:
+    async def scenario(pair: Pair) -> None:
+        parked_now(pair)
+        await asyncio.sleep(3 * AFTER_S)
+        assert kinds(pair) == [AlarmKind.NOT_DRAINED]
+        pair.backlog.queues[QUEUE_0].clear()
+        await asyncio.sleep(AFTER_S)
+        assert kinds(pair) == []
+        assert pair.told()[-1] == "alarm over"
+        assert not pair.pairing.seen.alarms.is_looking
+
+    run(scenario, alarm_after=AFTER_S)
+
+
+def test_an_alarm_stays_while_the_secondary_cannot_be_asked() -> None:
+    async def scenario(pair: Pair) -> None:
+        parked_now(pair)
+        await asyncio.sleep(3 * AFTER_S)
+        pair.backlog.is_down = True
+        await asyncio.sleep(3 * AFTER_S)
+        assert kinds(pair) == [AlarmKind.NOT_DRAINED]
+        assert pair.pairing.seen.alarms.is_looking
+
+    run(scenario, alarm_after=AFTER_S)
+
+
+def test_q20_messages_in_a_queue_beyond_those_asked_for_raise_an_alarm() -> None:
+    async def scenario(pair: Pair) -> None:
+        pair.backlog.park(QUEUE_7, "orders", count=4)
+        parked_now(pair)
+        await asyncio.sleep(AFTER_S / 3 + 1)
+        (alarm,) = pair.pairing.seen.alarms.raised
+        assert (alarm.kind, alarm.backlog_queue) == (AlarmKind.EXTRA_BACKLOG, QUEUE_7)
+        assert "4 messages" in alarm.reason
+        pair.backlog.queues[QUEUE_7].clear()
+        await asyncio.sleep(AFTER_S / 3 + 1)
+        assert kinds(pair) == []
+
+    run(scenario, alarm_after=AFTER_S, backlog=Backlog(queues={QUEUE_7: []}))
+
+
+def test_r009_a_healthy_pair_asks_nothing() -> None:
+    async def scenario(pair: Pair) -> None:
+        before = list(pair.backlog.asked)
+        await pair.sender("orders").send_batch([])
+        await asyncio.sleep(10 * AFTER_S)
+        assert pair.backlog.asked == before
+
+    run(scenario, alarm_after=AFTER_S)
+
+
+def test_the_backlog_is_looked_at_three_times_in_alarm_after_and_no_more() -> None:
+    async def scenario(pair: Pair) -> None:
+        for _ in range(100):
+            parked_now(pair)
+        pair.backlog.asked.clear()
+        await asyncio.sleep(2 * AFTER_S + 1)
+        assert pair.backlog.asked.count(f"count {QUEUE_0}") == 6
+
+    run(scenario, alarm_after=AFTER_S)
+
+
+def test_an_empty_queue_is_counted_and_not_peeked_at() -> None:
+    async def scenario(pair: Pair) -> None:
+        await pair.pairing.seen.alarms.look()
+        assert not [what for what in pair.backlog.asked if what.startswith("peek")]
+
+    run(scenario)
+
+
+def test_q15_an_unprotected_pair_is_an_alarm_until_the_secondary_is_there() -> None:
+    backlog = Backlog(is_down=True)
+
+    async def scenario(pair: Pair) -> None:
+        assert kinds(pair) == [AlarmKind.UNPROTECTED]
+        assert not (await pair.pairing.status()).is_protected
+        backlog.is_down = False
+        await asyncio.sleep(30)
+        assert kinds(pair) == []
+        assert pair.told() == ["protected", "alarm over"] or pair.told() == ["alarm over", "protected"]
+
+    run(scenario, backlog=backlog, require_secondary=False)
+
+
+def test_a_closed_pair_looks_no_more() -> None:
+    async def scenario(pair: Pair) -> None:
+        parked_now(pair)
+        await pair.pairing.close()
+        pair.backlog.asked.clear()
+        await asyncio.sleep(10 * AFTER_S)
+        assert pair.backlog.asked == []
+
+    run(scenario, alarm_after=AFTER_S)

@@ -1,0 +1,232 @@
+"""A client reports its pairing state to `$pairing` of the secondary: on changes, and while something is not healthy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from tests.pairing.seen.here import Pair, run
+from twinbus.amqp.message import Message, build, value
+from twinbus.client.errors import ConnectionFailed, EntityNotFound
+from twinbus.client.pairing import reports
+from twinbus.client.pairing.pings import Pings
+from twinbus.client.requests import Answer
+from twinbus.model.errors import QuotaExceeded, ServiceBusError
+from twinbus.model.message import BrokeredMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from twinbus.client.conversation import Conversation
+
+PING_S = 60.0
+
+
+class Connection:
+    is_open = True
+
+
+class Node:
+    """`$pairing`, on one connection after another."""
+
+    def __init__(self) -> None:
+        self.connection = Connection()
+        self.refusal: ServiceBusError | None = None
+        self.is_silent = False
+        self.status = 202
+        self.attaches = 0
+        self.reports: list[dict[str, Any]] = []
+        self.asked_with: list[Mapping[str, object]] = []
+        self.shown: list[str] = []
+
+    async def converse(self, path: str) -> Conversation:
+        self.shown.append(path)
+        if not self.connection.is_open:
+            raise ConnectionFailed("the secondary is down")
+        return cast("Conversation", self.connection)
+
+    def links(self, conversation: Connection, node: str) -> Links:
+        assert conversation is self.connection
+        assert node == "$pairing"
+        self.attaches += 1
+        return Links(self, conversation)
+
+
+class Links:
+    def __init__(self, node: Node, conversation: Connection) -> None:
+        self._node = node
+        self._conversation = conversation
+
+    @property
+    def is_open(self) -> bool:
+        return self._conversation is self._node.connection and self._conversation.is_open
+
+    async def open(self) -> None:
+        if self._node.refusal is not None:
+            raise self._node.refusal
+
+    def detach(self) -> None:
+        pass
+
+    async def ask(self, properties: Mapping[str, object], body: object, *, timeout_s: float) -> Answer:
+        if self._node.is_silent:
+            await asyncio.sleep(timeout_s)
+        self._node.asked_with.append(properties)
+        assert isinstance(body, str)
+        assert len(body.encode()) <= 65_536
+        self._node.reports.append(json.loads(body))
+        return Answer(Message(build(application_properties={"statusCode": self._node.status}, body=value(None))))
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Node:
+    node = Node()
+    monkeypatch.setattr(reports, "RequestLinks", node.links)
+    monkeypatch.setattr(Pings, "start", lambda *_: None)  # nothing is pinged, so nothing changes by itself
+    return node
+
+
+def play(node: Node, scenario: Any, **options: Any) -> None:  # noqa: ANN401
+    async def connected(pair: Pair) -> None:
+        pair.pairing.secondary.converse = node.converse  # type: ignore[method-assign]
+        await scenario(pair)
+
+    run(connected, ping_primary_interval=PING_S, **options)
+
+
+def test_a_change_of_state_is_reported_with_what_changed(node: Node) -> None:
+    async def scenario(pair: Pair) -> None:
+        pair.pairing.health_of("invoices")
+        pair.fail_over("orders")
+        await asyncio.sleep(1)
+        (report,) = node.reports
+        assert (report["client"], report["primary"], report["ping_interval_s"]) == ("client-1", "contoso", PING_S)
+        assert (report["healthy"], report["is_protected"], report["runs_syphon"]) == (1, True, False)
+        (entity,) = report["entities"]
+        assert (entity["path"], entity["state"], entity["why"]) == ("orders", "failed over", "it is gone")
+        assert entity["since"] == "2023-11-14T22:13:20.000+00:00"
+        assert node.asked_with == [{"operation": "twinbus:report-pairing"}]
+        assert set(node.shown) == {"contoso/x-servicebus-transfer/0"}
+
+    play(node, scenario)
+
+
+def test_while_something_is_not_healthy_there_is_a_report_each_ping_interval_then_a_last_one(node: Node) -> None:
+    async def scenario(pair: Pair) -> None:
+        pair.fail_over("orders")
+        await asyncio.sleep(10 * PING_S)
+        assert len(node.reports) == 10
+        assert node.attaches == 1
+        pair.pairing.mark_path_healthy("orders")
+        await asyncio.sleep(10 * PING_S)
+        assert len(node.reports) == 11
+        assert node.reports[-1]["entities"] == []
+
+    play(node, scenario)
+
+
+def test_r009_a_healthy_pair_reports_nothing(node: Node) -> None:
+    async def scenario(pair: Pair) -> None:
+        await pair.sender("orders").send(BrokeredMessage())
+        await asyncio.sleep(10 * PING_S)
+        assert node.shown == []
+
+    play(node, scenario)
+
+
+def test_changes_of_one_moment_go_in_one_report(node: Node) -> None:
+    async def scenario(pair: Pair) -> None:
+        for number in range(20):
+            pair.fail_over(f"orders{number}")
+        await asyncio.sleep(1)
+        assert [len(report["entities"]) for report in node.reports] == [20]
+
+    play(node, scenario)
+
+
+def test_a_server_without_the_node_is_asked_once_in_a_connection(node: Node) -> None:
+    async def scenario(pair: Pair) -> None:
+        node.refusal = EntityNotFound("there is no $pairing")
+        pair.fail_over("orders")
+        await asyncio.sleep(20 * PING_S)
+        assert node.attaches == 1
+        node.connection, node.refusal = Connection(), None
+        await asyncio.sleep(2 * PING_S)
+        assert node.attaches == 2
+        assert len(node.reports) == 2
+
+    play(node, scenario)
+
+
+def test_reports_go_on_when_the_secondary_is_back(node: Node) -> None:
+    async def scenario(pair: Pair) -> None:
+        node.connection.is_open = False
+        pair.fail_over("orders")
+        await asyncio.sleep(2 * PING_S)
+        assert node.reports == []
+        node.connection = Connection()
+        await asyncio.sleep(PING_S)
+        assert len(node.reports) == 1
+
+    play(node, scenario)
+
+
+@pytest.mark.parametrize("trouble", ["down", "silent", "refused"])
+def test_no_send_knows_of_a_report_that_fails(node: Node, trouble: str) -> None:
+    async def scenario(pair: Pair) -> None:
+        node.connection.is_open = trouble != "down"
+        node.is_silent = trouble == "silent"
+        node.status = 400 if trouble == "refused" else 202
+        pair.parking()
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        await pair.sender("orders", [ConnectionFailed("gone")]).send(BrokeredMessage())
+        assert loop.time() == started_s
+        await asyncio.sleep(3 * PING_S)
+        await pair.sender("orders").send(BrokeredMessage())
+        assert pair.told().count("parked") == 2
+
+    play(node, scenario)
+
+
+def test_a_report_fits_the_node_however_much_is_wrong(node: Node) -> None:
+    async def scenario(pair: Pair) -> None:
+        for number in range(500):
+            health = pair.pairing.health_of(f"{number:03}/{'long' * 60}")
+            health.send_failed(ServiceBusError("ß" * 10_000), key=None, key_is_session=False)
+        await asyncio.sleep(1)
+        (report,) = node.reports
+        assert len(report["entities"]) + report["entities_not_shown"] == 500
+        assert report["entities"]
+
+    play(node, scenario)
+
+
+def test_queues_out_of_the_rotation_and_alarms_are_in_it(node: Node) -> None:
+    async def scenario(pair: Pair) -> None:
+        rotation = pair.pairing.rotation
+        rotation.pull(rotation.queues[0], QuotaExceeded("it is full"))
+        pair.backlog.park(rotation.queues[1].path, "orders")
+        await asyncio.sleep(2_000)
+        for _ in range(2):
+            await pair.pairing.seen.alarms.look()
+        await asyncio.sleep(1)
+        first, second = node.reports
+        assert first["backlog"] == [{"path": "contoso/x-servicebus-transfer/0", "why_out": "it is full"}]
+        (alarm,) = second["alarms"]
+        assert (alarm["kind"], alarm["path"]) == ("parked messages are not taken back", rotation.queues[1].path)
+
+    play(node, scenario)
+
+
+def test_a_closed_pair_reports_no_more(node: Node) -> None:
+    async def scenario(pair: Pair) -> None:
+        pair.fail_over("orders")
+        await pair.pairing.close()
+        await asyncio.sleep(10 * PING_S)
+        assert node.reports == []
+
+    play(node, scenario)
