@@ -16,11 +16,14 @@ from twinbus.client.pairing.errors import (
     PairingFailed,
     PairingRefused,
     ReservedPropertyName,
+    SpoolFailed,
+    SpoolFull,
 )
 from twinbus.client.pairing.events import EventKind, PairingEvent
 from twinbus.client.pairing.failover import EntityState
 from twinbus.client.pairing.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
 from twinbus.client.pairing.pairing import Pairing
+from twinbus.client.pairing.spool import SpoolStatus
 from twinbus.client.pairing.status import PairingStatus, PumpState
 
 __all__ = [
@@ -41,4 +44,7 @@ __all__ = [
     "PumpState",
     "ReservedPropertyName",
     "SendAvailabilityPairedNamespaceOptions",
+    "SpoolFailed",
+    "SpoolFull",
+    "SpoolStatus",
 ]

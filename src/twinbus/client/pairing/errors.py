@@ -24,19 +24,40 @@ class PairingRefused(CallerError):
 class NotSent(ServiceBusError):
     """Neither the primary nor any backlog queue took the message: it was not sent."""
 
-    def __init__(self, path: str, primary: BaseException | None, backlog: Mapping[str, BaseException]) -> None:
+    def __init__(
+        self,
+        path: str,
+        primary: BaseException | None,
+        backlog: Mapping[str, BaseException],
+        *,
+        spool: BaseException | None = None,
+        may_have_arrived: bool = False,
+    ) -> None:
         """`backlog` has the reason of each backlog queue that was tried."""
         reasons = [f"the primary: {primary}"] if primary is not None else []
         reasons += [f"{queue}: {reason}" for queue, reason in backlog.items()]
+        reasons += [f"the spool: {spool}"] if spool is not None else []
         super().__init__(f"the message for '{path}' was not sent. {'; '.join(reasons)}")
         self.path = path
         self.primary = primary
         self.backlog = dict(backlog)
+        self.spool = spool
+        """Why the local disk did not take it; None where there is no spool."""
+        self.may_have_arrived = may_have_arrived
+        """Some attempt had no answer: sent again, the message may be there twice."""
 
     @property
     def causes(self) -> list[BaseException]:
         """All of them."""
         return [*self.backlog.values(), *([self.primary] if self.primary is not None else [])]
+
+
+class SpoolFailed(ServiceBusError):
+    """The folder of the spool cannot be used, or its disk did not take a message."""
+
+
+class SpoolFull(SpoolFailed):
+    """The spool has reached its limit."""
 
 
 class MessageCannotBeParked(MessageTooLarge):

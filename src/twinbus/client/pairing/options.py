@@ -68,7 +68,9 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     alarm_after: dt.timedelta | float = dt.timedelta(minutes=15)
     """How long messages may be parked before an alarm is raised."""
     spool_dir: Path | str | None = None
-    """Where messages go when both namespaces are down; None: such a send fails."""
+    """A folder where messages go when both namespaces are down; None: such a send fails."""
+    spool_max_bytes: int = 1 << 30
+    """How much may be there."""
     journal_dir: Path | str | None = None
     """Where every send's outcome is written down, for the audit; None: nowhere."""
     triggers: Triggers = field(default_factory=dict)
@@ -79,6 +81,8 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         super().check()
         if self.backlog_queue_count < 1:
             raise InvalidArgument(f"backlog_queue_count is {self.backlog_queue_count}; it must be at least 1")
+        if self.spool_max_bytes < 1:
+            raise InvalidArgument(f"spool_max_bytes is {self.spool_max_bytes}; it must be at least 1")
         _check("ping_primary_interval", self.ping_primary_interval, 1, 1800)
         _check("syphon_poll", self.syphon_poll, 1, 86_400)
         _check("backlog_cool_down", self.backlog_cool_down, 0, 3600)

@@ -3,7 +3,7 @@
     pairing = await primary.pair_namespace(options)
 
 Owns: the making of a pair and its end, the state of each entity, and who is told what. The parts are in their own
-files: `failover`, `sender`, `backlog`, `pings`, `syphon`.
+files: `failover`, `sender`, `backlog`, `pings`, `syphon`, `spool`.
 """
 
 from __future__ import annotations
@@ -11,21 +11,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
+from urllib.parse import quote
 
 from twinbus.client.errors import ObjectClosed
 from twinbus.client.pairing.backlog import Rotation
-from twinbus.client.pairing.errors import PairingRefused
+from twinbus.client.pairing.errors import PairingFailed, PairingRefused, SpoolFailed
 from twinbus.client.pairing.events import EventKind, Events
 from twinbus.client.pairing.failover import EntityHealth, EntityState
 from twinbus.client.pairing.logs import STATES
 from twinbus.client.pairing.pings import Pings
 from twinbus.client.pairing.seen import Seen
 from twinbus.client.pairing.sender import SendAvailabilitySender
+from twinbus.client.pairing.spool import Spool
 from twinbus.client.pairing.status import PairingStatus, status_of
 from twinbus.client.pairing.syphon import Syphon
 from twinbus.client.pairing.telling import Telling
 from twinbus.client.pairing.triggers import class_of
+from twinbus.client.pairing.unspooling import Unspooling
 from twinbus.client.sender import MessageSender
 from twinbus.model.errors import FailureClass, ServiceBusError
 from twinbus.model.path import key_of
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     from twinbus.client.factory import MessagingFactory
     from twinbus.client.pairing.events import PairingEvent
     from twinbus.client.pairing.options import SendAvailabilityPairedNamespaceOptions
+    from twinbus.client.pairing.spool import SpoolStatus
 
 log: Final = logging.getLogger(__name__)
 
@@ -74,6 +79,9 @@ class Pairing:
         )
         self._healths: dict[str, EntityHealth] = {}
         self._pings = Pings(primary, duration_s(options.ping_primary_interval), self.telling)
+        self.spool: Spool | None = None
+        """Where messages go when both namespaces are down, if that is wanted."""
+        self._unspooling: Unspooling | None = None
         self.syphon: Syphon | None = None
         """What takes parked messages back, if this program does."""
         self._preparing: asyncio.Task[None] | None = None
@@ -84,8 +92,10 @@ class Pairing:
         """Who looks on: alarms, reports, a journal, metrics."""
 
     async def start(self) -> None:
-        """Find or make the backlog queues, and start the syphon if it is wanted."""
+        """Take the spool, find or make the backlog queues, and start the syphon if it is wanted."""
         self.seen.start()
+        if self.options.spool_dir is not None:
+            await self._take_spool(Path(self.options.spool_dir))
         try:
             await self.rotation.prepare(self.options.backlog_queue_count)
         except ServiceBusError as error:
@@ -95,6 +105,20 @@ class Pairing:
             self._preparing = asyncio.ensure_future(self._prepare_later())
         else:
             self._protect()
+        if self._unspooling is not None:
+            self._unspooling.start()
+
+    async def _take_spool(self, folder: Path) -> None:
+        # A folder for each primary: what was meant for one namespace must never be sent to another.
+        name = quote(self.primary_name.lower(), safe="").replace(".", "%2E")
+        spool = Spool(folder / name, max_bytes=self.options.spool_max_bytes)
+        try:
+            await spool.open()
+        except SpoolFailed as error:
+            raise PairingFailed(f"the spool cannot be used: {error}") from error
+        self.spool, self._unspooling = spool, Unspooling(self, spool)
+        if not spool.is_empty:
+            log.warning("%d messages were left in the spool %s: they go on", spool.status.count, spool.folder)
 
     def _protect(self) -> None:
         self.is_protected = True
@@ -134,6 +158,11 @@ class Pairing:
         """How many backlog queues were found or made."""
         return len(self.rotation.queues)
 
+    @property
+    def spool_status(self) -> SpoolStatus | None:
+        """How much is on the local disk, and since when; None if there is no spool."""
+        return None if self.spool is None else self.spool.status
+
     def events(self) -> AsyncIterator[PairingEvent]:
         """What happens from now on."""
         return self._events.stream()
@@ -165,7 +194,7 @@ class Pairing:
             await self.seen.close()
 
     async def end(self) -> None:
-        """End what goes on between the factories: pings, pumps, timers."""
+        """End what goes on between the factories: pings, pumps, timers, and what is sent from the spool."""
         self.seen.end()
         self._pings.close()
         self.rotation.close()
@@ -173,8 +202,12 @@ class Pairing:
             health.close()
         if self._preparing is not None:
             self._preparing.cancel()
+        if self._unspooling is not None:
+            await self._unspooling.close()
         if self.syphon is not None:
             await self.syphon.close()
+        if self.spool is not None:
+            await self.spool.close()
 
     # --- for its parts ------------------------------------------------------------------------------------------------
 

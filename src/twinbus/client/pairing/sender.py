@@ -13,7 +13,7 @@ from twinbus.client.pairing import rewriting
 from twinbus.client.pairing.backlog import Choice
 from twinbus.client.pairing.errors import FailedOver
 from twinbus.client.pairing.failover import EntityState
-from twinbus.client.pairing.sending import Sending
+from twinbus.client.pairing.sending import Sending, sessions_of
 from twinbus.client.retry import RECONNECT_ONCE
 from twinbus.client.sender import MessageSender
 from twinbus.model.errors import ServiceBusError
@@ -50,14 +50,18 @@ class SendAvailabilitySender(MessageSender):
         for message in messages:
             if message.properties:
                 rewriting.check_names(message.properties)
+        spool = self._pairing.spool
+        is_behind = spool is not None and not spool.is_empty and spool.holds(self.path, sessions_of(messages))
         if transaction is not None:
             self._check_not_failed_over("a transaction needs the primary, and cannot be parked: nothing was sent")
+            if is_behind:
+                raise FailedOver(f"the session has messages in the spool for '{self.path}': a transaction has to wait")
             await super()._dispatch(payload, message_format, messages, transaction, timeout_s)
             return
         health, failure = self.health, None
         limit_s = self.factory.settings.operation_timeout_s if timeout_s is None else timeout_s
         deadline_s = asyncio.get_running_loop().time() + limit_s
-        if health.is_healthy:
+        if health.is_healthy and not is_behind:
             try:
                 await self.deliver(
                     payload, message_format, timeout_s=self._pairing.attempt_s(limit_s), policy=RECONNECT_ONCE
@@ -77,7 +81,26 @@ class SendAvailabilitySender(MessageSender):
             deadline_s=deadline_s,
             limit_s=limit_s,
         )
-        await sending.run(failure)
+        if is_behind and health.state is not EntityState.UNREACHABLE:
+            await sending.spool_behind()
+        else:
+            await sending.run(failure)
+
+    async def send_spooled(
+        self, payload: bytes, message_format: int, messages: Sequence[BrokeredMessage], *, may_have_arrived: bool
+    ) -> None:
+        """Send what comes from the spool: to the primary, or parked; it is not spooled again."""
+        limit_s = self.factory.settings.operation_timeout_s
+        sending = Sending(
+            self._pairing,
+            self,
+            payload,
+            message_format,
+            messages,
+            deadline_s=asyncio.get_running_loop().time() + limit_s,
+            limit_s=limit_s,
+        )
+        await sending.run_from_spool(may_have_arrived=may_have_arrived)
 
     def park(self, payload: bytes, message_format: int, *, is_possible_duplicate: bool) -> bytes:
         """A message as it is parked; MessageCannotBeParked if it is too large for that."""

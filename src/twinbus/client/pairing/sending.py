@@ -1,7 +1,7 @@
 """One send of a paired sender that is more than one attempt.
 
-Owns: what follows a failure: another attempt, waiting, parking, or the error. And the operation's time, of which each
-step gets its share. The first attempt at a healthy primary is the sender's own, and costs nothing of this.
+Owns: what follows a failure: another attempt, waiting, parking, spooling, or the error. And the operation's time, of
+which each step gets its share. The first attempt at a healthy primary is the sender's own, and costs nothing of this.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from twinbus.client.errors import TimedOut, may_have_happened
-from twinbus.client.pairing.errors import NotSent
+from twinbus.client.pairing.errors import NotSent, SpoolFailed
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.failover import EntityState
+from twinbus.client.pairing.spool_record import Record
 from twinbus.client.pairing.triggers import class_of
 from twinbus.client.retry import NO_RETRY, RECONNECT_ONCE
 from twinbus.model.errors import FailureClass, MessageTooLarge, ServiceBusError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from twinbus.client.pairing.backlog import BacklogQueue
     from twinbus.client.pairing.pairing import Pairing
@@ -30,6 +31,10 @@ SHARE: Final = 3
 """A backlog queue gets this part of the time that is left, unless it is the last one."""
 HELD_PAUSE_S: Final = 1.0
 """How long a held send waits before it tries the primary again."""
+SPOOL_SHARE: Final = 10
+"""Where there is a spool, this part of the operation's time is kept for it."""
+SPOOL_LEAST_S: Final = 1.0
+"""What the spool gets if the time is over all the same."""
 
 
 class Sending:
@@ -59,6 +64,12 @@ class Sending:
         self._loop = asyncio.get_running_loop()
         self._primary_error: ServiceBusError | None = None
         self._may_have_arrived = False
+        self._spool = pairing.spool
+
+    async def run_from_spool(self, *, may_have_arrived: bool) -> None:
+        """Send what was spooled; it is not spooled again. `may_have_arrived`: some attempt before had no answer."""
+        self._spool, self._may_have_arrived = None, may_have_arrived
+        await self.run()
 
     async def run(self, failure: ServiceBusError | None = None) -> None:
         """Go on from the state the entity is in; `failure` is that of an attempt that was made already."""
@@ -134,6 +145,10 @@ class Sending:
     def _left_s(self) -> float:
         return max(0.0, self._deadline_s - self._loop.time())
 
+    def _left_to_park_s(self) -> float:
+        kept_s = 0.0 if self._spool is None else self._limit_s / SPOOL_SHARE
+        return max(0.0, self._left_s() - kept_s)
+
     # --- parking ------------------------------------------------------------------------------------------------------
 
     async def _park(self) -> None:
@@ -142,7 +157,7 @@ class Sending:
         reasons: dict[str, BaseException] = {}
         tried: list[BacklogQueue] = []
         queue = self._choice.first()
-        while queue is not None and self._left_s() > 0:
+        while queue is not None and self._left_to_park_s() > 0:
             tried.append(queue)
             error = await self._park_in(queue, parked, is_last=len(tried) == len(self._pairing.rotation.queues))
             if error is None:
@@ -150,12 +165,16 @@ class Sending:
                 return
             reasons[queue.path] = error
             queue = self._choice.next(tried)
-        failure = NotSent(self._sender.path, self._primary_error or self._health.why, reasons)
-        raise failure
+        self._may_have_arrived = self._may_have_arrived or any(map(may_have_happened, reasons.values()))
+        await self._spool_it(reasons)
+
+    def _not_sent(self, reasons: Mapping[str, BaseException], spool: ServiceBusError | None = None) -> NotSent:
+        why = self._primary_error or self._health.why
+        return NotSent(self._sender.path, why, reasons, spool=spool, may_have_arrived=self._may_have_arrived)
 
     async def _park_in(self, queue: BacklogQueue, parked: bytes, *, is_last: bool) -> ServiceBusError | None:
         """Park it there; why that failed."""
-        left_s = self._left_s()
+        left_s = self._left_to_park_s()
         try:
             await queue.sender.deliver(
                 parked,
@@ -182,3 +201,48 @@ class Sending:
                 message_id=message.message_id,
                 session_id=message.session_id,
             )
+
+    # --- the last resort ----------------------------------------------------------------------------------------------
+
+    async def spool_behind(self) -> None:
+        """Keep it on the local disk because what its session sent before is there: it must not overtake that."""
+        await self._spool_it({})
+
+    async def _spool_it(self, reasons: Mapping[str, BaseException]) -> None:
+        """Keep it on the local disk. NotSent, with all reasons, if that does not take it either."""
+        if self._spool is None:
+            raise self._not_sent(reasons)
+        self._sender.check_open()
+        messages = self._messages
+        record = Record(
+            path=self._sender.path,
+            message_format=self._message_format,
+            payload=self._payload,
+            may_have_arrived=self._may_have_arrived,
+            spooled_at_ms=self._sender.factory.settings.clock.wall_ms(),
+            message_ids=[str(message.message_id) for message in messages],
+            session_ids=sessions_of(messages),
+        )
+        limit_s = max(self._left_s(), SPOOL_LEAST_S)
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._spool.append(record)
+        except TimeoutError:
+            self._may_have_arrived = True
+            error = SpoolFailed(f"the disk gave no answer within {limit_s:g} s; if it takes the message, that is sent")
+            raise self._not_sent(reasons, error) from None
+        except SpoolFailed as error:
+            raise self._not_sent(reasons, error) from error
+        for message in messages:
+            self._pairing.telling.tell(
+                EventKind.SPOOLED,
+                path=self._sender.path,
+                message_id=message.message_id,
+                session_id=message.session_id,
+                reason=str(self._primary_error or self._health.why or "its session has messages in the spool"),
+            )
+
+
+def sessions_of(messages: Sequence[BrokeredMessage]) -> list[str]:
+    """The sessions of messages, each once."""
+    return list(dict.fromkeys(message.session_id for message in messages if message.session_id is not None))

@@ -1,0 +1,236 @@
+"""The spool: where messages go when both namespaces are down. A folder on the local disk, and what is known of it.
+
+    spool = Spool(folder, max_bytes=1 << 30)
+    await spool.open()
+    await spool.append(record)      # on disk when this returns
+
+Owns: the way of a record in and out, and that no more is on disk than was allowed. All disk work is done on one thread,
+so the loop never waits for it; what arrives while the disk is busy is written together, with one fsync. Who sends what
+is here, and when, is the affair of `unspooling`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple
+
+from twinbus.client.pairing.errors import SpoolFailed, SpoolFull
+from twinbus.client.pairing.spool_files import SEGMENT_BYTES, SpoolFiles, number_of
+from twinbus.client.pairing.spool_index import SpoolIndex
+from twinbus.client.pairing.spool_record import content_of, frame_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from twinbus.client.pairing.spool_index import Pile
+    from twinbus.client.pairing.spool_record import Record
+
+log: Final = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Given = TypeVarTuple("Given")
+MAX_BYTES: Final = 1 << 30
+_SEGMENTS: Final = 8
+"""A small spool has at least so many: what has gone makes room early."""
+_LEAST_SEGMENT_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolStatus:
+    """What is in a spool now."""
+
+    count: int
+    """Messages; those of a batch count each."""
+    bytes: int
+    """On disk. A file goes when all that is in it has gone."""
+    oldest_ms: int | None
+    """When the oldest was spooled; None if there is nothing."""
+
+
+class _Append:
+    """A record that waits for the disk."""
+
+    __slots__ = ("content", "outcome", "record")
+
+    def __init__(self, record: Record, content: bytes, outcome: asyncio.Future[None]) -> None:
+        self.record = record
+        self.content = content
+        self.outcome = outcome
+
+
+class Spool:
+    """One folder, in use by one pairing."""
+
+    def __init__(self, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:
+        """`open` takes the folder."""
+        self.folder = folder
+        self.max_bytes = max_bytes
+        self.added: Callable[[Pile], None] = lambda _pile: None
+        """Called when something was spooled for an entity."""
+        self._files = SpoolFiles(folder, min(SEGMENT_BYTES, max(_LEAST_SEGMENT_BYTES, max_bytes // _SEGMENTS)))
+        self._index = SpoolIndex()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="twinbus-spool")
+        self._appends: deque[_Append] = deque()
+        self._removals: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiting_bytes = 0
+        """Of appends that are not on disk."""
+        self._committing: asyncio.Task[None] | None = None
+        self._first_new = 0
+        self._is_open = False
+
+    # --- from start to end --------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Take the folder, and find what is there. SpoolFailed if somebody else has it, or it cannot be used."""
+        try:
+            await self._on_thread(self._files.open, self._found)
+        except BaseException:
+            self._thread.submit(self._files.close)  # it may still be opening, if nobody waits for it any more
+            self._thread.shutdown(wait=False)
+            raise
+        self._first_new = self._files.next_number
+        self._is_open = True
+
+    def _found(self, position: int, record: Record) -> None:
+        """On the thread; nobody else uses the index before it is open."""
+        self._enter(position, record)
+
+    async def close(self) -> None:
+        """What is being written is written; then somebody else may have the folder. May be called again."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        if self._committing is not None:
+            await self._committing
+        await self._on_thread(self._files.close)
+        self._thread.shutdown(wait=False)
+
+    # --- what is there ------------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> SpoolStatus:
+        """How much is there."""
+        return SpoolStatus(count=self._index.messages, bytes=self._files.bytes, oldest_ms=self._index.oldest_ms)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is there."""
+        return not self._index.piles
+
+    @property
+    def piles(self) -> Sequence[Pile]:
+        """What there is, by entity."""
+        return list(self._index.piles.values())
+
+    def holds(self, path: str, session_ids: Sequence[str]) -> bool:
+        """Whether something for one of these sessions of an entity is here: what comes later must go behind it."""
+        return bool(session_ids) and self._index.holds(path, session_ids)
+
+    def was_found(self, position: int) -> bool:
+        """It was here when the spool was opened: whoever left it there may have sent it."""
+        return number_of(position) < self._first_new
+
+    # --- in and out ---------------------------------------------------------------------------------------------------
+
+    async def append(self, record: Record) -> None:
+        """Keep a record: it is on disk when this returns. SpoolFull or SpoolFailed if it is not here."""
+        self._check_open()
+        content = content_of(record)
+        size = frame_size(content)
+        held = self._files.bytes + self._waiting_bytes
+        if held + size > self.max_bytes:
+            raise SpoolFull(
+                f"{self.folder} holds {held:,} bytes, and may hold {self.max_bytes:,} (spool_max_bytes): the message of"
+                f" {size:,} is not there"
+            )
+        append = _Append(record, content, asyncio.get_running_loop().create_future())
+        self._appends.append(append)
+        self._waiting_bytes += size
+        self._commit_soon()
+        await append.outcome
+
+    async def read(self, position: int) -> Record:
+        """A record that is here."""
+        self._check_open()
+        return await self._on_thread(self._files.read, position)
+
+    async def remove(self, position: int, record: Record) -> None:
+        """It has gone, and nothing will bring it back when this returns."""
+        self._check_open()
+        noted = asyncio.get_running_loop().create_future()
+        self._removals.append((position, noted))
+        self._commit_soon()
+        await noted
+        self._index.remove(position, record.path, record.session_ids, messages=len(record.message_ids))
+
+    async def refuse(self, position: int, record: Record, why: str) -> Path:
+        """Put it aside, with the reason, where somebody can look at it: the file it is in now."""
+        self._check_open()
+        file = await self._on_thread(self._files.refuse, position, record, why)
+        await self.remove(position, record)
+        return file
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise SpoolFailed(f"the spool in {self.folder} is closed")
+
+    def _enter(self, position: int, record: Record) -> Pile:
+        return self._index.add(
+            position,
+            record.path,
+            record.session_ids,
+            messages=len(record.message_ids),
+            spooled_at_ms=record.spooled_at_ms,
+        )
+
+    def _commit_soon(self) -> None:
+        if self._committing is None:
+            self._committing = asyncio.ensure_future(self._commit())
+
+    async def _commit(self) -> None:
+        """Write what waits, and what came meanwhile, until nothing does."""
+        while self._appends or self._removals:
+            appends, removals = list(self._appends), list(self._removals)
+            self._appends.clear()
+            self._removals.clear()
+            wanted = [append for append in appends if not append.outcome.cancelled()]
+            contents, gone = [append.content for append in wanted], [position for position, _ in removals]
+            try:
+                outcomes = await self._on_thread(self._write, contents, gone)
+            except Exception as error:  # a fault of ours: it must not leave anybody waiting
+                log.exception("the spool in %s failed", self.folder)
+                outcomes = [OSError(str(error))] * len(wanted)
+            self._waiting_bytes -= sum(frame_size(append.content) for append in appends)
+            for append, outcome in zip(wanted, outcomes, strict=True):
+                self._settle(append, outcome)
+            for _, noted in removals:
+                if not noted.cancelled():
+                    noted.set_result(None)
+        self._committing = None
+
+    def _write(self, contents: Sequence[bytes], gone: Sequence[int]) -> list[int | OSError]:
+        """On the thread."""
+        outcomes = self._files.append(contents)
+        self._files.done(gone)
+        return outcomes
+
+    def _settle(self, append: _Append, outcome: int | OSError) -> None:
+        is_awaited = not append.outcome.cancelled()
+        if isinstance(outcome, OSError):
+            if is_awaited:
+                append.outcome.set_exception(SpoolFailed(f"{self.folder} did not take the message: {outcome}"))
+            return
+        pile = self._enter(outcome, append.record)
+        if is_awaited:
+            append.outcome.set_result(None)
+        self.added(pile)
+
+    async def _on_thread(self, work: Callable[[*Given], T], *arguments: *Given) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)

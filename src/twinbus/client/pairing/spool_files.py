@@ -1,0 +1,316 @@
+"""The files of a spool: records are appended to the last segment, and a segment goes when all of its records have.
+
+Owns: what is on disk, and what a crash or a sick disk can leave there. Every call is made on the spool's own thread,
+one at a time, and may take as long as the disk does. Which record goes next is not known here.
+
+A segment is never written to again once an fsync of it failed, or its writer has ended: what the disk holds of it then
+is only known by reading it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from twinbus.client.pairing.errors import SpoolFailed
+from twinbus.client.pairing.spool_folder import SpoolFolder, make_file, put_file, sync_folder, write_at
+from twinbus.client.pairing.spool_record import (
+    BEGINNING,
+    DONE_BYTES,
+    HEAD_BYTES,
+    Damage,
+    Found,
+    Record,
+    content_of,
+    done_mark,
+    frame_end,
+    framed,
+    read_done_marks,
+    read_frame,
+    scan,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+log: Final = logging.getLogger(__name__)
+
+SEGMENT_BYTES: Final = 16 * 1024 * 1024
+_OFFSET_BITS: Final = 40
+_OFFSET: Final = (1 << _OFFSET_BITS) - 1
+
+
+def number_of(position: int) -> int:
+    """The segment that a record is in."""
+    return position >> _OFFSET_BITS
+
+
+@dataclass(slots=True)
+class Segment:
+    """One file of records."""
+
+    number: int
+    size: int
+    pending: int = 0
+    """Records that have not gone."""
+    marks: int = 0
+    """Of those that have, in the file beside it."""
+    descriptor: int | None = None
+    """While it is written to."""
+
+    def position(self, offset: int) -> int:
+        """A number for a record in it; those of later segments are larger."""
+        return self.number << _OFFSET_BITS | offset
+
+    def seal(self) -> None:
+        """It is not written to any more."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
+
+
+class SpoolFiles:
+    """All of one folder."""
+
+    def __init__(self, folder: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
+        """`open` reads what is there."""
+        self._folder_path = folder
+        self._segment_bytes = segment_bytes
+        self._segments: dict[int, Segment] = {}
+        self._active: Segment | None = None
+        self._folder: SpoolFolder | None = None
+        self.bytes = 0
+        """Of all segments."""
+        self.next_number = 1
+
+    @property
+    def folder(self) -> SpoolFolder:
+        """It is open."""
+        assert self._folder is not None, "the spool is not open"
+        return self._folder
+
+    # --- from start to end --------------------------------------------------------------------------------------------
+
+    def open(self, found: Callable[[int, Record], None]) -> None:
+        """Take the folder, and tell every record that has not gone, in order. SpoolFailed if that cannot be."""
+        try:
+            self._folder = SpoolFolder(self._folder_path)
+            try:
+                for number in self._folder.numbers():
+                    self._load(number, found)
+                self.next_number = self._folder.free_number()
+            except BaseException:
+                self.close()
+                raise
+        except OSError as error:
+            raise SpoolFailed(f"{self._folder_path} cannot be the folder of a spool: {error}") from error
+
+    def close(self) -> None:
+        """Leave it to the next owner."""
+        if self._active is not None:
+            self._active.seal()
+            self._active = None
+        if self._folder is not None:
+            self._folder.close()
+            self._folder = None
+
+    def _load(self, number: int, found: Callable[[int, Record], None]) -> None:
+        file = self.folder.segment(number)
+        data, marks = file.read_bytes(), self._read_marks(number)
+        gone = read_done_marks(marks)
+        segment = self._segments[number] = Segment(number, len(data), marks=len(marks) // DONE_BYTES)
+        for part in scan(data, str(file)):
+            if isinstance(part, Found):
+                if part.offset not in gone:
+                    segment.pending += 1
+                    found(segment.position(part.offset), part.record)
+            elif part.is_torn:
+                self._cut_torn(segment, part)
+            elif part.offset not in gone:
+                self._set_aside(segment, part, data)
+        self.bytes += segment.size
+        if not segment.pending:
+            self._delete(segment)
+
+    def _read_marks(self, number: int) -> bytes:
+        try:
+            return self.folder.done(number).read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    def _cut_torn(self, segment: Segment, part: Damage) -> None:
+        file = self.folder.segment(segment.number)
+        log.warning("%s: the last %d bytes were never written out: cut off", file, part.end - part.offset)
+        descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, part.offset)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        segment.size = part.offset
+
+    def _set_aside(self, segment: Segment, part: Damage, data: bytes) -> None:
+        """Keep what cannot be read where somebody can look at it, and say so, once."""
+        kept = self.folder.damaged / f"{segment.number:08d}-{part.offset:010d}.part"
+        put_file(kept, data[part.offset : part.end])
+        log.critical(
+            "%s is damaged: %d bytes from %d on are no record, and there may have been messages in them: kept as %s",
+            self.folder.segment(segment.number),
+            part.end - part.offset,
+            part.offset,
+            kept,
+        )
+        self._mark(segment, [part.offset])
+
+    # --- in -----------------------------------------------------------------------------------------------------------
+
+    def append(self, contents: Sequence[bytes]) -> list[int | OSError]:
+        """Write records, all with one fsync; the position of each, or why it is not there."""
+        if not contents:
+            return []
+        try:
+            segment, descriptor = self._writable()
+        except OSError as error:
+            return [error] * len(contents)
+        start = segment.size
+        outcomes = [self._write(segment, descriptor, content) for content in contents]
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            self._give_up(segment, start)
+            return [error] * len(contents)
+        segment.pending += sum(isinstance(outcome, int) for outcome in outcomes)
+        self.bytes += segment.size - start
+        if not segment.pending:
+            self._delete_empty(segment)
+        elif segment.size >= self._segment_bytes:
+            segment.seal()
+            self._active = None
+        return outcomes
+
+    def _writable(self) -> tuple[Segment, int]:
+        """The segment that is written to."""
+        if self._active is not None and self._active.descriptor is not None:
+            return self._active, self._active.descriptor
+        number = self.next_number
+        self.next_number += 1
+        file = self.folder.segment(number)
+        segment = Segment(number, len(BEGINNING))
+        try:
+            segment.descriptor = make_file(file)
+            write_at(segment.descriptor, BEGINNING, 0)
+        except OSError:
+            segment.seal()
+            file.unlink(missing_ok=True)
+            raise
+        self._active = self._segments[number] = segment
+        self.bytes += segment.size
+        return segment, segment.descriptor
+
+    def _write(self, segment: Segment, descriptor: int, content: bytes) -> int | OSError:
+        """Write one; what it began to write of one that does not fit is taken away again."""
+        offset = segment.size
+        frame = framed(content, offset)
+        try:
+            write_at(descriptor, frame, offset)
+        except OSError as error:
+            # Should this fail, too, the next record goes over it, or it is found at the next start.
+            _truncate(descriptor, offset)
+            return error
+        segment.size += len(frame)
+        return segment.position(offset)
+
+    def _give_up(self, segment: Segment, start: int) -> None:
+        """An fsync failed: nobody knows what the disk has of it, and asking again would only be told "all is well"."""
+        log.error("%s could not be synced: it is not written to any more", self.folder.segment(segment.number))
+        assert segment.descriptor is not None
+        _truncate(segment.descriptor, start)
+        segment.size = start
+        segment.seal()
+        self._active = None
+        if not segment.pending:
+            self._delete_empty(segment)
+
+    def _delete_empty(self, segment: Segment) -> None:
+        """Nothing was ever in it; where it stays, it is no harm."""
+        with contextlib.suppress(OSError):
+            self._delete(segment)
+
+    # --- out ----------------------------------------------------------------------------------------------------------
+
+    def read(self, position: int) -> Record:
+        """A record that has not gone."""
+        number, offset = number_of(position), position & _OFFSET
+        file = self.folder.segment(number)
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = frame_end(os.pread(descriptor, HEAD_BYTES, offset))
+            found = read_frame(os.pread(descriptor, size, offset), 0, offset)
+        finally:
+            os.close(descriptor)
+        if found is None:
+            raise SpoolFailed(f"{file} is damaged: there is no record at {offset} any more")
+        return found[0]
+
+    def done(self, positions: Iterable[int]) -> None:
+        """These have gone. Where the disk does not take that, it is said, and they may go twice."""
+        offsets: dict[int, list[int]] = {}
+        for position in positions:
+            offsets.setdefault(number_of(position), []).append(position & _OFFSET)
+        for number, gone in offsets.items():
+            segment = self._segments[number]
+            segment.pending -= len(gone)
+            try:
+                if segment.pending:
+                    self._mark(segment, gone)
+                else:
+                    self._delete(segment)
+            except OSError as error:
+                log.warning(
+                    "%s: it could not be noted that %d messages were sent: after a restart they may be sent again: %s",
+                    self.folder.segment(number),
+                    len(gone),
+                    error,
+                )
+
+    def refuse(self, position: int, record: Record, why: str) -> Path:
+        """Keep a record that nobody takes in a file of its own, beside the reason. It has not gone by that."""
+        number, offset = number_of(position), position & _OFFSET
+        file = self.folder.refused / f"{number:08d}-{offset:010d}.spool"
+        put_file(file, BEGINNING + framed(content_of(record), len(BEGINNING)))
+        put_file(file.with_suffix(".txt"), why.encode())
+        return file
+
+    def _mark(self, segment: Segment, offsets: Iterable[int]) -> None:
+        file = self.folder.done(segment.number)
+        marks = b"".join(map(done_mark, offsets))
+        descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC) if segment.marks or file.exists() else make_file(file)
+        try:
+            # At its place, not at the end: there may be a piece of a mark.
+            write_at(descriptor, marks, segment.marks * DONE_BYTES)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        segment.marks += len(marks) // DONE_BYTES
+
+    def _delete(self, segment: Segment) -> None:
+        """Nothing in it is wanted any more. The marks go last: without them all would be sent again."""
+        segment.seal()
+        if self._active is segment:
+            self._active = None
+        del self._segments[segment.number]
+        self.bytes -= segment.size
+        self.folder.segment(segment.number).unlink(missing_ok=True)
+        sync_folder(self.folder.path)
+        self.folder.done(segment.number).unlink(missing_ok=True)
+
+
+def _truncate(descriptor: int, size: int) -> None:
+    try:
+        os.ftruncate(descriptor, size)
+    except OSError as error:
+        log.warning("a piece of a record that was not written whole stays behind: %s", error)
