@@ -46,6 +46,7 @@ COMPILED = {
         "queue",
         "receivable",
         "record",
+        "sending",
         "sessions",
         "settlement",
         "subscription",

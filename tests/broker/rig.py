@@ -163,22 +163,21 @@ class Rig:
     def settle(self) -> None:
         """Until nothing is left to do but wait."""
         while self.turn or self.mail or self.store.pending:
-            if self.turn:
-                self.turn.popleft()()
-            elif self.mail:
-                self.mail.popleft()()
-            else:
-                self.store.step()
+            self.step()
 
     def settle_reads(self) -> None:
         """... or until a commit has been made and is not answered yet."""
         while not self.store.waiting and (self.turn or self.mail or self.store.pending):
-            if self.turn:
-                self.turn.popleft()()
-            elif self.mail:
-                self.mail.popleft()()
-            else:
-                self.store.step()
+            self.step()
+
+    def step(self) -> None:
+        """The next thing, where there is one."""
+        if self.turn:
+            self.turn.popleft()()
+        elif self.mail:
+            self.mail.popleft()()
+        else:
+            self.store.step()
 
     def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)

@@ -156,7 +156,7 @@ def test_a_disabled_subscription_gets_nothing_and_one_that_only_cannot_be_receiv
 
 
 def test_a_topic_is_full_by_what_its_subscriptions_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twinbus.broker.topic.MEGABYTE", 10)
+    monkeypatch.setattr("twinbus.broker.sending.MEGABYTE", 10)
     rig = TopicRig()
     subscription = rig.subscribe("a")
     for _ in range(9):

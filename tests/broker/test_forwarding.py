@@ -171,7 +171,7 @@ def test_what_cannot_arrive_is_moved_to_the_transfer_dead_letters(
     if what == "disabled":
         rig.namespace.update_queue("target", QueueDescription(status="SendDisabled"), updated_ms=0)
     if what == "full":
-        monkeypatch.setattr("twinbus.broker.queue.MEGABYTE", 0.2)
+        monkeypatch.setattr("twinbus.broker.sending.MEGABYTE", 0.2)
         rig.send_to(rig.queue, b"x")
     rig.send_to(rig.queue, b"y" * 120)
     rig.settle()

@@ -10,7 +10,7 @@ from twinbus.model.errors import QuotaExceeded
 
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
-    monkeypatch.setattr("twinbus.broker.queue.MEGABYTE", 1)  # so that its 1,024 are bytes
+    monkeypatch.setattr("twinbus.broker.sending.MEGABYTE", 1)  # so that its 1,024 are bytes
     return Rig()
 
 

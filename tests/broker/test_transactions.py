@@ -11,6 +11,7 @@ from tests.broker.topics import LARGE, TopicRig, letter
 from twinbus.broker.settlement import How
 from twinbus.broker.transaction import MAX_OPERATIONS, Transaction
 from twinbus.model.errors import (
+    EntityDeleted,
     InvalidOperation,
     MalformedMessage,
     QuotaExceeded,
@@ -153,7 +154,7 @@ def test_a_queue_that_is_full_by_then_refuses_all_of_it(monkeypatch: pytest.Monk
     transaction = begin(rig)
     transaction.settle(rig.queue, rig.main, consumer.numbers(), How.COMPLETE)
     transaction.send(rig.queue, message(b"x" * 500), 0)
-    monkeypatch.setattr("twinbus.broker.queue.MEGABYTE", 0.1)
+    monkeypatch.setattr("twinbus.broker.sending.MEGABYTE", 0.1)
     (answer,) = commit(rig, transaction)
     assert isinstance(answer, QuotaExceeded)
     assert rig.counts() == (1, 0, 0, 0)
@@ -192,6 +193,20 @@ def test_a_store_that_failed_meanwhile_fails_it() -> None:
     (answer,) = commit(rig, transaction)
     assert isinstance(answer, StoreUnavailable)
     assert rig.main.count == 1
+
+
+@pytest.mark.parametrize("how", list(How))
+def test_an_entity_that_was_deleted_meanwhile_fails_it(how: How) -> None:
+    rig = TopicRig()
+    subscription = rig.subscribe("a")
+    rig.published(b"1")
+    consumer, transaction = rig.consumer(1, of=subscription.main), begin(rig)
+    transaction.settle(subscription, subscription.main, consumer.numbers(), how)
+    rig.namespace.remove(subscription.path)
+    rig.settle()
+    (answer,) = commit(rig, transaction)
+    assert isinstance(answer, EntityDeleted)
+    assert not answer.is_retriable
 
 
 @pytest.mark.parametrize("is_kept", [False, True])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.http.service import read_to_end
+from tests.served import wait_until
 
 if TYPE_CHECKING:
     from tests.http_data.web import Web
@@ -122,7 +123,7 @@ def test_those_who_drag_on_keep_nobody_waiting(web: Web, server: Served, queue: 
     finally:
         for connection in dragging:
             connection.close()
-    assert server.counts(queue) == (0, 0)
+    wait_until(lambda: server.counts(queue) == (0, 0))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.http_data.web import Web
-from tests.served import started
+from tests.served import started, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,7 +103,7 @@ def test_under_a_crowd_that_comes_and_goes_every_message_is_received_once(web: W
         taken = [threads.submit(web.take, queue) for _ in range(count)]
         assert {one.result().status for one in sent} == {201}
         assert sorted(int(one.result().body) for one in taken) == list(range(count))
-    assert server.counts(queue) == (0, 0)
+    wait_until(lambda: server.counts(queue) == (0, 0))
 
 
 def test_who_waits_is_told_when_the_queue_is_deleted(web: Web, server: Served, queue: str) -> None:

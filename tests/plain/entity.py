@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tests.plain.raw import Raw
     from tests.served import Served
     from twinbus.amqp.delivery import IncomingDelivery
+    from twinbus.amqp.outcomes import TransactionalState
     from twinbus.amqp.receiver import Receiver
 
 EPOCH = "com.microsoft:epoch"
@@ -39,10 +40,12 @@ class Answer(NamedTuple):
     body: dict[str, Any]
 
 
-async def manage(client: Raw, entity: str, operation: object, body: object = None) -> Answer:
-    """Ask; without a body the arguments are an empty map."""
+async def manage(
+    client: Raw, entity: str, operation: object, body: object = None, *, state: TransactionalState | None = None
+) -> Answer:
+    """Ask, perhaps in a transaction; without a body the arguments are an empty map."""
     properties = {"operation": operation}
-    found = await client.request(f"{entity}/$management", properties, {} if body is None else body)
+    found = await client.request(f"{entity}/$management", properties, {} if body is None else body, state=state)
     told, content = found.application_properties, found.value
     assert isinstance(told, dict)
     assert isinstance(content, dict)

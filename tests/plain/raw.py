@@ -87,7 +87,7 @@ class Raw(Program):
         self,
         address: object,
         *,
-        source: Source | None = None,
+        source: Composite | None = None,
         target: str = "here",
         settled: bool = False,
         properties: dict[str, object] | None = None,
@@ -185,13 +185,16 @@ class Raw(Program):
         assert isinstance(answer.application_properties, dict)
         return {str(name): found for name, found in answer.application_properties.items()}
 
-    async def request(self, node: str, properties: Mapping[str, object], body: object) -> Message:
+    async def request(
+        self, node: str, properties: Mapping[str, object], body: object, *, state: Composite | None = None
+    ) -> Message:
         """... the whole answer."""
         answers = await self.attach_receiver(node, target="answers")
         answers.grant(10)
         requests = await self.attach_sender(node)
         request = Properties(message_id=f"request {next(self._names)}", reply_to="answers")
-        await self.send(requests, build(properties=request, application_properties=properties, body=value(body)))
+        payload = build(properties=request, application_properties=properties, body=value(body))
+        assert await self.send(requests, payload, state=state) is None
         await self.until(lambda: self.received(answers))
         answer = Message(self.received(answers)[0].payload)
         assert answer.properties is not None

@@ -9,7 +9,7 @@ import pytest
 from tests.plain.raw import Raw, Refused, raw
 from twinbus.amqp.message import data
 from twinbus.amqp.sasl import Credentials
-from twinbus.amqp.terminus import Coordinator, Source
+from twinbus.amqp.terminus import Coordinator, Source, Target
 
 if TYPE_CHECKING:
     from tests.served import Served
@@ -59,6 +59,16 @@ async def test_nothing_can_be_received_from_the_coordinator(server: Served, queu
         with pytest.raises(Refused, match="argument-error"):
             await client.attach_receiver(None)
         await client.attach_sender(None, target=Coordinator(capabilities=("amqp:local-transactions",)))
+        await assert_goes_on(client, server, queue)
+
+
+async def test_a_source_that_is_none_is_refused(server: Served, queue: str) -> None:
+    async with raw(server) as client:
+        for wrong in (Target(address=queue), Coordinator()):
+            with pytest.raises(Refused, match="argument-error"):
+                await client.attach_receiver(None, source=wrong)
+        with pytest.raises(Refused, match="argument-error"):
+            await client.attach_sender(None, target=Source(address=queue))
         await assert_goes_on(client, server, queue)
 
 

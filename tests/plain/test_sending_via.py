@@ -69,3 +69,14 @@ async def test_it_needs_a_token_for_the_destination_too(server: Served, queue: s
             properties = {"operation": "put-token", "name": f"sb://{server.host}/{path}", "type": "jwt"}
             await client.ask("$cbs", properties, server.token(path))
         assert await client.send(await attach_via(client, queue, destination), order(1)) is None
+
+
+async def test_it_ends_with_the_token_for_the_destination(server: Served, queue: str) -> None:
+    destination = server.make_queue()
+    async with raw(server, Credentials.anonymous()) as client:
+        for path, lifetime_s in ((queue, 3_600), (destination, 3)):
+            properties = {"operation": "put-token", "name": f"sb://{server.host}/{path}", "type": "jwt"}
+            await client.ask("$cbs", properties, server.token(path, lifetime_s=lifetime_s))
+        via, here = await attach_via(client, queue, destination), await client.attach_sender(queue)
+        assert await client.detached(via) == "amqp:unauthorized-access"
+        assert await client.send(here, order(1)) is None

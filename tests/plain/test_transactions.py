@@ -228,12 +228,41 @@ async def test_no_more_open_transactions_than_a_connection_may_have(server: Serv
         assert await coordinator.declare()
 
 
-async def test_a_request_to_management_cannot_be_part_of_one(server: Served, queue: str) -> None:
+async def test_no_more_bytes_than_the_transactions_of_a_connection_may_hold(server: Served, queue: str) -> None:
+    large = build(properties=Properties(message_id="1"), body=data(bytes(250_000)))
     async with raw(server) as client:
-        coordinator = await control(client)
-        requests = await client.attach_sender(f"{queue}/$management")
+        coordinator, link = await control(client), await client.attach_sender(queue)
+        ids = [await coordinator.declare() for _ in range(3)]
+        refused = [
+            await client.send(link, large, state=TransactionalState(txn_id=ids[number // 90])) for number in range(270)
+        ]
+        assert refused.count(None) == 268  # 64 MiB
+        assert set(refused[268:]) == {"com.microsoft:server-busy"}
+        for txn_id in ids[:2]:
+            assert await coordinator.discharge(txn_id, fail=True) is None
+        assert await coordinator.discharge(ids[2]) == "amqp:transaction:rollback"
         state = TransactionalState(txn_id=await coordinator.declare())
-        assert await client.send(requests, build(body=value({})), state=state) == "amqp:not-allowed"
+        assert await client.send(link, large, state=state) is None
+    assert server.counts(queue) == (0, 0)
+
+
+@pytest.mark.parametrize("what", ["declare", "send", "request"])
+async def test_what_is_settled_already_is_not_answered(server: Served, queue: str, what: str) -> None:
+    async with raw(server) as client:
+        coordinator, link = await control(client), await client.attach_sender(queue)
+        requests = await client.attach_sender(f"{queue}/$management")
+        txn_id = await coordinator.declare()
+        state = TransactionalState(txn_id=txn_id)
+        if what == "declare":
+            coordinator.link.send(build(body=value(Declare())), settled=True)
+        elif what == "send":
+            link.send(order("1"), settled=True, state=state)
+        else:
+            requests.send(build(body=value({})), settled=True, state=state)
+        assert await client.send(link, order("2"), state=state) is None
+        expected = "amqp:transaction:rollback" if what == "request" else None
+        assert await coordinator.discharge(txn_id) == expected
+    assert server.counts(queue)[0] == {"declare": 1, "send": 2, "request": 0}[what]
 
 
 async def test_what_a_client_has_forgotten_of_a_session_is_there_again_when_it_is_rolled_back(server: Served) -> None:

@@ -2,30 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from tests.one_server import queue, running, server
 
-import pytest
-
-from tests.served import started
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.served import Served
-
-
-@pytest.fixture(scope="session")
-def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with started(tmp_path_factory.mktemp("websocket")) as server:
-        yield server
-
-
-@pytest.fixture
-def server(one_server: Served) -> Iterator[Served]:
-    yield one_server
-    one_server.check_log()
-
-
-@pytest.fixture
-def queue(server: Served) -> str:
-    return server.make_queue()
+__all__ = ["queue", "running", "server"]

@@ -18,20 +18,22 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from twinbus.amqp.types import Int
+from twinbus.broker.intake import DESTINATION
 from twinbus.broker.line import Line
 from twinbus.broker.record import (
     ACTIVE_STATE,
     Parts,
     annotation_pairs_of,
     change_record,
-    encode_annotations,
     expires_ms,
+    hops_of,
     make_record,
     numbered,
     session_in,
     take_apart,
+    with_hops,
     with_ttl,
+    without_annotations,
 )
 from twinbus.broker.settlement import reasons
 from twinbus.model.description import FOREVER_MS
@@ -58,10 +60,6 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 200
 MAX_HOPS: Final = 4
-HOPS: Final = "x-opt-twinbus-hops"
-"""An annotation: how often a message was forwarded."""
-DESTINATION: Final = "x-opt-twinbus-destination"
-"""An annotation of messages that are sent via another entity: where they go."""
 DEAD_LETTER_SOURCE: Final = "x-opt-deadletter-source"
 RETRY_S: Final = (0.05, 0.2, 1.0, 5.0)
 OTHERS_S: Final = 0.2
@@ -234,6 +232,7 @@ class Forwarder:
         if isinstance(error, TooManyHops):
             reason = "MaxTransferHopCountExceeded"
         parts = take_apart(change_record(record, properties=reasons(reason, str(error))))
+        parts = without_annotations(parts, (DESTINATION,))
         self._failed.take_in(make_record(parts._replace(alarm_ms=0, session=None, shared=0, state=ACTIVE_STATE)))
         self._remove([lock])
 
@@ -247,12 +246,10 @@ class Forwarder:
     def _prepared(self, lock: Lock, record: bytes, destination: Queue | Topic) -> bytes:
         """A message as it arrives at its destination: as if it had just been sent there."""
         parts = numbered(take_apart(record), lock.sequence)
-        pairs = annotation_pairs_of(parts)
-        hops = next((value for key, value, _ in pairs if key == HOPS), 0)
-        assert isinstance(hops, int)
+        hops = hops_of(parts.envelope)
         if hops >= MAX_HOPS:
             raise TooManyHops(f"the message was forwarded {hops} times already, which is the limit")
-        terms, envelope, session = destination.terms, parts.envelope, None
+        terms, envelope, session = destination.terms, with_hops(parts.envelope, hops + 1), None
         if terms.requires_session:
             session = session_in(parts.bare)
             if session is None:
@@ -260,19 +257,18 @@ class Forwarder:
         if terms.ttl_ms < FOREVER_MS:
             envelope = with_ttl(envelope, terms.ttl_ms)
         now_ms = self._fragment.clock.wall_ms()
-        kept = [raw for key, _, raw in pairs if key not in (HOPS, DEAD_LETTER_SOURCE, DESTINATION)]
-        notes: dict[str, object] = {HOPS: Int(hops + 1)}
-        if self._dead_source is not None:
-            notes[DEAD_LETTER_SOURCE] = self._dead_source
+        parts = without_annotations(parts, (DEAD_LETTER_SOURCE, DESTINATION))
         arrived = Parts(
             envelope,
             parts.bare,
             now_ms,
             expires_ms(envelope, now_ms),
             session=session,
-            annotation_count=2 * (len(kept) + len(notes)),
-            annotations=b"".join([*kept, encode_annotations(notes)]),
+            annotation_count=parts.annotation_count,
+            annotations=parts.annotations,
         )
+        if self._dead_source is not None:
+            return change_record(make_record(arrived), annotations={DEAD_LETTER_SOURCE: self._dead_source})
         return make_record(arrived)
 
 

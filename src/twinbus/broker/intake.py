@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     from twinbus.model.limits import NamespaceLimits
 
+DESTINATION: Final = "x-opt-twinbus-destination"
+"""An annotation of messages that are sent via another entity: where they go."""
 SET_BY_BROKER: Final = frozenset(
     {
         "x-opt-enqueued-time",
@@ -43,6 +45,7 @@ SET_BY_BROKER: Final = frozenset(
         "x-opt-enqueue-sequence-number",
         "x-opt-message-state",
         "x-opt-deadletter-source",
+        DESTINATION,
     }
 )
 """Annotations of ours: who sends on a message it received sends them along, and they mean nothing then."""

@@ -1,17 +1,16 @@
 """A queue: what is sent to it is received from it.
 
-Owns: its description, which fragment a message goes to, and how full the queue may be.
+Owns: its description, and which fragment a message goes to.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.broker.entity import MEGABYTE
+from twinbus.broker import sending
 from twinbus.broker.forwarding import addressed
 from twinbus.broker.intake import Terms
 from twinbus.broker.receivable import Receivable, policies
-from twinbus.model.errors import QuotaExceeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,38 +46,17 @@ class Queue(Receivable):
         numbers: list[int] | None = None,
         beside: Callable[[], None] | None = None,
     ) -> None:
-        """Store messages, all or none; `answer` hears when they are on disk. QuotaExceeded, StoreUnavailable.
+        """As `sending.send`."""
+        sending.send(self, parcel, answer, numbers, beside)
 
-        `numbers` gets their sequence numbers, by the time of the answer; 0 for a duplicate, which is not stored.
-        `beside` is called when they are put into a batch, and may put something into the same.
-        """
-        self.check_sends()
-        records = parcel.records
-        if not records:
-            self.main.ping(answer)
-            return
-        self.check_room(records)
-        if self.terms.detects_duplicates:
-            self.main.duplicates.enqueue(records, parcel.ids, [] if numbers is None else numbers, answer, beside)
-            return
-        first = self.main.enqueue(records, answer)
-        if beside is not None:
-            beside()
-        if numbers is not None:
-            numbers.extend(range(first, first + len(records)))
-
-    def check_room(self, records: list[bytes]) -> None:
-        """QuotaExceeded if these do not fit."""
-        size = sum([len(record) for record in records])
-        limit = self.description.max_size_mb * MEGABYTE
-        held = self.main.holdings.size + self.dead_letters.holdings.size
-        if held + size > limit:
-            raise full(self.path, held, limit, size)
+    def held_bytes(self) -> int:
+        """What it and its dead-letter queue hold."""
+        return self.main.holdings.size + self.dead_letters.holdings.size
 
     def send_on(self, records: list[bytes], destination: str, answer: Answered) -> None:
         """Store messages that go from here to another entity, all or none. QuotaExceeded, StoreUnavailable."""
         self.check_sends()
-        self.check_room(records)
+        sending.check_room(self, records)
         self.open_transfers().enqueue([addressed(record, destination) for record in records], answer)
 
     def describe(self, description: QueueDescription, limits: NamespaceLimits) -> None:
@@ -93,11 +71,3 @@ class Queue(Receivable):
         self.main.policy, self.dead_letters.policy = policies(description, limits, duplicate_window_ms=window_ms)
         self.forward(description.forward_to, description.forward_dead_lettered_to)
         self.set_status(description.status)
-
-
-def full(path: str, held: int, limit: int, size: int) -> QuotaExceeded:
-    """Why an entity takes no more."""
-    return QuotaExceeded(
-        f"The maximum entity size has been reached or exceeded for '{path}': it holds {held:,} bytes of {limit:,}, and "
-        f"{size:,} more do not fit. Receive messages, also from its dead-letter queue, or make the entity larger."
-    )

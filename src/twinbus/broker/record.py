@@ -30,6 +30,8 @@ HAS_TTL: Final = 2
 HAS_ALARM: Final = 4
 HAS_SESSION: Final = 8
 IS_SHARED: Final = 16
+_HOPS_SHIFT: Final = 5
+"""The bits above tell how often a message was forwarded: seven times, at most."""
 IS_SPECIAL: Final = HAS_ALARM | HAS_SESSION | IS_SHARED
 """A record of which more is written than itself."""
 NEVER_MS: Final = 0
@@ -77,6 +79,17 @@ def with_ttl(envelope: Envelope, ttl_ms: int) -> Envelope:
     if envelope.flags & HAS_TTL and envelope.ttl_ms <= ttl_ms:
         return envelope
     return Envelope(envelope.flags | HAS_TTL, envelope.priority, ttl_ms)
+
+
+def hops_of(envelope: Envelope) -> int:
+    """How often a message was forwarded."""
+    return envelope.flags >> _HOPS_SHIFT
+
+
+def with_hops(envelope: Envelope, hops: int) -> Envelope:
+    """The same, forwarded so often."""
+    others = envelope.flags & ((1 << _HOPS_SHIFT) - 1)
+    return Envelope(others | hops << _HOPS_SHIFT, envelope.priority, envelope.ttl_ms)
 
 
 def expires_ms(envelope: Envelope, from_ms: int) -> int:
@@ -249,6 +262,12 @@ def numbered(parts: Parts, sequence: int) -> Parts:
         return parts
     annotation = encode_annotations({FIRST_NUMBER: sequence})
     return parts._replace(annotations=parts.annotations + annotation, annotation_count=parts.annotation_count + 2)
+
+
+def without_annotations(parts: Parts, names: Collection[str]) -> Parts:
+    """The same message without some annotations."""
+    kept = [raw for key, _, raw in annotation_pairs_of(parts) if key not in names]
+    return parts._replace(annotations=b"".join(kept), annotation_count=2 * len(kept))
 
 
 def change_record(

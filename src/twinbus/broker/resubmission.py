@@ -14,6 +14,7 @@ from twinbus.broker.keys import pack_sequence
 from twinbus.broker.locks import Lock
 from twinbus.broker.lookup import look_up
 from twinbus.broker.record import make_record, render_open, take_apart, without_properties
+from twinbus.broker.settlement import NOTED
 from twinbus.model.errors import InvalidArgument, MessageNotFound, ServiceBusError
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from twinbus.broker.intake import Intake
     from twinbus.broker.receivable import Receivable
 
-NOTED: Final = frozenset({"DeadLetterReason", "DeadLetterErrorDescription"})
-"""Properties that a message got when it was dead-lettered."""
 FAR_S: Final = float("inf")
 
 

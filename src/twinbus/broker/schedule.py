@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 
 from twinbus.broker.keys import pack_sequence
 from twinbus.broker.lookup import look_up
-from twinbus.broker.record import ACTIVE_STATE, alarm_of, expires_ms, make_record, session_of, take_apart
+from twinbus.broker.record import (
+    ACTIVE_STATE,
+    SCHEDULED_STATE,
+    alarm_of,
+    expires_ms,
+    make_record,
+    session_of,
+    take_apart,
+)
 from twinbus.model.errors import MessageNotFound
 from twinbus.store.protocol import StoreError
 
@@ -33,6 +41,19 @@ class Schedule:
     def restart(self) -> None:
         """What is in memory is void."""
         self._going.clear()
+
+    def reserve(self, count: int) -> list[int]:
+        """Numbers for messages that are stored later (`put`), or never."""
+        first = self._fragment.holdings.next
+        self._fragment.holdings.next = first + count
+        return list(range(first, first + count))
+
+    def put(self, numbers: list[int], records: list[bytes]) -> None:
+        """Store messages for later under numbers that were reserved for them, in the batch of this turn."""
+        fragment = self._fragment
+        for number, record in zip(numbers, records, strict=True):
+            fragment.holdings.schedule(number, record)
+        fragment.journal.add(fragment, sum([len(record) for record in records]), _nothing, _nobody)
 
     def activate(self, moments: Moments) -> None:
         """The agenda says that these are due."""
@@ -130,11 +151,23 @@ def _activated(record: bytes, enqueued_ms: int, wall_ms: int) -> bytes:
     return make_record(parts._replace(state=ACTIVE_STATE, enqueued_ms=enqueued_ms, alarm_ms=alarm_ms))
 
 
+def for_later(record: bytes, now_ms: int) -> bytes:
+    """A message that is to be scheduled, whenever it is due: where that is not later than now, it is now."""
+    parts = take_apart(record)
+    if parts.state == SCHEDULED_STATE:
+        return record
+    return make_record(parts._replace(state=SCHEDULED_STATE, alarm_ms=now_ms))
+
+
 def not_scheduled(sequence: int) -> MessageNotFound:
     """Whoever cancels does not know a scheduled message."""
     return MessageNotFound(
         f"Failed to find the scheduled message {sequence}: it was enqueued or cancelled already, or never scheduled."
     )
+
+
+def _nothing() -> None:
+    """What a commit changed is told by others."""
 
 
 def _nobody(_error: ServiceBusError | None) -> None:

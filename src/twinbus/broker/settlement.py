@@ -49,6 +49,9 @@ READ_AT_ONCE: Final = 500
 """Messages that are read and changed in one turn, if many come back together."""
 _PAUSE_S: Final = 0.01
 
+NOTED: Final = frozenset({"DeadLetterReason", "DeadLetterErrorDescription"})
+"""Properties that a message gets when it is dead-lettered."""
+
 Held: TypeAlias = "tuple[Lock, bytes]"
 """A message that is out: as what, and its record."""
 
@@ -126,12 +129,24 @@ class Settlement:
     ) -> list[int]:
         """Move messages to the dead-letter queue; those of a dead-letter queue stay there, and count a delivery."""
         if self._fragment.dead_letters is None:
-            return self.abandon(numbers, answer, properties)
+            return self.abandon(numbers, answer, _unexplained(properties))
         changes = dict(properties or {}) | reasons(reason, description)
         locks, lost = self._take(numbers)
         if locks:
             self._read(locks, answer, lambda found, answer: self._bury_all(found, answer, changes))
         return lost
+
+    def settle(self, how: How, numbers: Iterable[int], answer: Answered, properties: Mapping[str, object]) -> list[int]:
+        """In any of these ways; `properties` are changed in the messages, or say why they are dead-lettered."""
+        if how is How.COMPLETE:
+            return self.complete(numbers, answer)
+        if how is How.RELEASE:
+            return self.release(numbers, answer)
+        if how is How.DEFER:
+            return self.defer(numbers, answer, properties)
+        if how is How.DEAD_LETTER:
+            return self.dead_letter(numbers, answer, properties=properties)
+        return self.abandon(numbers, answer, properties)
 
     def renew(self, number: int) -> int:
         """Let a lock last its duration from now; the time on the wall clock until when. MessageLockLost."""
@@ -196,7 +211,8 @@ class Settlement:
             return lambda: self._set_aside(found, _nobody, properties)
         if how is How.DEAD_LETTER and self._fragment.dead_letters is not None:
             return lambda: self._bury_all(found, _nobody, properties)
-        return lambda: self._return_counted(found, _nobody, properties)
+        kept = _unexplained(properties) if how is How.DEAD_LETTER else properties
+        return lambda: self._return_counted(found, _nobody, kept)
 
     def _take(self, numbers: Iterable[int]) -> tuple[list[Lock], list[int]]:
         self._fragment.journal.check_works()
@@ -453,6 +469,11 @@ def reasons(reason: str | None, description: str | None) -> dict[str, object]:
     """Why a message was dead-lettered, as its properties say it."""
     found = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
     return {name: text for name, text in found.items() if text is not None}
+
+
+def _unexplained(properties: Mapping[str, object] | None) -> dict[str, object]:
+    """Changes without a reason: a message that is a dead letter already keeps the one it has."""
+    return {name: value for name, value in (properties or {}).items() if name not in NOTED}
 
 
 def exhausted(most: int, properties: Mapping[str, object] | None) -> dict[str, object]:

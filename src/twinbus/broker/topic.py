@@ -1,16 +1,16 @@
 """A topic: what is sent to it is copied into those of its subscriptions that have a rule for it (`fan_out`).
 
-Owns: its description, and how full it and its subscriptions may be together.
+Owns: its description, and what it and its subscriptions hold together.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.broker.entity import MEGABYTE, Entity
+from twinbus.broker import sending
+from twinbus.broker.entity import Entity
 from twinbus.broker.fragment import Policy
 from twinbus.broker.intake import Terms
-from twinbus.broker.queue import full
 from twinbus.model.topic import TopicRuntime
 
 if TYPE_CHECKING:
@@ -61,25 +61,12 @@ class Topic(Entity):
         numbers: list[int] | None = None,
         beside: Callable[[], None] | None = None,
     ) -> None:
-        """Publish messages, all or none; as `Queue.send`."""
-        self.check_sends()
-        records = parcel.records
-        if not records:
-            self.main.ping(answer)
-            return
-        size = sum([len(record) for record in records])
-        limit = self.description.max_size_mb * MEGABYTE
-        held = self.main.held_bytes()
-        if held + size > limit:
-            raise full(self.path, held, limit, size)
-        if self.terms.detects_duplicates:
-            self.main.duplicates.enqueue(records, parcel.ids, [] if numbers is None else numbers, answer, beside)
-            return
-        first = self.main.enqueue(records, answer)
-        if beside is not None:
-            beside()
-        if numbers is not None:
-            numbers.extend(range(first, first + len(records)))
+        """Publish messages, as `sending.send`."""
+        sending.send(self, parcel, answer, numbers, beside)
+
+    def held_bytes(self) -> int:
+        """What it and its subscriptions hold together."""
+        return self.main.held_bytes()
 
     def describe(self, description: TopicDescription, limits: NamespaceLimits) -> None:
         """It is to be like this from now on."""
@@ -109,7 +96,7 @@ class Topic(Entity):
         shown = self.main.holdings.shown
         return TopicRuntime(
             scheduled_count=shown.scheduled_count,
-            size_bytes=self.main.held_bytes(),
+            size_bytes=self.held_bytes(),
             subscription_count=len(self.subscriptions),
             created_ms=self.created_ms,
             updated_ms=self.updated_ms,

@@ -2,7 +2,7 @@
 
 Owns: what was asked for until it is discharged, and the locks on the messages that are to be settled: meanwhile nobody
 else settles them, and they do not expire. Nothing is written before the discharge; then all of it is one batch. What is
-sent gets its sequence number and its time only there.
+sent gets its sequence number and its time only there; but messages for later are told their numbers before.
 
 A transaction is bound to one entity by its first operation, since a batch of one store is the only atomic thing.
 """
@@ -10,12 +10,14 @@ A transaction is bound to one entity by its first operation, since a batch of on
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from twinbus.broker.intake import Parcel, Terms
 from twinbus.broker.keys import pack_sequence
 from twinbus.broker.lookup import look_up
 from twinbus.broker.queue import Queue
+from twinbus.broker.schedule import for_later
+from twinbus.broker.sending import check_room
 from twinbus.broker.sessions import session_lock_lost
 from twinbus.broker.settlement import How
 from twinbus.broker.topic import Topic
@@ -63,6 +65,15 @@ class Settled:
         """By sequence numbers; of those whose records have to be known."""
 
 
+class Scheduled(NamedTuple):
+    """Messages for later, and the numbers that they get."""
+
+    life: int
+    """Of the fragment in which the numbers are reserved."""
+    numbers: list[int]
+    records: list[bytes]
+
+
 class Transaction:
     """What one client wants done together."""
 
@@ -72,9 +83,12 @@ class Transaction:
         """What it is bound to."""
         self.failure: ServiceBusError | None = None
         """Why it cannot be committed any more."""
+        self.size = 0
+        """Bytes that are to be sent, and are kept until then."""
         self._intake = intake
         self._sent: list[tuple[bytes, int, str | None]] = []
         """Payloads, each with its message format, and where it goes if that is not the entity itself."""
+        self._scheduled: list[Scheduled] = []
         self._settled: list[Settled] = []
         self._count = 0
         self._is_over = False
@@ -98,6 +112,31 @@ class Transaction:
             self.fail(error)
             raise
         self._sent.append((payload, message_format, destination))
+        self.size += len(payload)
+
+    def schedule(self, target: Queue | Topic, records: list[bytes]) -> list[int]:
+        """Store messages for later. Returns the sequence numbers by which they can be cancelled once it is committed.
+
+        Whatever is wrong with it is raised now, and fails the transaction.
+        """
+        self._doing(target)
+        try:
+            if target.terms.detects_duplicates:  # one would be found at the discharge, when its number is told
+                raise InvalidOperation(
+                    f"'{target.path}' detects duplicates: messages are scheduled there outside of transactions only"
+                )
+            target.check_sends()
+            target.main.journal.check_takes_sends()
+            target.main.check_loaded()
+            self._add(len(records))
+        except ServiceBusError as error:
+            self.fail(error)
+            raise
+        now_ms, numbers = target.main.clock.wall_ms(), target.main.schedule.reserve(len(records))
+        later = [for_later(record, now_ms) for record in records]
+        self.size += sum([len(record) for record in later])
+        self._scheduled.append(Scheduled(target.main.life, numbers, later))
+        return numbers
 
     def settle(
         self,
@@ -166,7 +205,13 @@ class Transaction:
             answer(TransactionRolledBack(text))
             return
         self._is_over = True
-        self._read(list(self._settled), answer)
+        try:
+            if self.entity is not None:
+                self.entity.main.check_loaded()  # it may have been deleted
+        except ServiceBusError as error:
+            self._refuse(answer, error)
+        else:
+            self._read(list(self._settled), answer)
 
     def _read(self, left: list[Settled], answer: Answered) -> None:
         """Read the messages that are to be changed; then nothing is left that takes time."""
@@ -199,6 +244,7 @@ class Transaction:
             parcels = self._make_parcels()
             direct = parcels.pop(None, None)
             changes += self._prepare_transfers(parcels)
+            changes += self._prepare_scheduled()
         except ServiceBusError as error:
             self._refuse(answer, error)
             return
@@ -268,9 +314,23 @@ class Transaction:
             queue.main.journal.check_takes_sends()
             queue.main.check_loaded()
             queue.check_sends()
-            queue.check_room(parcel.records)
+            check_room(queue, parcel.records)
             changes.append(partial(queue.send_on, parcel.records, destination, _answered))
         return changes
+
+    def _prepare_scheduled(self) -> list[Callable[[], None]]:
+        """What stores messages for later at once. Raises where it cannot be done."""
+        target = self.entity
+        if not self._scheduled:
+            return []
+        assert isinstance(target, Queue | Topic)
+        fragment = target.main
+        if any(scheduled.life != fragment.life for scheduled in self._scheduled):
+            raise StoreUnavailable("the store failed before the transaction was committed; its numbers are void")
+        fragment.journal.check_takes_sends()
+        target.check_sends()
+        check_room(target, [record for scheduled in self._scheduled for record in scheduled.records])
+        return [partial(fragment.schedule.put, numbers, records) for _, numbers, records in self._scheduled]
 
     def _prepared(self, settled: Settled) -> Callable[[], None]:
         """What settles messages at once. Raises where it cannot be done."""

@@ -26,7 +26,7 @@ from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.sasl import SaslCode, read_plain
 from twinbus.amqp.sender import Sender
 from twinbus.amqp.settings import Limits, Settings
-from twinbus.amqp.terminus import Coordinator
+from twinbus.amqp.terminus import Coordinator, Source, Target
 from twinbus.broker.outage import Silence
 from twinbus.broker.queue import Queue
 from twinbus.model import path
@@ -236,9 +236,9 @@ class Client:
             return
         self.access.drop_expired(wall_s)
         for link, use in list(self._uses.items()):
-            right = use.right if isinstance(use, Incoming | Outgoing | BrowseLink) else None
-            if right is not None and not self.access.allows(right, use.path):
-                text = f"no token for '{use.path}' is valid any more: put a new one, and attach again"
+            denied = self._denied(use)
+            if denied is not None:
+                text = f"no token for '{denied}' is valid any more: put a new one, and attach again"
                 error = Error(condition=UNAUTHORIZED_ACCESS, description=text)
                 if isinstance(use, SessionLink) and use.hold is None:
                     link.refuse(error)  # it still waits for its session
@@ -246,6 +246,15 @@ class Client:
                     link.detach(error=error)
         self._expiry_s = float("inf")
         self._granted()
+
+    def _denied(self, use: Use) -> str | None:
+        """What a link is for, and its client may not use any more."""
+        if not isinstance(use, Incoming | Outgoing | BrowseLink):
+            return None
+        paths = [use.path]
+        if isinstance(use, Incoming) and use.destination is not None:
+            paths.append(use.destination)
+        return next((one for one in paths if not self.access.allows(use.right, one)), None)
 
     # --- links --------------------------------------------------------------------------------------------------------
 
@@ -269,8 +278,8 @@ class Client:
             if self.access.is_empty:
                 raise Unauthorized("Unauthorized access. Transactions are for who has shown a key or a token.")
             return CoordinatorLink(link, self._transactions, self._namespace)
-        terminus = attach.target if isinstance(link, Receiver) else attach.source
-        written = getattr(terminus, "address", None)
+        terminus, kind = (attach.target, Target) if isinstance(link, Receiver) else (attach.source, Source)
+        written = getattr(terminus, "address", None) if isinstance(terminus, kind) else None
         if not isinstance(written, str) or not written or len(written) > ADDRESS_MAX_CHARACTERS:
             raise InvalidArgument("a link needs an address: the path of an entity, its $management, or $cbs")
         if self._nodes.has(name := path.relative(written).lower()):
@@ -292,7 +301,7 @@ class Client:
             self._namespace, self._gateway.administration, entity, address.sub_queue, self._find_session, self._is_mine
         )
         node = Management(where, subject, self.access)
-        use = RequestLink(link, where, node, find_reply_link, clock)
+        use = RequestLink(link, where, node, find_reply_link, clock, self._transactions)
         entity.producers.add(use)
         return use
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from twinbus.amqp.outcomes import ACCEPTED, Rejected, TransactionalState
+from twinbus.amqp.outcomes import ACCEPTED, Rejected
 from twinbus.amqp.types import Symbol
 from twinbus.broker.intake import Parcel, Terms
 from twinbus.broker.queue import Queue
-from twinbus.model.errors import InvalidOperation, ServiceBusError
+from twinbus.model.errors import ServiceBusError
 from twinbus.server.answers import error_of
 from twinbus.server.keys import Right
 from twinbus.server.silence import tell
@@ -55,7 +55,7 @@ class Incoming:
         self._namespace = namespace
         self._target = target
         self._transactions = transactions
-        self._destination = destination
+        self.destination = destination
         told: dict[str, object] | None = {Symbol(VIA): destination} if destination is not None else None
         link.accept(max_message_size=target.description.max_message_kb * 1024, properties=told)
         link.keep_credit(CREDIT)
@@ -64,7 +64,7 @@ class Incoming:
     @property
     def _terms(self) -> Terms:
         """What goes on to another entity is not asked for what this one wants of its own."""
-        return self._target.terms if self._destination is None else Terms()
+        return self._target.terms if self.destination is None else Terms()
 
     @property
     def is_busy(self) -> bool:
@@ -102,22 +102,19 @@ class Incoming:
 
     def _send_later(self, delivery: IncomingDelivery) -> None:
         """A message that is sent when its transaction is committed: until then it is taken on condition."""
-        state = delivery.state
         try:
-            if not isinstance(state, TransactionalState):
-                raise InvalidOperation(f"a message cannot be sent with the state {type(state).__name__}")
-            transaction = self._transactions.find(state.txn_id)
-            transaction.send(self._target, delivery.payload, delivery.message_format, self._destination)
+            transaction, answer = self._transactions.join(delivery.state, len(delivery.payload))
+            transaction.send(self._target, delivery.payload, delivery.message_format, self.destination)
         except ServiceBusError as error:
             self._answer([delivery], error)
         else:
-            self.link.settle([delivery], TransactionalState(txn_id=state.txn_id, outcome=ACCEPTED))
+            self.link.settle([delivery], answer)
 
     def _send(self, parcel: Parcel, deliveries: list[IncomingDelivery]) -> None:
         try:
-            if self._destination is not None and parcel.records:
+            if self.destination is not None and parcel.records:
                 assert isinstance(self._target, Queue)
-                self._target.send_on(parcel.records, self._destination, lambda error: self._answer(deliveries, error))
+                self._target.send_on(parcel.records, self.destination, lambda error: self._answer(deliveries, error))
             else:
                 self._target.send(parcel, lambda error: self._answer(deliveries, error))
         except ServiceBusError as error:

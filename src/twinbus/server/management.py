@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twinbus.model.errors import NotImplementedHere
+from twinbus.model.errors import InvalidOperation, NotImplementedHere
 from twinbus.server.keys import Right
-from twinbus.server.operations import messages, removals, rules, sessions
+from twinbus.server.operations import messages, removals, rules, sessions, transacted
 from twinbus.server.operations.arguments import Arguments
 from twinbus.server.operations.outcomes import failure
 
@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
+    from twinbus.broker.transaction import Transaction
     from twinbus.model.errors import ServiceBusError
     from twinbus.server.access import Access
     from twinbus.server.operations.subject import Subject
     from twinbus.server.requests import Reply, Request, Response
 
     Operation: TypeAlias = Callable[[Subject, Arguments, Reply], None]
+    TransactedOperation: TypeAlias = Callable[[Subject, Arguments, Transaction, Reply], None]
 
 OPERATIONS: Final[dict[str, tuple[Right, Operation]]] = {
     "com.microsoft:peek-message": (Right.LISTEN, messages.peek),
@@ -60,6 +62,10 @@ HOLDERS_NEED: Final = frozenset(
     }
 )
 """What goes on in an outage that is rehearsed: whoever has messages can finish with them."""
+IN_TRANSACTIONS: Final[dict[str, TransactedOperation]] = {
+    "com.microsoft:schedule-message": transacted.schedule,
+    "com.microsoft:update-disposition": transacted.update_disposition,
+}
 FOR_TOPICS: Final = frozenset({"com.microsoft:schedule-message", "com.microsoft:cancel-scheduled-message"})
 """What can be asked of a topic: nothing is received from it."""
 
@@ -89,8 +95,13 @@ class Management:
         if operation not in HOLDERS_NEED:
             subject.entity.check_outage()
         subject.entity.note_use(subject.namespace.clock)
-        most = subject.namespace.limits.max_id_characters
-        act(subject, Arguments(request.body, max_id_characters=most), reply)
+        arguments = Arguments(request.body, max_id_characters=subject.namespace.limits.max_id_characters)
+        if request.transaction is None:
+            act(subject, arguments, reply)
+        elif operation in IN_TRANSACTIONS:
+            IN_TRANSACTIONS[operation](subject, arguments, request.transaction, reply)
+        else:
+            raise InvalidOperation(f"{operation} cannot be part of a transaction; {' and '.join(IN_TRANSACTIONS)} can")
 
     def refuse(self, error: ServiceBusError) -> Response:
         """Status, condition and text."""

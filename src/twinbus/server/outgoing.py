@@ -6,11 +6,13 @@ disk. It is the consumer that a fragment knows.
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Accepted, Modified, Rejected, Released, TransactionalState
 from twinbus.amqp.states import SenderSettleMode
+from twinbus.amqp.terminus import Source
 from twinbus.broker.line import Line
 from twinbus.broker.settlement import lock_lost
 from twinbus.model.errors import LinkStolen, NotImplementedHere, ServiceBusError, StoreUnavailable
@@ -70,7 +72,7 @@ class Outgoing:
         self._enter()
 
     def _enter(self) -> None:
-        self.link.accept()
+        self.link.accept(source=source_with(self.link, None))
         assert isinstance(self._fragment.line, Line)
         self._fragment.line.add(self)
 
@@ -260,6 +262,13 @@ class Outgoing:
 
     def _numbers(self, deliveries: list[OutgoingDelivery]) -> list[int]:
         return self._fragment.lock_numbers([delivery.tag for delivery in deliveries])
+
+
+def source_with(link: Sender, filters: dict[str, object] | None) -> Source:
+    """The source that a client asked for, with those filters that are applied: so it sees which are not."""
+    source = link.remote_attach.source if link.remote_attach is not None else None
+    assert isinstance(source, Source)
+    return dataclasses.replace(source, filter=filters)
 
 
 def properties_of(pairs: Mapping[Any, object] | None) -> dict[str, object]:

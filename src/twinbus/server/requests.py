@@ -20,10 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TypeAlias
 
+    from twinbus.amqp.composite import Composite
     from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.amqp.link import Link
+    from twinbus.amqp.outcomes import TransactionalState
     from twinbus.amqp.receiver import Receiver
     from twinbus.broker.clock import Clock
+    from twinbus.broker.transaction import Transaction
+    from twinbus.server.transactions import Transactions
 
     Reply: TypeAlias = Callable[["Response"], None]
 
@@ -39,8 +43,9 @@ WAITING_BYTES = 4_194_304
 class Request:
     """One request, read."""
 
-    def __init__(self, message: Message) -> None:
-        """MalformedMessage where it cannot be read."""
+    def __init__(self, message: Message, transaction: Transaction | None = None) -> None:
+        """`transaction` is what it is part of, if it is. MalformedMessage where it cannot be read."""
+        self.transaction = transaction
         try:
             properties = message.properties
             self.message_id = properties.message_id if properties is not None else None
@@ -80,8 +85,16 @@ class Node(Protocol):
 class RequestLink:
     """A link on which requests come, with the node they are for."""
 
-    def __init__(self, link: Receiver, path: str, node: Node, find_reply_link: FindReplyLink, clock: Clock) -> None:
-        """Accept the link."""
+    def __init__(
+        self,
+        link: Receiver,
+        path: str,
+        node: Node,
+        find_reply_link: FindReplyLink,
+        clock: Clock,
+        transactions: Transactions | None = None,
+    ) -> None:
+        """Accept the link. `transactions` are those that a request may be part of."""
         self.link = link
         self.sends = False
         self.path = path
@@ -89,6 +102,7 @@ class RequestLink:
         self.node = node
         self._find_reply_link = find_reply_link
         self._clock = clock
+        self._transactions = transactions
         self._open = 0
         link.accept(max_message_size=REQUEST_MAX_BYTES)
         link.keep_credit(CREDIT)
@@ -102,18 +116,24 @@ class RequestLink:
         """Requests that came in one read."""
         self.used_s = self._clock.monotonic_s()
         for delivery in deliveries:
-            if delivery.state is not None:
-                error = InvalidOperation("a request to this node cannot be part of a transaction")
+            transaction: Transaction | None = None
+            answer: Composite = ACCEPTED
+            try:
+                if delivery.state is not None:
+                    transaction, answer = self._join(delivery)
+                request = Request(Message(delivery.payload), transaction)
+            except (DecodeError, ServiceBusError) as fault:
+                error = fault if isinstance(fault, ServiceBusError) else MalformedMessage(f"no request: {fault}")
+                _fail(transaction, error)
                 self.link.settle([delivery], Rejected(error=error_of(error)))
                 continue
-            try:
-                request = Request(Message(delivery.payload))
-            except (DecodeError, MalformedMessage) as fault:
-                malformed = MalformedMessage(f"the request is malformed: {fault}")
-                self.link.settle([delivery], Rejected(error=error_of(malformed)))
-                continue
-            self.link.settle([delivery], ACCEPTED)
+            self.link.settle([delivery], answer)
             self._answer(request)
+
+    def _join(self, delivery: IncomingDelivery) -> tuple[Transaction, TransactionalState]:
+        if self._transactions is None:
+            raise InvalidOperation("a request to this node cannot be part of a transaction")
+        return self._transactions.join(delivery.state, len(delivery.payload))
 
     def entity_gone(self, error: ServiceBusError) -> None:
         """What it is for was deleted."""
@@ -139,6 +159,7 @@ class RequestLink:
                 raise ServerBusy(f"{CREDIT} requests wait for their answers: ask again when some have come")
             self.node.handle(request, reply)
         except ServiceBusError as error:
+            _fail(request.transaction, error)
             refusal = self.node.refuse(error)
             tell(self, error, lambda: reply(refusal))
 
@@ -158,6 +179,11 @@ class ReplyLink:
     def is_busy(self) -> bool:
         """As the link of the requests."""
         return True
+
+
+def _fail(transaction: Transaction | None, error: ServiceBusError) -> None:
+    if transaction is not None:
+        transaction.fail(error)
 
 
 if TYPE_CHECKING:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twinbus.amqp.terminus import Source
 from twinbus.amqp.types import Symbol
 from twinbus.broker.sessions import session_lock_lost
 from twinbus.model.errors import ArgumentOutOfRange, InvalidArgument, LinkStolen, OperationTimeout, ServiceBusError
 from twinbus.server.answers import error_of
-from twinbus.server.outgoing import Outgoing
+from twinbus.server.outgoing import Outgoing, source_with
 
 if TYPE_CHECKING:
     from twinbus.amqp.aio import Peer
@@ -80,14 +79,7 @@ class SessionLink(Outgoing):
         self.hold = hold
         if self._patience is not None:
             self._patience.cancel()
-        theirs = self.link.remote_attach.source if self.link.remote_attach is not None else None
-        assert isinstance(theirs, Source)
-        source = Source(
-            address=theirs.address,
-            outcomes=theirs.outcomes,
-            default_outcome=theirs.default_outcome,
-            filter={**(theirs.filter or {}), SESSION_FILTER: hold.session.decode()},
-        )
+        source = source_with(self.link, {SESSION_FILTER: hold.session.decode()})
         ticks = hold.until_ms * _TICKS_A_MS + _TICKS_TO_1970
         self.link.accept(source=source, properties={LOCKED_UNTIL: ticks})
         self.feed()

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message
-from twinbus.amqp.outcomes import ACCEPTED, Accepted, Declare, Declared, Discharge, Modified, Rejected, Released
+from twinbus.amqp.outcomes import (
+    ACCEPTED,
+    Accepted,
+    Declare,
+    Declared,
+    Discharge,
+    Modified,
+    Rejected,
+    Released,
+    TransactionalState,
+)
 from twinbus.broker.settlement import How
 from twinbus.broker.transaction import Transaction
 from twinbus.model.errors import (
@@ -32,6 +42,8 @@ if TYPE_CHECKING:
 
 MAX_OPEN: Final = 100
 """Of one connection."""
+MAX_BYTES: Final = 67_108_864
+"""What is sent in the open transactions of one connection is in memory until they are discharged."""
 LONGEST_S: Final = 120.0
 CREDIT: Final = 100
 _ID_BITS: Final = 128
@@ -64,6 +76,23 @@ class Transactions:
         if found is None:
             raise self._missing(txn_id)
         return found[0]
+
+    def join(self, state: object, size: int) -> tuple[Transaction, TransactionalState]:
+        """The transaction in which a message of that size is sent, as its state says, and the answer if it is taken.
+
+        InvalidOperation, ServerBusy, and what `find` raises.
+        """
+        if not isinstance(state, TransactionalState):
+            raise InvalidOperation(f"a message cannot be sent with the state {type(state).__name__}")
+        transaction = self.find(state.txn_id)
+        held = sum([one.size for one, _ in self._open.values()])
+        if held and held + size > MAX_BYTES:
+            error = ServerBusy(
+                f"the open transactions of the connection hold {held:,} bytes, and {size:,} are too many"
+            )
+            transaction.fail(error)
+            raise error
+        return transaction, TransactionalState(txn_id=state.txn_id, outcome=ACCEPTED)
 
     def take(self, txn_id: bytes) -> Transaction:
         """The one of that id, which is over now."""

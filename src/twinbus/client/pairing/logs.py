@@ -30,6 +30,7 @@ LEVELS: Final = {
     EventKind.QUEUE_BACK: logging.INFO,
     EventKind.SPOOLED: logging.DEBUG,
     EventKind.UNSPOOLED: logging.DEBUG,
+    EventKind.SPOOL_REFUSED: logging.ERROR,
     EventKind.MOVED: logging.DEBUG,
     EventKind.DEFERRED: logging.DEBUG,
     EventKind.DEAD_LETTERED: logging.WARNING,

@@ -151,7 +151,7 @@ def describe(message: Message, lock_token: uuid.UUID | None) -> bytes:
         "EnqueuedTimeUtc": write_time(annotation["enqueued-time"]),
         "Label": _text(_of(message, Section.PROPERTIES, 3)),
         "LockToken": str(lock_token) if lock_token is not None else None,
-        "LockedUntilUtc": write_time(annotation["locked-until"]),
+        "LockedUntilUtc": write_time(annotation["locked-until"]) if lock_token is not None else None,
         "MessageId": _text(_of(message, Section.PROPERTIES, 0)),
         "PartitionKey": _text(_annotation(message, PARTITION_KEY)),
         "ReplyTo": _text(_of(message, Section.PROPERTIES, 4)),

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -34,10 +34,12 @@ from twinbus.model import path
 from twinbus.model.errors import InvalidArgument, MessageLockLost, MessageTooLarge, NotAllowed, StoreUnavailable
 from twinbus.model.path import SubQueue
 from twinbus.server.http import body, broker_properties, custom_properties
+from twinbus.server.http.answered import answered
 from twinbus.server.http.broker_properties import BrokerProperties, read_json
 from twinbus.server.http.caller import Caller
 from twinbus.server.http.faults import NoSuchResource
 from twinbus.server.http.limits import DEFAULT_LIMITS, HttpLimits
+from twinbus.server.http.removal import Removal, RemovingResponse
 from twinbus.server.http.routes import Route
 from twinbus.server.http.taker import Taker
 from twinbus.store.protocol import StoreError
@@ -53,10 +55,10 @@ if TYPE_CHECKING:
     from twinbus.broker.queue import Queue
     from twinbus.broker.subscription import Subscription
     from twinbus.broker.topic import Topic
-    from twinbus.model.errors import ServiceBusError
     from twinbus.server.http.call import Call
     from twinbus.server.http.routes import Handler
 
+Kind = TypeVar("Kind", bound=Response)
 BATCH_MEDIA_TYPE: Final = "application/vnd.microsoft.servicebus.json"
 DEFAULT_WAIT_S: Final = 60
 ENCODE_AT_ONCE: Final = 100
@@ -153,37 +155,44 @@ class DataPlane:
                 await asyncio.sleep(0)
             self._namespace.intake.add_to(parcel, payload, 0, now_ms, target.terms)
         target.note_use(self._namespace.clock)
-        await _answered(lambda answer: target.send(parcel, answer))
+        await answered(lambda answer: target.send(parcel, answer))
 
     # --- receiving ----------------------------------------------------------------------------------------------------
 
     async def _peek_lock(self, call: Call) -> Response:
-        delivery = await self._take(call, deletes=False)
+        _, _, delivery = await self._take(call)
         if delivery is None:
             return Response(status_code=204)
         token = uuid.UUID(bytes=token_of(delivery[1]))
         message = Message(delivery[0])
-        response = _respond(message, token, status=201)
+        response = _respond(Response, message, token, status=201)
         entity, number = quote(call.entity, safe="/$"), broker_properties.sequence_of(message)
         response.headers["location"] = f"{call.base}/{entity}/messages/{number}/{token}"
         return response
 
     async def _receive_and_delete(self, call: Call) -> Response:
-        delivery = await self._take(call, deletes=True)
-        return Response(status_code=204) if delivery is None else _respond(Message(delivery[0]), None, status=200)
+        source, fragment, delivery = await self._take(call)
+        if delivery is None:
+            return Response(status_code=204)
+        response, caller = (
+            _respond(RemovingResponse, Message(delivery[0]), None, status=200),
+            Caller.of(call.request.scope),
+        )
+        response.removal = Removal(source, fragment, delivery, caller, self._namespace.intake)
+        return response
 
-    async def _take(self, call: Call, *, deletes: bool) -> Delivery | None:
+    async def _take(self, call: Call) -> tuple[Queue | Subscription, Fragment, Delivery | None]:
         wait_s = self._wait_s(call)
         source, sub_queue, fragment = await self._find_receivable(call)
         source.check_receives()
         source.check_open(sub_queue)
         source.claim_of(sub_queue).check_open(call.entity)
         source.note_use(self._namespace.clock)
-        delivery = await Taker(fragment, Caller.of(call.request.scope), deletes=deletes).take(wait_s)
+        delivery = await Taker(fragment, Caller.of(call.request.scope)).take(wait_s)
         if delivery is None:
             _check_works(fragment)
             source.check_outage()
-        return delivery
+        return source, fragment, delivery
 
     def _wait_s(self, call: Call) -> float:
         text = call.request.query_params.get("timeout", str(DEFAULT_WAIT_S))
@@ -273,8 +282,8 @@ def _heard(handler: Handler) -> Handler:
     return answer
 
 
-def _respond(message: Message, token: uuid.UUID | None, status: int) -> Response:
-    response = Response(broker_properties.body_of(message), status_code=status)
+def _respond(kind: type[Kind], message: Message, token: uuid.UUID | None, status: int) -> Kind:
+    response = kind(broker_properties.body_of(message), status_code=status)
     content_type = broker_properties.content_type_of(message)
     if content_type is not None:
         response.headers["content-type"] = content_type
@@ -297,22 +306,8 @@ async def _settle(settle: Callable[[Answered], list[int]]) -> Response:
         if lost:  # it expired a moment ago, so nobody else answers
             raise NoSuchLock(str(lock_lost()))
 
-    await _answered(start)
+    await answered(start)
     return Response()
-
-
-async def _answered(start: Callable[[Answered], None]) -> None:
-    """Begin something that is answered when it is on disk, and wait for that. Raises the error of the answer."""
-    answered: asyncio.Future[ServiceBusError | None] = asyncio.get_running_loop().create_future()
-
-    def answer(error: ServiceBusError | None) -> None:
-        if not answered.done():
-            answered.set_result(error)
-
-    start(answer)
-    error = await answered
-    if error is not None:
-        raise error
 
 
 async def _message_id(fragment: Fragment, lock: Lock) -> str | None:

@@ -1,7 +1,7 @@
 """Whoever takes one message over HTTP: the consumer that a fragment knows, for as long as one request waits.
 
-Owns: that a message is either in the answer of a caller who is there, or in the queue. HTTP cannot say that an answer
-has arrived: what was on its way when the caller went is out until its lock expires, or, if it was deleted, gone.
+Owns: that a message is locked for a caller who is there, or in the queue. HTTP cannot say that an answer has arrived:
+what was on its way when the caller went is out until its lock expires.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ if TYPE_CHECKING:
 class Taker:
     """One message, at most."""
 
-    def __init__(self, fragment: Fragment, caller: Caller, *, deletes: bool) -> None:
+    deletes = False
+
+    def __init__(self, fragment: Fragment, caller: Caller) -> None:
         """`fragment` has no sessions."""
         assert isinstance(fragment.line, Line)
-        self.deletes = deletes
         self._fragment = fragment
         self._line = fragment.line
         self._caller = caller
-        self._reserved = 0
-        self._is_last_chance = False
         self._outcome: asyncio.Future[Delivery | None] = asyncio.get_running_loop().create_future()
 
     async def take(self, wait_s: float) -> Delivery | None:
@@ -63,16 +62,12 @@ class Taker:
     def _give_back(self) -> None:
         if self._outcome.done() and not self._outcome.cancelled() and self._outcome.exception() is None:
             delivery = self._outcome.result()
-            if delivery is not None and not self.deletes:
+            if delivery is not None:
                 with suppress(ServiceBusError):  # its store is gone, and the lock with it
                     self._fragment.settlement.release(self._fragment.lock_numbers([delivery[1]]), _ignore)
 
     def _drained(self) -> None:
-        self._is_last_chance = True
-        self._settle_for_nothing()
-
-    def _settle_for_nothing(self) -> None:
-        if self._is_last_chance and not self._reserved and not self._outcome.done():
+        if not self._outcome.done():
             self._outcome.set_result(None)
 
     # --- the fragment calls these -------------------------------------------------------------------------------------
@@ -85,19 +80,13 @@ class Taker:
     @property
     def room(self) -> int:
         """One, until it is there."""
-        return 0 if self.is_gone or self._reserved else 1
+        return 0 if self.is_gone else 1
 
     def reserve(self, count: int) -> None:
-        """The message is being deleted; or, with a negative count, that has failed."""
-        self._reserved += count
-        self._settle_for_nothing()
+        """It never has messages deleted before it gets them."""
 
     def deliver(self, deliveries: list[Delivery]) -> int:
-        """Here it is. Not taken by one who has gone: then it is stored again."""
-        if self.deletes:
-            self._reserved -= len(deliveries)
-        if self._outcome.done() or (self.deletes and self.is_gone):
-            return 0
+        """Here it is. To one who has gone it is not given (`room`)."""
         self._outcome.set_result(deliveries[0])
         return 1
 

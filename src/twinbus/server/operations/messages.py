@@ -5,20 +5,17 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from twinbus.amqp.message import Message, Section
+from twinbus.amqp.message import BODY_SECTIONS, Message, Section
 from twinbus.amqp.types import Array, Timestamp
 from twinbus.broker.intake import SCHEDULED_TIME, Parcel
 from twinbus.broker.sessions import session_lock_lost
-from twinbus.broker.settlement import lock_lost
+from twinbus.broker.settlement import How, lock_lost, reasons
 from twinbus.model.errors import InvalidArgument, MessageTooLarge, ServiceBusError
 from twinbus.server.operations.outcomes import done, failure, nothing, success
 from twinbus.server.outgoing import properties_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from twinbus.broker.deferral import Found
-    from twinbus.broker.journal import Answered
     from twinbus.server.operations.arguments import Arguments
     from twinbus.server.operations.subject import Subject
     from twinbus.server.requests import Reply
@@ -26,10 +23,17 @@ if TYPE_CHECKING:
 PEEK_MAX_COUNT: Final = 1_000
 PEEK_MAX_BYTES: Final = 524_288
 _PEEK_LOCK: Final = 1
+DISPOSITIONS: Final = {
+    "completed": How.COMPLETE,
+    "abandoned": How.ABANDON,
+    "suspended": How.DEAD_LETTER,
+    "defered": How.DEFER,
+}
 
 
 def peek(subject: Subject, arguments: Arguments, reply: Reply) -> None:
-    """Messages from a sequence number on, of a session or of all."""
+    """Messages from a sequence number on, of a session or of all; without their bodies if nobody wants to see these."""
+    omits_bodies = arguments.flag("omit-message-body")
     start = arguments.number("from-sequence-number", lowest=-(2**63))
     count = min(arguments.number("message-count", lowest=1), PEEK_MAX_COUNT)
     session = arguments.session()
@@ -38,7 +42,8 @@ def peek(subject: Subject, arguments: Arguments, reply: Reply) -> None:
         if not isinstance(found, list):
             reply(failure(found))
         elif found:
-            reply(success({"messages": [{"message": message} for message in found]}))
+            shown = [_without_body(message) for message in found] if omits_bodies else found
+            reply(success({"messages": [{"message": message} for message in shown]}))
         else:
             reply(nothing())
 
@@ -57,8 +62,26 @@ def _only_deferred(arguments: Arguments) -> bool:
     return state is not None
 
 
+def _without_body(payload: bytes) -> bytes:
+    message = Message(payload)
+    return b"".join([message.raw(section) for section in Section if section not in BODY_SECTIONS])
+
+
 def schedule(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Store messages for later: all of them, or none."""
+    numbers: list[int] = []
+
+    def scheduled(error: ServiceBusError | None) -> None:
+        if error is None:
+            reply(success({"sequence-numbers": Array(int, list(numbers))}))
+        else:
+            reply(failure(error))
+
+    subject.sendable.send(read_scheduled(subject, arguments), scheduled, numbers)
+
+
+def read_scheduled(subject: Subject, arguments: Arguments) -> Parcel:
+    """Messages that are to be stored for later."""
     target, parcel, namespace = subject.sendable, Parcel(), subject.namespace
     now_ms = namespace.clock.wall_ms()
     payloads = [item.binary("message") for item in arguments.maps("messages")]
@@ -69,15 +92,7 @@ def schedule(subject: Subject, arguments: Arguments, reply: Reply) -> None:
             raise InvalidArgument(f"a message to be scheduled has the annotation {SCHEDULED_TIME}, a timestamp")
     if parcel.pings:
         raise InvalidArgument("a ping cannot be scheduled")
-    numbers: list[int] = []
-
-    def scheduled(error: ServiceBusError | None) -> None:
-        if error is None:
-            reply(success({"sequence-numbers": Array(int, list(numbers))}))
-        else:
-            reply(failure(error))
-
-    target.send(parcel, scheduled, numbers)
+    return parcel
 
 
 def _check_sizes(subject: Subject, payloads: list[bytes], most: int) -> None:
@@ -137,30 +152,31 @@ def _received(message: bytes, token: bytes) -> dict[str, object]:
 
 def update_disposition(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Settle messages by their lock tokens: all of them, or none where one lock is lost."""
-    settle = _settlement(subject, arguments)
-    numbers, session = _lock_numbers(subject, arguments), arguments.session()
-    if not all(subject.fragment.settlement.holds(number, session) for number in numbers):
-        raise lock_lost() if session is None else session_lock_lost(session)
-    if len(settle(numbers, done(reply))) == len(numbers):
+    settlement, (how, properties) = subject.fragment.settlement, read_disposition(arguments)
+    numbers = held_numbers(subject, arguments)
+    if len(settlement.settle(how, numbers, done(reply), properties)) == len(numbers):
         raise lock_lost()  # they expired a moment ago, so nobody else answers
 
 
-def _settlement(subject: Subject, arguments: Arguments) -> Callable[[list[int], Answered], list[int]]:
-    status, settlement = arguments.text("disposition-status"), subject.fragment.settlement
+def read_disposition(arguments: Arguments) -> tuple[How, dict[str, object]]:
+    """How messages are to be settled, and which of their properties that changes."""
+    status = arguments.text("disposition-status")
+    how = DISPOSITIONS.get(status)
+    if how is None:
+        raise InvalidArgument(f"disposition-status is {status!r:.60}; it can be {', '.join(DISPOSITIONS)}")
     properties = properties_of(arguments.mapping("properties-to-modify"))
-    if status == "completed":
-        return settlement.complete
-    if status == "abandoned":
-        return lambda numbers, answer: settlement.abandon(numbers, answer, properties)
-    if status == "defered":
-        return lambda numbers, answer: settlement.defer(numbers, answer, properties)
-    if status == "suspended":
-        reason = arguments.text_or_none("deadletter-reason")
-        description = arguments.text_or_none("deadletter-description")
-        return lambda numbers, answer: settlement.dead_letter(
-            numbers, answer, reason=reason, description=description, properties=properties
-        )
-    raise InvalidArgument(f"disposition-status is {status!r:.60}; it can be completed, abandoned, suspended or defered")
+    if how is How.DEAD_LETTER:
+        reason, description = [arguments.text_or_none(f"deadletter-{name}") for name in ("reason", "description")]
+        properties |= reasons(reason, description)
+    return how, properties
+
+
+def held_numbers(subject: Subject, arguments: Arguments) -> list[int]:
+    """The locks that are named. MessageLockLost or SessionLockLost if one of them is not there."""
+    numbers, session = _lock_numbers(subject, arguments), arguments.session()
+    if not all(subject.fragment.settlement.holds(number, session) for number in numbers):
+        raise lock_lost() if session is None else session_lock_lost(session)
+    return numbers
 
 
 def _lock_numbers(subject: Subject, arguments: Arguments) -> list[int]:

@@ -1,0 +1,82 @@
+"""A message that is received and deleted over HTTP: deleted when its answer was handed to the caller's socket.
+
+Owns: that order, so that a message is never deleted for a caller who is not there, nor lost where the server fails
+before the answer is sent. HTTP cannot say that an answer has arrived: what the network lost after that is gone.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from twinbus.broker.settlement import How, lock_lost
+from twinbus.broker.transaction import Transaction
+from twinbus.model.errors import ServiceBusError
+from twinbus.server.http.answered import answered
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from twinbus.broker.consumer import Delivery
+    from twinbus.broker.fragment import Fragment
+    from twinbus.broker.intake import Intake
+    from twinbus.broker.queue import Queue
+    from twinbus.broker.subscription import Subscription
+    from twinbus.server.http.caller import Caller
+
+
+class Removal:
+    """Of one message that is locked for a caller. As in a transaction, its lock does not expire until it is decided."""
+
+    def __init__(
+        self, source: Queue | Subscription, fragment: Fragment, delivery: Delivery, caller: Caller, intake: Intake
+    ) -> None:
+        """MessageLockLost if it is not locked any more."""
+        self._fragment = fragment
+        self._caller = caller
+        self._numbers = fragment.lock_numbers([delivery[1]])
+        self._transaction = Transaction(intake)
+        if self._transaction.settle(source, fragment, self._numbers, How.COMPLETE):
+            raise lock_lost()
+
+    @property
+    def is_in_vain(self) -> bool:
+        """Nobody is there to get it."""
+        return self._caller.lost.done()
+
+    async def finish(self) -> None:
+        """The answer was handed over: delete the message. Who has gone since may have got it."""
+        with suppress(ServiceBusError):  # its store is gone: the message is there when that is opened again
+            await answered(self._transaction.commit)
+
+    def give_back(self) -> None:
+        """Nobody has seen the message."""
+        self._transaction.roll_back()
+        with suppress(ServiceBusError):  # its store is gone, and the lock with it
+            self._fragment.settlement.release(self._numbers, _ignore)
+
+
+class RemovingResponse(Response):
+    """The answer with the message. The next request of the same connection finds it deleted."""
+
+    removal: Removal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # as Starlette has it
+        """Send it, delete the message, and end."""
+        if self.removal.is_in_vain:
+            self.removal.give_back()
+            return
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        except BaseException:
+            self.removal.give_back()
+            raise
+        await self.removal.finish()
+        await send({"type": "http.response.body"})
+
+
+def _ignore(_error: ServiceBusError | None) -> None:
+    """Nobody waits for this."""

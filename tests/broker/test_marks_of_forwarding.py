@@ -1,0 +1,85 @@
+"""What the broker notes on a message that it forwards: nobody can write it, and nobody sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.broker.rig import Answers, Rig
+from twinbus.amqp.message import Properties, build, data
+from twinbus.amqp.types import Int, Symbol
+from twinbus.broker.intake import Parcel
+from twinbus.model.path import SubQueue
+from twinbus.model.queue import QueueDescription
+
+if TYPE_CHECKING:
+    from twinbus.broker.fragment import Fragment
+    from twinbus.broker.queue import Queue
+
+DESTINATION = "x-opt-twinbus-destination"
+HOPS = "x-opt-twinbus-hops"
+
+
+class Chain(Rig):
+    """A queue, and others beside it."""
+
+    def __init__(self, *paths: str) -> None:
+        super().__init__()
+        self.others = [
+            self.namespace.add_queue(50 + place, path, QueueDescription(), 0, created_ms=0, updated_ms=0)
+            for place, path in enumerate(paths)
+        ]
+
+    def forward(self, queue: Queue, target: str) -> None:
+        self.namespace.update_queue(queue.path, QueueDescription(forward_to=target), updated_ms=0)
+
+    def parcel(self, annotations: dict[str, object] | None = None) -> Parcel:
+        parcel = Parcel()
+        payload = build(message_annotations=annotations, properties=Properties(message_id="1"), body=data(b"1"))
+        self.namespace.intake.add_to(parcel, payload, 0, self.clock.wall_ms(), self.queue.terms)
+        return parcel
+
+    def annotations(self, fragment: Fragment) -> set[str]:
+        """The names of those that a receiver sees."""
+        (found,) = self.consumer(1, of=fragment).messages
+        assert isinstance(found.message_annotations, dict)
+        return {str(name) for name in found.message_annotations}
+
+
+@pytest.mark.parametrize("hops", ["many", Int(4), Int(-1)])
+def test_a_sender_cannot_say_how_often_a_message_was_forwarded(hops: object) -> None:
+    rig = Chain("target")
+    (target,) = rig.others
+    rig.forward(rig.queue, "target")
+    rig.queue.send(rig.parcel({Symbol(HOPS): hops}), Answers())
+    rig.settle()
+    assert (target.main.count, rig.queue.runtime().transfer_dead_letter_count) == (1, 0)
+
+
+def test_a_sender_cannot_say_where_a_message_goes_that_it_sends_via_another_queue() -> None:
+    rig = Chain("target", "secret")
+    target, secret = rig.others
+    rig.queue.send_on(rig.parcel({Symbol(DESTINATION): "secret"}).records, "target", Answers())
+    rig.settle()
+    assert (target.main.count, secret.main.count) == (1, 0)
+
+
+def test_a_receiver_sees_nothing_of_the_way() -> None:
+    rig = Chain("target", "second")
+    target, second = rig.others
+    rig.forward(rig.queue, "target")
+    rig.queue.send(rig.parcel(), Answers())
+    rig.settle()
+    usual = {"x-opt-enqueued-time", "x-opt-sequence-number", "x-opt-locked-until", "x-opt-enqueue-sequence-number"}
+    assert rig.annotations(target.main) == usual
+    rig.queue.send_on(rig.parcel().records, "second", Answers())
+    rig.settle()
+    assert rig.annotations(second.main) == usual
+
+
+def test_nor_does_who_finds_one_that_could_not_arrive() -> None:
+    rig = Chain()
+    rig.queue.send_on(rig.parcel().records, "nowhere", Answers())
+    rig.settle()
+    assert DESTINATION not in rig.annotations(rig.queue.fragment_of(SubQueue.TRANSFER_DEAD_LETTER))
