@@ -130,6 +130,11 @@ class Served:
         """A new entity of a kind of description, as a plain create makes it."""
         self.ask("PUT", path, ATOM.format("").replace("QueueDescription", description), expected=201)
 
+    def update_queue(self, name: str, **elements: str) -> None:
+        """Describe a queue anew: what is not said is as a plain create makes it."""
+        content = "".join(f"<{element}>{text}</{element}>" for element, text in elements.items())
+        self.ask("PUT", name, ATOM.format(content), expected=200, headers={"If-Match": "*"})
+
     def delete_queue(self, name: str) -> None:
         self.ask("DELETE", name, expected=200)
 
@@ -139,11 +144,19 @@ class Served:
         found = {kind: int(count) for kind, count in re.findall(r"(\w+)MessageCount>(\d+)</", text)}
         return found["Active"], found["DeadLetter"]
 
-    def ask(self, method: str, path: str, body: str | None = None, *, expected: int) -> str:
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: str | None = None,
+        *,
+        expected: int,
+        headers: dict[str, str] | None = None,
+    ) -> str:
         connection = http.client.HTTPConnection(self.host, self._ports["http"], timeout=PATIENCE_S)
-        headers = {"Authorization": self.token(path), "Content-Type": "application/atom+xml"}
+        shown = {"Authorization": self.token(path), "Content-Type": "application/atom+xml"} | (headers or {})
         try:
-            connection.request(method, f"/{path}?api-version=2021-05", body, headers)
+            connection.request(method, f"/{path}?api-version=2021-05", body, shown)
             answer = connection.getresponse()
             text = answer.read().decode()
         finally:
@@ -156,6 +169,7 @@ class Served:
     def start(self) -> None:
         """Start it, and wait until it serves."""
         assert self._process is None, "it runs already"
+        self._ready_file.unlink(missing_ok=True)  # one that was killed has left its own
         ports = [f"--{name}-port={port}" for name, port in self._ports.items()]
         command = ["-m", "twinbus", "serve", f"--data={self._data}", f"--host={self.host}", *ports]
         with self._log.open("ab") as log:

@@ -15,7 +15,12 @@ from twinbus.amqp.types import Int, Symbol
 from twinbus.client.receiver import MessageReceiver, ReceiveMode
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.client.factory import MessagingFactory
+    from twinbus.client.receiving_link import ReceivingLink
+    from twinbus.model.message import BrokeredMessage
 
 _PREFETCH: int = 500
 
@@ -40,6 +45,19 @@ class MessageBrowser(MessageReceiver):
         self._next = from_sequence_number
         self._last = to_sequence_number
         self._fragment = fragment
+
+    async def __aiter__(self) -> AsyncIterator[BrokeredMessage]:
+        """All messages up to the last that was asked for; without one, for as long as the browser is open."""
+        while not self.is_closed and (self._last is None or self._next <= self._last):
+            message = await self.receive()
+            if message is not None:
+                yield message
+
+    def _opened(self, link: ReceivingLink, delivery: IncomingDelivery) -> BrokeredMessage:
+        """A link that is lost is attached anew behind what was seen."""
+        message = super()._opened(link, delivery)
+        self._next = message.sequence_number + 1
+        return message
 
     def _source(self) -> Source:
         limits: dict[str, object] = {"twinbus:from-sequence-number": self._next}

@@ -87,6 +87,7 @@ class ReceivingClient(ClientEntity):
     @property
     def receiver(self) -> MessageReceiver:
         """What receives; made when it is first asked for."""
+        self.check_open()
         if self._receiver is None:
             self._receiver = self.factory.create_message_receiver(self.path, self.mode, prefetch=self.prefetch)
         return self._receiver
@@ -119,19 +120,36 @@ class ReceivingClient(ClientEntity):
         """It was dealt with, and is gone."""
         await self.receiver.complete(message, transaction=transaction)
 
-    async def abandon(self, message: BrokeredMessage, properties_to_modify: Mapping[str, object] | None = None) -> None:
+    async def abandon(
+        self,
+        message: BrokeredMessage,
+        properties_to_modify: Mapping[str, object] | None = None,
+        *,
+        transaction: Transaction | None = None,
+    ) -> None:
         """It goes back, to be received again."""
-        await self.receiver.abandon(message, properties_to_modify)
+        await self.receiver.abandon(message, properties_to_modify, transaction=transaction)
 
-    async def defer(self, message: BrokeredMessage, properties_to_modify: Mapping[str, object] | None = None) -> None:
+    async def defer(
+        self,
+        message: BrokeredMessage,
+        properties_to_modify: Mapping[str, object] | None = None,
+        *,
+        transaction: Transaction | None = None,
+    ) -> None:
         """It is put aside, for `receive_deferred`."""
-        await self.receiver.defer(message, properties_to_modify)
+        await self.receiver.defer(message, properties_to_modify, transaction=transaction)
 
     async def dead_letter(
-        self, message: BrokeredMessage, reason: str | None = None, description: str | None = None
+        self,
+        message: BrokeredMessage,
+        reason: str | None = None,
+        description: str | None = None,
+        *,
+        transaction: Transaction | None = None,
     ) -> None:
         """It goes to the dead-letter queue."""
-        await self.receiver.dead_letter(message, reason, description)
+        await self.receiver.dead_letter(message, reason, description, transaction=transaction)
 
     async def renew_lock(self, message: BrokeredMessage) -> dt.datetime:
         """Have a message for longer; until when."""

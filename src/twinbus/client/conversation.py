@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from twinbus import __version__
 from twinbus.amqp import aio
 from twinbus.amqp.connection import Connection
+from twinbus.amqp.errors import AmqpError
 from twinbus.amqp.events import (
     AttachConfirmed,
     ConnectionClosed,
@@ -35,6 +37,7 @@ from twinbus.model.errors import Unauthorized
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Iterator
 
     from twinbus.amqp.composite import Composite
     from twinbus.amqp.events import Event
@@ -89,9 +92,11 @@ class Conversation:
                 except BaseException:
                     conversation.abort()
                     raise
+        except ConnectionLost as error:
+            raise ConnectionFailed(f"{host}:{port} ended the connection at once: {error}") from error
         except TimeoutError:
             raise ConnectionFailed(f"{host}:{port} did not answer within {timeout_s:g} s") from None
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # a host's name may be none
             raise ConnectionFailed(f"{host}:{port} cannot be reached: {error}") from error
         return conversation
 
@@ -101,10 +106,10 @@ class Conversation:
         self, name: str, *, target: Composite, source: Composite, properties: dict[str, object] | None = None
     ) -> SendingLink:
         """Ask for a link to send on."""
-        session = self._session()
-        link = session.attach_sender(
-            f"{name}-{uuid.uuid4()}", target=target, source=source, snd_settle_mode=0, properties=properties
-        )
+        with _link_errors():
+            link = self._session().attach_sender(
+                f"{name}-{uuid.uuid4()}", target=target, source=source, snd_settle_mode=0, properties=properties
+            )
         return SendingLink(link)
 
     def attach_receiver(
@@ -117,14 +122,15 @@ class Conversation:
         properties: dict[str, object] | None = None,
     ) -> ReceivingLink:
         """Ask for a link to receive on. `is_settled`: messages come without a lock, and are gone."""
-        link = self._session().attach_receiver(
-            f"{name}-{uuid.uuid4()}",
-            source=source,
-            target=target,
-            snd_settle_mode=1 if is_settled else 0,
-            rcv_settle_mode=0 if is_settled else 1,
-            properties=properties,
-        )
+        with _link_errors():
+            link = self._session().attach_receiver(
+                f"{name}-{uuid.uuid4()}",
+                source=source,
+                target=target,
+                snd_settle_mode=1 if is_settled else 0,
+                rcv_settle_mode=0 if is_settled else 1,
+                properties=properties,
+            )
         return ReceivingLink(link)
 
     def _session(self) -> Session:
@@ -184,6 +190,7 @@ class Conversation:
             self.lost.set_result(error)
         if not self.opened.done():
             self.opened.set_exception(error)
+            self.opened.exception()  # if nobody waits for it any more, it is no news
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -206,6 +213,15 @@ class Conversation:
     def abort(self) -> None:
         """Cut it off."""
         self._peer.transport.abort()
+
+
+@contextmanager
+def _link_errors() -> Iterator[None]:
+    """The connection is closing, or has all the links it can have."""
+    try:
+        yield
+    except AmqpError as error:
+        raise ConnectionFailed(f"no link could be attached: {error}") from error
 
 
 def _make_connection(settings: Settings, now: float) -> Connection:

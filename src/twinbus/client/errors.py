@@ -73,8 +73,8 @@ _BY_CONDITION: Final[dict[str, type[ServiceBusError]]] = {
 _LOST: Final = frozenset({"amqp:connection:forced", "amqp:link:detach-forced"})
 
 
-class EntityNotFound(model.EntityNotFound):
-    """There is no such entity."""
+class EntityNotFound(model.EntityNotFound, model.EntityDeleted):
+    """There is no such entity, or not any more: a namespace has one answer for both."""
 
     def __init__(self, text: str) -> None:
         """In the namespace's own words."""

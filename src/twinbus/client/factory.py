@@ -11,7 +11,6 @@ was made by it, since they end with it. What sends and receives is in `sender` a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
@@ -27,6 +26,7 @@ from twinbus.client.receiver import MessageReceiver, ReceiveMode
 from twinbus.client.requests import RequestLinks
 from twinbus.client.sender import MessageSender
 from twinbus.client.settings import OPERATION_TIMEOUT_S, FactorySettings, trust
+from twinbus.client.shared_attempt import SharedAttempt
 from twinbus.client.tokens import Tokens, provider_of
 from twinbus.client.transaction import Transaction
 from twinbus.model.times import duration_s
@@ -81,8 +81,7 @@ class MessagingFactory:
         self._tls = None if where.is_emulator else self.settings.tls or trust(None)
         self._conversation: Conversation | None = None
         self._tokens: Tokens | None = None
-        self._connecting: asyncio.Task[Conversation] | None = None
-        self._connecting_since_s = 0.0
+        self._connecting = SharedAttempt(f"connecting to {self.address}", self._begin, CONNECT_TIMEOUT_S)
         self._management: dict[str, RequestLinks] = {}
         self._made: set[ClientEntity] = set()
         self._watchers: list[Callable[[MessagingFactory], None]] = []
@@ -241,8 +240,7 @@ class MessagingFactory:
         self.fault = fault
         log.error("the factory for %s has faulted: %s", self.address, fault)
         self._change(FactoryState.FAULTED)
-        if self._connecting is not None:
-            self._connecting.cancel()
+        self._connecting.cancel()
         if self._tokens is not None:
             self._tokens.close()
         if self._conversation is not None:
@@ -255,7 +253,10 @@ class MessagingFactory:
 
     def _tell(self) -> None:
         for watcher in list(self._watchers):
-            watcher(self)
+            try:
+                watcher(self)
+            except Exception:
+                log.exception("a watcher of %r failed; the others are told all the same", self)
 
     # --- the connection: for what is made here ------------------------------------------------------------------------
 
@@ -272,25 +273,14 @@ class MessagingFactory:
         self.check_open()
         conversation = self._conversation
         if conversation is None or not conversation.is_open:
-            conversation = await self._connect()
+            try:
+                conversation = await self._connecting.result()
+            except ConnectionFailed:
+                self.check_open()  # it may have been closed meanwhile
+                raise
         assert self._tokens is not None
         await self._tokens.show(path)
         return conversation
-
-    async def _connect(self) -> Conversation:
-        """One connection for all who want it now. Whoever gives up waiting does not take it from the others."""
-        if self._connecting is None:
-            self._connecting = asyncio.ensure_future(self._begin())
-            self._connecting_since_s = asyncio.get_running_loop().time()
-            self._connecting.add_done_callback(self._connected)
-        connecting = self._connecting
-        try:
-            return await asyncio.shield(connecting)
-        except asyncio.CancelledError:
-            if connecting.cancelled():  # not we, but it: the factory has ended
-                self.check_open()
-                raise ConnectionFailed(f"{self.address} is not being connected to any more") from None
-            raise
 
     async def _begin(self) -> Conversation:
         settings, where = self.settings, self.where
@@ -310,11 +300,6 @@ class MessagingFactory:
         self._tell()
         return conversation
 
-    def _connected(self, task: asyncio.Task[Conversation]) -> None:
-        self._connecting = None
-        if not task.cancelled():
-            task.exception()  # whoever waits has it; if nobody does any more, it is no news
-
     def drop_if_silent(self, for_s: float) -> None:
         """Give up a connection on which nothing was heard for so long: whoever waits there is told now.
 
@@ -326,14 +311,11 @@ class MessagingFactory:
         if conversation is not None and conversation.is_open and conversation.silent_s >= for_s:
             log.warning("nothing was heard from %s for %.1f s: the connection is given up", self.address, for_s)
             conversation.abort()
-        elif self._connecting is not None and asyncio.get_running_loop().time() - self._connecting_since_s >= for_s:
+        elif self._connecting.lasts_s >= for_s:
             self._connecting.cancel()
 
     async def _disconnect(self) -> None:
-        if self._connecting is not None:
-            self._connecting.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await self._connecting
+        self._connecting.cancel()
         if self._tokens is not None:
             self._tokens.close()
         if self._conversation is not None:
@@ -345,7 +327,9 @@ class MessagingFactory:
         """Ask an entity's `$management`; the answer if it is good (2xx), else its error."""
         conversation = await self.converse(path)
         links = self._management.get(path)
-        if links is None or not links.is_open:
+        if links is None or links.failure is not None:
+            if links is not None:
+                links.detach()
             links = self._management[path] = RequestLinks(conversation, f"{path}/$management")
         await links.open()
         properties: dict[str, object] = {"operation": operation, "type": "entity-mgmt"}

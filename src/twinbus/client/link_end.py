@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from twinbus.amqp.states import Role
-from twinbus.client.errors import from_peer
+from twinbus.client.errors import ConnectionLost, from_peer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +45,14 @@ class LinkEnd:
         """By which the peer knows it, too."""
         return self._link.name
 
+    async def ready(self) -> Attach:
+        """Wait until it is attached, or raise why it was refused. Whoever gives up waiting ends it."""
+        try:
+            return await asyncio.shield(self.attached)
+        except asyncio.CancelledError:
+            self.detach()
+            raise
+
     def confirmed(self, attach: Attach) -> None:
         """The peer has attached, too. Without our target, or its source, it refuses, and will say why."""
         is_refusal = (attach.target if self._link.role is Role.SENDER else attach.source) is None
@@ -67,6 +75,7 @@ class LinkEnd:
             self.on_over(error)
 
     def detach(self) -> None:
-        """End it in good order."""
+        """End it in good order. It is over at once: a peer that does not answer keeps nobody waiting."""
         if self.failure is None:
             self._link.detach()
+            self.fail(ConnectionLost(f"the link {self.name!r} was ended here"))

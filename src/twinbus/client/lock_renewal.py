@@ -89,5 +89,11 @@ class LockRenewal:
         try:
             await self._receiver.renew_lock(message)
         except ServiceBusError as error:
+            if (
+                error.is_retriable
+                and message.received.locked_until_ms > self._receiver.factory.settings.clock.wall_ms()
+            ):
+                await asyncio.sleep(_SHORTEST_S)
+                return
             self.remove(message)
             log.warning("the lock of %r of '%s' was not renewed: %s", message, self._receiver.path, error)

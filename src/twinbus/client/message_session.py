@@ -10,13 +10,14 @@ of no use any more.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.terminus import Source
 from twinbus.amqp.types import Symbol, UInt
 from twinbus.client.errors import UnknownAnswer
 from twinbus.client.receiver import MessageReceiver
-from twinbus.model.errors import CallerError, SessionLockLost
+from twinbus.model.errors import CallerError, OperationTimeout, ServiceBusError, SessionLockLost
 from twinbus.model.times import duration_s, moment_of
 
 if TYPE_CHECKING:
@@ -26,8 +27,12 @@ if TYPE_CHECKING:
     from twinbus.client.receiver import ReceiveMode
     from twinbus.client.receiving_link import ReceivingLink
 
-FILTER: str = "com.microsoft:session-filter"
-_TICKS_AT_1970: int = 621_355_968_000_000_000
+log: Final = logging.getLogger(__name__)
+
+FILTER: Final = "com.microsoft:session-filter"
+_TICKS_AT_1970: Final = 621_355_968_000_000_000
+_ANSWER_S: Final = 5.0
+"""How long the namespace may take to say that no session was free in time."""
 
 
 class MessageSession(MessageReceiver):
@@ -44,10 +49,10 @@ class MessageSession(MessageReceiver):
         wait_s: float | None = None,
     ) -> None:
         """`wanted` is the session's id; None: the next that nobody has. Made by `accept`."""
-        super().__init__(factory, path, mode, prefetch=prefetch)
-        self.locked_until_ms = 0
         self._wanted = wanted
         self._wait_s = wait_s
+        super().__init__(factory, path, mode, prefetch=prefetch)
+        self.locked_until_ms = 0
         self._renewing: asyncio.Task[None] | None = None
 
     @classmethod
@@ -66,10 +71,15 @@ class MessageSession(MessageReceiver):
         wait_s = factory.settings.operation_timeout_s if timeout is None else duration_s(timeout)
         session = cls(factory, path, mode, prefetch=prefetch, wanted=session_id, wait_s=wait_s)
         try:
-            await factory.run(f"accepting a session of '{path}'", session._attached, timeout_s=wait_s + 5.0)
+            none_was_free = await factory.run(
+                f"accepting a session of '{path}'", session._attempt, timeout_s=wait_s + _ANSWER_S
+            )
         except BaseException:
             await session.close()
             raise
+        if none_was_free is not None:
+            await session.close()
+            raise none_was_free
         if auto_renew is not None:
             session._renewing = asyncio.ensure_future(session._renew_for(duration_s(auto_renew)))
         return session
@@ -112,21 +122,30 @@ class MessageSession(MessageReceiver):
         wait_s = self._wait_s
         return {} if wait_s is None else {"com.microsoft:timeout": UInt(min(round(wait_s * 1000), 2**32 - 1))}
 
-    async def _attached(self) -> ReceivingLink:
+    def _attach_limit_s(self) -> float:
+        return (self.factory.settings.operation_timeout_s if self._wait_s is None else self._wait_s) + _ANSWER_S
+
+    async def _attempt(self) -> OperationTimeout | None:
+        """Take the session; or the word that none was free in time, which is no reason to ask again."""
+        try:
+            await self._attached()
+        except OperationTimeout as error:
+            return error
+        return None
+
+    async def _attach(self) -> ReceivingLink:
         if self.session_id is not None:
-            link = self._link
-            if link is not None and link.is_open:
-                return link
-            failure = link.failure if link is not None else None
+            failure = self._inbox.link.failure if self._inbox.link is not None else None
             if isinstance(failure, CallerError):
                 raise failure
             raise SessionLockLost(f"session {self.session_id!r} of '{self.path}' was lost with its link: {failure}")
-        link = await super()._attached()
+        link = await super()._attach()
         attach = link.attached.result()
         source = attach.source
         found = source.filter.get(FILTER) if isinstance(source, Source) and source.filter is not None else None
         found = getattr(found, "value", found)
         if not isinstance(found, str):
+            link.detach()
             raise UnknownAnswer(f"'{self.path}' gave a session and did not say which")
         self.session_id = str(found)
         ticks = (attach.properties or {}).get(Symbol("com.microsoft:locked-until-utc"))
@@ -139,10 +158,14 @@ class MessageSession(MessageReceiver):
         while loop.time() < ends and not self.is_closed:
             left_s = (self.locked_until_ms - self.factory.settings.clock.wall_ms()) / 1000
             await asyncio.sleep(max(0.5, left_s / 2))
+            if self._link_name() is None:
+                return  # it went with its link
             try:
                 await self.renew_session_lock()
             except CallerError:
                 return  # whoever receives or settles is told
+            except ServiceBusError as error:
+                log.warning("session %r of '%s' was not renewed: %s", self.session_id, self.path, error)
 
     async def _close(self) -> None:
         if self._renewing is not None:

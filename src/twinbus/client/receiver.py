@@ -4,8 +4,8 @@
         handle(message.body)
         await receiver.complete(message)
 
-Owns: the link, how many messages may come ahead of their being asked for, and what is said of each. A message received
-under a lock can be settled as long as the lock lasts, also when the connection was lost meanwhile.
+Owns: what is said of each message. A message received under a lock can be settled as long as the lock lasts, also when
+the connection was lost meanwhile. How messages come is its `inbox`'s affair.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from twinbus.amqp.performatives import Error
 from twinbus.amqp.terminus import Source, Target
 from twinbus.amqp.types import Array, Int, Symbol, UInt
 from twinbus.client.entity import ClientEntity
-from twinbus.client.errors import ConnectionLost, MessageNotHeld, UnknownAnswer
+from twinbus.client.errors import ConnectionFailed, ConnectionLost, MessageNotHeld, UnknownAnswer
+from twinbus.client.inbox import Inbox
 from twinbus.client.lock_renewal import LockRenewal
+from twinbus.client.receiving_link import DEAD_LETTER
 from twinbus.client.witness import tell
-from twinbus.model.errors import InvalidArgument, ServiceBusError
+from twinbus.model.errors import InvalidArgument
 from twinbus.model.message import BrokeredMessage
 from twinbus.model.times import duration_s, to_wire
 
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
     from twinbus.client.transaction import Transaction
 
 MAX_PREFETCH: Final = 5_000
-DRAIN_S: Final = 5.0
-"""How long a server may take to give unused credit back. Then the link is ended, and its messages are free."""
 _SAID: Final = {
     "complete": "completed",
     "abandon": "abandoned",
@@ -84,15 +84,20 @@ class MessageReceiver(ClientEntity):
         `prefetch` messages are asked for ahead. `auto_renew` is how long the locks of received messages are renewed,
         while nothing was said of them.
         """
-        super().__init__(factory, path)
         if not 0 <= prefetch <= MAX_PREFETCH:
             raise InvalidArgument(f"prefetch is {prefetch}; it can be 0 to {MAX_PREFETCH}")
+        super().__init__(factory, path)
         self.mode = mode
         self.prefetch = prefetch
         self.epoch = epoch
-        self._link: ReceivingLink | None = None
-        self._turn = asyncio.Lock()
-        self._arrival: asyncio.Future[None] | None = None
+        self._inbox = Inbox(
+            f"a receiver of '{self.path}'",
+            self._attach,
+            prefetch=prefetch,
+            is_settled=mode is ReceiveMode.RECEIVE_AND_DELETE,
+            policy=factory.settings.retry_policy,
+            attach_limit_s=self._attach_limit_s(),
+        )
         self._peeked_up_to = 0
         self._renewal = LockRenewal(self, duration_s(auto_renew)) if auto_renew is not None else None
 
@@ -116,93 +121,14 @@ class MessageReceiver(ClientEntity):
             raise InvalidArgument(f"max_count is {max_count}; it must be at least 1")
         self.check_open()
         limit_s = self.factory.settings.operation_timeout_s if timeout is None else duration_s(timeout)
-        async with self._turn:
-            return [self._opened(link, delivery) for link, delivery in await self._receive(max_count, limit_s)]
+        return [self._opened(link, delivery) for link, delivery in await self._inbox.take(max_count, limit_s)]
 
     async def __aiter__(self) -> AsyncIterator[BrokeredMessage]:
-        """All messages, for as long as the receiver is open."""
+        """All messages, for as long as the receiver is open. One at a time: whoever stops leaves none locked."""
         while not self.is_closed:
-            for message in await self.receive_batch(max(1, self.prefetch)):
+            message = await self.receive()
+            if message is not None:
                 yield message
-
-    async def _receive(self, max_count: int, limit_s: float) -> list[tuple[ReceivingLink, IncomingDelivery]]:
-        loop = asyncio.get_running_loop()
-        deadline, failures = loop.time() + limit_s, 0
-        while True:
-            try:
-                link = await self._ready_link(deadline)
-                if link is None:
-                    return []
-                await self._await_arrival(link, max_count, deadline)
-            except ServiceBusError as error:
-                failures += 1
-                pause_s = self.factory.settings.retry_policy.pause_s(error, failures)
-                if pause_s is None or loop.time() + pause_s >= deadline:
-                    raise
-                await asyncio.sleep(pause_s)
-                continue
-            taken = self._take(link, max_count)
-            if taken or loop.time() >= deadline:
-                return taken
-
-    async def _ready_link(self, deadline: float) -> ReceivingLink | None:
-        """The link, attached within the time there is; None if there is none left."""
-        if self._link is not None and self._link.is_open:
-            return self._link
-        try:
-            async with asyncio.timeout_at(deadline):
-                return await self._attached()
-        except TimeoutError:
-            return None
-
-    async def _await_arrival(self, link: ReceivingLink, max_count: int, deadline: float) -> None:
-        """Have something in `link.arrived`, or nothing and the time over; then no more credit out than prefetched."""
-        if not link.arrived:
-            wanted = max(max_count, self.prefetch)
-            if link.credit < wanted:
-                link.grant(wanted)
-            await self._wait(link, deadline)
-        if not self.prefetch and link.credit:
-            await self._drain(link)
-        if link.failure is not None and not link.arrived:
-            raise link.failure
-
-    async def _wait(self, link: ReceivingLink, deadline: float) -> None:
-        loop = asyncio.get_running_loop()
-        link.on_arrival = self._something_happened
-        while not link.arrived and link.failure is None and not self.is_closed:
-            self._arrival = loop.create_future()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await self._arrival
-            except TimeoutError:
-                return
-
-    async def _drain(self, link: ReceivingLink) -> None:
-        """Get unused credit back: what came with it is received, what comes later is for others."""
-        if not link.drain():
-            return
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + DRAIN_S
-        try:
-            async with asyncio.timeout_at(deadline):
-                while link.is_draining and link.failure is None:
-                    self._arrival = loop.create_future()
-                    link.on_arrival = self._something_happened
-                    await self._arrival
-        except TimeoutError:
-            link.detach()
-
-    def _something_happened(self) -> None:
-        if self._arrival is not None and not self._arrival.done():
-            self._arrival.set_result(None)
-
-    def _take(self, link: ReceivingLink, max_count: int) -> list[tuple[ReceivingLink, IncomingDelivery]]:
-        arrived = link.arrived
-        taken = [(link, arrived.popleft()) for _ in range(min(max_count, len(arrived)))]
-        if self.prefetch and (link.credit + len(arrived)) * 2 <= self.prefetch:
-            link.grant(self.prefetch - len(arrived))
-        return taken
 
     def _opened(self, link: ReceivingLink, delivery: IncomingDelivery) -> BrokeredMessage:
         if delivery.settled:
@@ -266,16 +192,16 @@ class MessageReceiver(ClientEntity):
             info["DeadLetterReason"] = reason
         if description is not None:
             info["DeadLetterErrorDescription"] = description
-        state = Rejected(error=Error(condition=Symbol("com.microsoft:dead-letter"), description=description, info=info))
+        state = Rejected(error=Error(condition=Symbol(DEAD_LETTER), description=description, info=info))
         body = {"deadletter-reason": reason or "", "deadletter-description": description or ""}
         await self._settle("dead_letter", message, state, body, transaction)
 
     async def release(self, message: BrokeredMessage) -> None:
         """It goes back as if it had never been received: not counted as a delivery."""
         link, delivery = self._held(message)
-        if link is not None and delivery is not None:
+        if link is not None and delivery is not None and link.failure is None:
             link.release([delivery], RELEASED)
-            self._settled(message)
+            self.was_settled(message)
             self._tell("release", message)
         else:
             await self.abandon(message)
@@ -318,10 +244,9 @@ class MessageReceiver(ClientEntity):
         if transaction is not None:
             if link is None or delivery is None:
                 raise MessageNotHeld(f"{message!r} was not received on a link: a transaction cannot {verb} it")
-            await transaction.settle(self, link, delivery, state)
-            self._settled(message)
+            await transaction.settle(self, message, link, delivery, state)
             return
-        if link is not None and delivery is not None and link.failure is None:
+        if link is not None and delivery is not None and link.failure is None and not delivery.settled:
             try:
                 async with asyncio.timeout(self.factory.settings.operation_timeout_s):
                     await link.settle(delivery, state)
@@ -331,10 +256,10 @@ class MessageReceiver(ClientEntity):
             except TimeoutError:
                 pass  # asked again, by its lock
             else:
-                self._settled(message)
+                self.was_settled(message)
                 return
         await self._settle_by_lock(verb, message, body)
-        self._settled(message)
+        self.was_settled(message)
 
     async def _settle_by_lock(self, verb: str, message: BrokeredMessage, body: Mapping[str, object]) -> None:
         lock = message.lock_token
@@ -356,7 +281,8 @@ class MessageReceiver(ClientEntity):
         handle = message.received.handle
         return handle if isinstance(handle, tuple) else (None, None)
 
-    def _settled(self, message: BrokeredMessage) -> None:
+    def was_settled(self, message: BrokeredMessage) -> None:
+        """Nothing more can be said of it."""
         message.received.lock = message.received.handle = None
         if self._renewal is not None:
             self._renewal.remove(message)
@@ -409,26 +335,31 @@ class MessageReceiver(ClientEntity):
         peeked = await self.peek_batch(1, from_sequence_number)
         return peeked[0] if peeked else None
 
-    async def peek_batch(
-        self, max_count: int, from_sequence_number: int | None = None, *, deferred_only: bool = False
-    ) -> list[BrokeredMessage]:
-        """Up to `max_count` messages, whatever their state, in the order of their numbers.
-
-        `deferred_only` is a wish that twinbus grants; another server may give all the same.
-        """
+    async def peek_batch(self, max_count: int, from_sequence_number: int | None = None) -> list[BrokeredMessage]:
+        """Up to `max_count` messages, whatever their state, in the order of their numbers."""
         start = self._peeked_up_to + 1 if from_sequence_number is None else from_sequence_number
-        body: dict[str, object] = {"from-sequence-number": start, "message-count": Int(max_count)}
-        if deferred_only:
-            body["twinbus:state"] = "deferred"
-        if self.session_id is not None:
-            body["session-id"] = self.session_id
-        answer = await self._ask("com.microsoft:peek-message", body)
-        peeked = [
-            BrokeredMessage.decode(_binary(entry), is_peeked=True) for entry in _entries(answer.body.get("messages"))
-        ]
+        peeked = await self._peek(max_count, start, {})
         if peeked:
             self._peeked_up_to = peeked[-1].sequence_number
         return peeked
+
+    async def peek_deferred(self, max_count: int, from_sequence_number: int) -> tuple[list[BrokeredMessage], int]:
+        """The deferred ones among the next `max_count` messages, and the number to go on from; 0 if these were all.
+
+        twinbus looks at deferred messages only; another server gives all, of which most are none of them.
+        """
+        peeked = await self._peek(max_count, from_sequence_number, {"twinbus:state": "deferred"})
+        deferred = [message for message in peeked if message.state == "deferred"]
+        return deferred, peeked[-1].sequence_number + 1 if peeked else 0
+
+    async def _peek(self, max_count: int, start: int, wishes: Mapping[str, object]) -> list[BrokeredMessage]:
+        body: dict[str, object] = {"from-sequence-number": start, "message-count": Int(max_count), **wishes}
+        if self.session_id is not None:
+            body["session-id"] = self.session_id
+        answer = await self._ask("com.microsoft:peek-message", body)
+        return [
+            BrokeredMessage.decode(_binary(entry), is_peeked=True) for entry in _entries(answer.body.get("messages"))
+        ]
 
     async def delete_batch(self, max_count: int, before: dt.datetime | None = None) -> int:
         """Delete up to `max_count` of the oldest messages that nobody has; how many were."""
@@ -442,7 +373,8 @@ class MessageReceiver(ClientEntity):
         return deleted if isinstance(deleted, int) else 0
 
     def _link_name(self) -> str | None:
-        return self._link.name if self._link is not None and self._link.failure is None else None
+        link = self._inbox.link
+        return link.name if link is not None and link.failure is None else None
 
     # --- the link -----------------------------------------------------------------------------------------------------
 
@@ -456,26 +388,26 @@ class MessageReceiver(ClientEntity):
         return await self.factory.run(f"opening a receiver of '{self.path}'", self._attached, timeout_s=None)
 
     async def _attached(self) -> ReceivingLink:
-        if self._link is not None and self._link.is_open:
-            return self._link
+        self.check_open()
+        try:
+            return await self._inbox.attached()
+        except ConnectionFailed:
+            self.check_open()  # it may have been closed meanwhile
+            raise
+
+    async def _attach(self) -> ReceivingLink:
         conversation = await self.factory.converse(self.path)
         properties: dict[str, object] = {"com.microsoft:receiver-name": self.factory.settings.client_id}
         if self.epoch is not None:
             properties["com.microsoft:epoch"] = self.epoch
-        self._link = link = conversation.attach_receiver(
+        link = conversation.attach_receiver(
             self.path,
             source=self._source(),
             target=Target(address=self.factory.settings.client_id),
             is_settled=self.mode is ReceiveMode.RECEIVE_AND_DELETE,
             properties=properties | self._link_properties(),
         )
-        try:
-            await asyncio.shield(link.attached)
-        except asyncio.CancelledError:
-            link.detach()
-            raise
-        if self.prefetch:
-            link.grant(self.prefetch)
+        await link.ready()
         return link
 
     def _source(self) -> Source:
@@ -484,20 +416,13 @@ class MessageReceiver(ClientEntity):
     def _link_properties(self) -> dict[str, object]:
         return {}
 
+    def _attach_limit_s(self) -> float:
+        return self.factory.settings.operation_timeout_s
+
     async def _close(self) -> None:
-        self._something_happened()
         if self._renewal is not None:
             self._renewal.close()
-        link = self._link
-        if link is None or link.failure is not None:
-            return
-        if self.mode is ReceiveMode.PEEK_LOCK:
-            if link.credit:
-                await self._drain(link)
-            waiting = list(link.arrived)
-            link.arrived.clear()
-            link.release(waiting, RELEASED)
-        link.detach()
+        await self._inbox.close()
 
 
 def _modified(changes: Mapping[str, object] | None, *, undeliverable_here: bool) -> Modified:

@@ -7,11 +7,13 @@ loop go together: neighbours share a frame.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from twinbus.amqp.errors import AmqpError
 from twinbus.amqp.outcomes import ACCEPTED, Rejected, TransactionalState
-from twinbus.client.errors import ConnectionLost, from_peer
+from twinbus.client.errors import ConnectionLost, MessageNotHeld, from_peer
 from twinbus.client.link_end import LinkEnd
+from twinbus.model.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import asyncio
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.amqp.receiver import Receiver
     from twinbus.model.errors import ServiceBusError
+
+DEAD_LETTER: Final = "com.microsoft:dead-letter"
+"""How a receiver asks for a message to be dead-lettered."""
 
 
 class ReceivingLink(LinkEnd):
@@ -64,17 +69,27 @@ class ReceivingLink(LinkEnd):
     def settle(self, delivery: IncomingDelivery, state: Composite = ACCEPTED) -> asyncio.Future[None]:
         """Say what becomes of a message. The future is done when the peer has done so, or has the reason why not."""
         future: asyncio.Future[None] = self.loop.create_future()
+        earlier = self._pending.get(delivery)
         if self.failure is not None:
             future.set_exception(_unconfirmed(self.failure))
-            return future
-        self._pending[delivery] = future
-        if state is ACCEPTED:
+        elif earlier is not None and not earlier.done():
+            future.set_exception(MessageNotHeld("the message is being settled already"))
+        elif state is ACCEPTED:
             if not self._completed:
                 self.loop.call_soon(self._tell_completed)
             self._completed.append(delivery)
+            self._pending[delivery] = future
         else:
-            self._receiver.settle([delivery], state, settled=False)
+            self._tell(delivery, state, future)
         return future
+
+    def _tell(self, delivery: IncomingDelivery, state: Composite, future: asyncio.Future[None]) -> None:
+        try:
+            self._receiver.settle([delivery], state, settled=False)
+        except AmqpError as error:
+            future.set_exception(InvalidArgument(f"what is said of the message cannot be sent: {error}"))
+        else:
+            self._pending[delivery] = future
 
     def take(self, delivery: IncomingDelivery) -> None:
         """A message that came settled was taken: nothing is told, but it does not count as waiting any more."""
@@ -106,7 +121,7 @@ class ReceivingLink(LinkEnd):
     def updated(self, deliveries: Sequence[IncomingDelivery], state: object) -> None:
         """The peer confirms what we said of messages, or says why it cannot be."""
         outcome = state.outcome if isinstance(state, TransactionalState) else state
-        error = from_peer(outcome.error) if isinstance(outcome, Rejected) and outcome.error is not None else None
+        error = _refusal(outcome) if isinstance(outcome, Rejected) else None
         for delivery in deliveries:
             future = self._pending.pop(delivery, None)
             if future is not None and not future.done():
@@ -124,6 +139,13 @@ class ReceivingLink(LinkEnd):
                 future.set_exception(_unconfirmed(error))
         if self.on_arrival is not None:
             self.on_arrival()
+
+
+def _refusal(outcome: Rejected) -> ServiceBusError | None:
+    """Why not; None where the peer only repeats that the message is dead-lettered, as we have asked."""
+    if outcome.error is None or outcome.error.condition == DEAD_LETTER:
+        return None
+    return from_peer(outcome.error)
 
 
 def _unconfirmed(error: ServiceBusError) -> ServiceBusError:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Properties, build, value
 from twinbus.amqp.terminus import Source, Target
-from twinbus.client.errors import ConnectionFailed, TimedOut, UnknownAnswer, error_of
+from twinbus.client.errors import ConnectionLost, TimedOut, UnknownAnswer, error_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,6 +55,7 @@ _CONDITIONS: Final = {
     404: "amqp:not-found",
     408: "com.microsoft:timeout",
     410: "com.microsoft:message-lock-lost",
+    500: "amqp:internal-error",
     501: "amqp:not-implemented",
     503: "com.microsoft:server-busy",
 }
@@ -76,12 +77,13 @@ class RequestLinks:
         )
         self._answers.grant(CREDIT)
         self._answers.on_arrival = self._take
+        self._requests.on_over = lambda _: self._take()
         self._asked: dict[str, asyncio.Future[Answer]] = {}
 
     @property
-    def is_open(self) -> bool:
-        """Both can be used."""
-        return self._answers.is_open and self._requests.is_open
+    def failure(self) -> ServiceBusError | None:
+        """Why they cannot be used any more; None as long as they can, attached or not yet."""
+        return self._answers.failure or self._requests.failure
 
     async def open(self) -> None:
         """Both are attached; or the reason why not."""
@@ -107,6 +109,8 @@ class RequestLinks:
             raise TimedOut(f"'{self._node}' did not answer {operation} within {timeout_s:g} s", was_sent=True) from None
         finally:
             self._asked.pop(message_id, None)
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # the request itself may have failed before, and that is what was raised
 
     def detach(self) -> None:
         """End both."""
@@ -119,10 +123,10 @@ class RequestLinks:
             delivery = answers.arrived.popleft()
             answers.take(delivery)
             self._hand_out(delivery.payload)
-        if answers.failure is not None:
+        if self.failure is not None:
             for future in self._asked.values():
                 if not future.done():
-                    future.set_exception(ConnectionFailed(f"'{self._node}' did not answer: {answers.failure}"))
+                    future.set_exception(ConnectionLost(f"'{self._node}' did not answer: {self.failure}"))
         elif answers.credit < CREDIT // 2:
             answers.grant(CREDIT)
 

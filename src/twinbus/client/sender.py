@@ -14,9 +14,17 @@ from typing import TYPE_CHECKING
 from twinbus.amqp.terminus import Source, Target
 from twinbus.amqp.types import Array
 from twinbus.client.entity import ClientEntity
-from twinbus.client.errors import TimedOut, UnknownAnswer
+from twinbus.client.errors import (
+    ConnectionFailed,
+    ConnectionLost,
+    ObjectClosed,
+    TimedOut,
+    UnknownAnswer,
+    may_have_happened,
+)
+from twinbus.client.shared_attempt import SharedAttempt
 from twinbus.client.witness import tell
-from twinbus.model.errors import ServiceBusError
+from twinbus.model.errors import FailureClass, ServiceBusError
 from twinbus.model.message import BATCH_FORMAT, BrokeredMessage, encode_batch
 from twinbus.model.times import duration_s
 
@@ -39,7 +47,8 @@ class MessageSender(ClientEntity):
         super().__init__(factory, path)
         self.via = via
         self._link: SendingLink | None = None
-        self._attaching: asyncio.Task[SendingLink] | None = None
+        limit_s = factory.settings.operation_timeout_s
+        self._attaching = SharedAttempt(f"attaching a sender to '{self.path}'", self._attach, limit_s)
 
     async def send(
         self,
@@ -155,14 +164,17 @@ class MessageSender(ClientEntity):
         link, first = self._link, None
         if self.is_closed:
             self.check_open()
-        if link is not None and link.failure is None and self._attaching is None:
+        if link is not None and link.failure is None:
             limit_s = self.factory.settings.operation_timeout_s if timeout_s is None else timeout_s
             future = link.send(payload, message_format)
             try:
                 async with asyncio.timeout(limit_s):
                     await future
             except TimeoutError:
-                raise self._timed_out(limit_s, was_sent=link.has_left(future)) from None
+                raise self._timed_out(limit_s, was_sent=not link.withdraw(future)) from None
+            except asyncio.CancelledError:
+                link.withdraw(future)
+                raise
             except ServiceBusError as error:
                 if not error.is_retriable:
                     raise
@@ -180,10 +192,10 @@ class MessageSender(ClientEntity):
         policy: RetryPolicy | None,
     ) -> None:
         """Send where there is no link yet, or where it failed `first`."""
-        failed, left = first, False
+        failed, is_unsure = first, first is not None and may_have_happened(first)
 
         async def attempt() -> None:
-            nonlocal failed, left
+            nonlocal failed, is_unsure
             if failed is not None:  # it counts as the first try
                 failure, failed = failed, None
                 raise failure
@@ -192,13 +204,16 @@ class MessageSender(ClientEntity):
             try:
                 await future
             except asyncio.CancelledError:
-                left = left or link.has_left(future)
+                is_unsure = not link.withdraw(future) or is_unsure
+                raise
+            except ServiceBusError as error:
+                is_unsure = is_unsure or may_have_happened(error)
                 raise
 
         try:
             await self.factory.run(f"a send to '{self.path}'", attempt, timeout_s=timeout_s, policy=policy)
-        except TimedOut as error:
-            error.was_sent = left or first is not None
+        except ServiceBusError as error:
+            _tell_whether_sent(error, is_unsure=is_unsure)
             raise
 
     def _timed_out(self, limit_s: float, *, was_sent: bool) -> TimedOut:
@@ -213,12 +228,14 @@ class MessageSender(ClientEntity):
     async def _attached(self) -> SendingLink:
         """The link; one attach for all who want it now."""
         self.check_open()
-        if self._link is not None and self._link.is_open:
-            return self._link
-        if self._attaching is None:
-            self._attaching = asyncio.ensure_future(self._attach())
-            self._attaching.add_done_callback(self._was_attached)
-        return await asyncio.shield(self._attaching)
+        link = self._link
+        if link is not None and link.failure is None:
+            return link
+        try:
+            return await self._attaching.result()
+        except ConnectionFailed:
+            self.check_open()  # it may have been closed meanwhile
+            raise
 
     async def _attach(self) -> SendingLink:
         entity = self.via or self.path
@@ -233,17 +250,21 @@ class MessageSender(ClientEntity):
             source=Source(address=self.factory.settings.client_id),
             properties=properties or None,
         )
-        await link.attached
+        await link.ready()
         self._link = link
         return link
 
-    def _was_attached(self, task: asyncio.Task[SendingLink]) -> None:
-        self._attaching = None
-        if not task.cancelled():
-            task.exception()  # whoever waits has it
-
     async def _close(self) -> None:
-        if self._attaching is not None:
-            self._attaching.cancel()
+        self._attaching.cancel()
         if self._link is not None:
             self._link.detach()
+
+
+def _tell_whether_sent(error: ServiceBusError, *, is_unsure: bool) -> None:
+    """Raise what the last try says, unless it says the wrong thing of all of them: whether a message may be stored."""
+    if isinstance(error, TimedOut):
+        error.was_sent = is_unsure
+    elif isinstance(error, ObjectClosed) and is_unsure:
+        raise ConnectionLost(f"the sender was closed before the answer came: {error}") from error
+    elif error.failure_class is FailureClass.UNAVAILABLE and may_have_happened(error) is not is_unsure:
+        raise (ConnectionLost if is_unsure else ConnectionFailed)(str(error)) from error

@@ -6,13 +6,13 @@ waits in line where there is none.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from twinbus.amqp.outcomes import Accepted, Declared, Rejected, TransactionalState
 from twinbus.client.errors import ConnectionFailed, ConnectionLost, from_peer
 from twinbus.client.link_end import LinkEnd
-from twinbus.model.errors import FailureClass, InternalFault
+from twinbus.model.errors import FailureClass, InternalFault, MessageTooLarge
 
 if TYPE_CHECKING:
     import asyncio
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from twinbus.amqp.composite import Composite
     from twinbus.amqp.delivery import OutgoingDelivery
+    from twinbus.amqp.performatives import Attach
     from twinbus.amqp.sender import Sender
     from twinbus.model.errors import ServiceBusError
 
@@ -31,38 +32,41 @@ class SendingLink(LinkEnd):
         """`link` was asked for."""
         super().__init__(link)
         self._sender = link
+        self._largest = 0
         self._pending: dict[OutgoingDelivery, asyncio.Future[object]] = {}
-        self._waiting: deque[tuple[asyncio.Future[object], bytes, int, Composite | None]] = deque()
+        self._waiting: OrderedDict[asyncio.Future[object], tuple[bytes, int, Composite | None]] = OrderedDict()
 
     @property
     def max_message_bytes(self) -> int | None:
         """The largest message that the entity takes; None where it does not say."""
-        attach = self.attached.result()
-        return attach.max_message_size or None
+        return self._largest or None
+
+    def confirmed(self, attach: Attach) -> None:
+        """The peer has attached, too, and says how large a message can be."""
+        self._largest = attach.max_message_size or 0
+        super().confirmed(attach)
 
     def send(self, payload: bytes, message_format: int = 0, state: Composite | None = None) -> asyncio.Future[object]:
         """Send an encoded message. The future has the outcome once the peer has taken it, or why it has not.
 
-        To cancel it takes back what has not left. What has, may be stored, whoever still waits for it.
+        Whoever cancels it calls `withdraw`, too: what has left may be stored, whoever still waits for it.
         """
         future: asyncio.Future[object] = self.loop.create_future()
         if self.failure is not None:
             future.set_exception(_unsent(self.failure))
+        elif len(payload) > self._largest > 0:  # the peer would end the link for it, and with it the sends of others
+            size = f"{len(payload)} bytes; the entity takes {self._largest}"
+            future.set_exception(MessageTooLarge(f"the message, or the batch, has {size}"))
         elif self._waiting or not self._sender.sendable:
-            self._waiting.append((future, payload, message_format, state))
+            self._waiting[future] = payload, message_format, state
         else:
             delivery = self._sender.send(payload, message_format=message_format, state=state)
             self._pending[delivery] = future
         return future
 
-    @property
-    def unanswered(self) -> int:
-        """Messages that were handed in and not answered."""
-        return len(self._pending) + len(self._waiting)
-
-    def has_left(self, future: asyncio.Future[object]) -> bool:
-        """Whether a message may be on its way: it waits no more in line here."""
-        return not any(waiting is future for waiting, *_ in self._waiting)
+    def withdraw(self, future: asyncio.Future[object]) -> bool:
+        """Take a message back that waits in line; False where it may be on its way."""
+        return self._waiting.pop(future, None) is not None
 
     # --- the conversation calls these ---------------------------------------------------------------------------------
 
@@ -70,8 +74,8 @@ class SendingLink(LinkEnd):
         """There is credit: send what waits."""
         sender, waiting = self._sender, self._waiting
         while waiting and sender.sendable:
-            future, payload, message_format, state = waiting.popleft()
-            if not future.done():  # else its time was over
+            future, (payload, message_format, state) = waiting.popitem(last=False)
+            if not future.done():  # else whoever waited has given up
                 self._pending[sender.send(payload, message_format=message_format, state=state)] = future
 
     def updated(self, deliveries: Sequence[OutgoingDelivery], state: object) -> None:
@@ -91,12 +95,12 @@ class SendingLink(LinkEnd):
         """It is over: what is on its way may have arrived, what waits in line has not."""
         super().fail(error)
         pending, waiting = self._pending, self._waiting
-        self._pending, self._waiting = {}, deque()
+        self._pending, self._waiting = {}, OrderedDict()
         lost = error if error.failure_class is FailureClass.CALLER else ConnectionLost(f"no answer came: {error}")
         for future in pending.values():
             if not future.done():
                 future.set_exception(lost)
-        for future, *_ in waiting:
+        for future in waiting:
             if not future.done():
                 future.set_exception(_unsent(error))
 

@@ -6,15 +6,13 @@ Owns: where tokens come from, and which are in use on one connection. A token is
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from twinbus.amqp.types import Timestamp
-from twinbus.client.errors import ConnectionLost
+from twinbus.client.errors import ConnectionFailed, TimedOut
 from twinbus.client.requests import RequestLinks
-from twinbus.model.errors import CallerError, ServiceBusError, Unauthorized
 from twinbus.model.signature import make_token
 
 if TYPE_CHECKING:
@@ -31,6 +29,8 @@ PUT_TIMEOUT_S: Final = 30.0
 _RENEW_AT: Final = 0.75
 """Of its life, after which a token is shown anew."""
 _RETRY_S: Final = 10.0
+_SOONEST_S: Final = 1.0
+"""A token that is nearly over is not shown on and on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,11 @@ class Tokens:
         self._links: RequestLinks | None = None
         self._shown: dict[str, asyncio.Task[Token]] = {}
         """By audience; not done while it is being shown for the first time."""
+        self._due: dict[str, float] = {}
+        """When each is to be shown anew, by the loop's time."""
         self._renewing: asyncio.Task[None] | None = None
+        self._is_changed = asyncio.Event()
+        """There is another one to be renewed."""
 
     async def show(self, path: str) -> None:
         """Have a valid token shown for an entity; Unauthorized where the namespace does not take it."""
@@ -114,9 +118,13 @@ class Tokens:
         if shown is None:
             shown = self._shown[audience] = asyncio.ensure_future(self._put(audience))
             shown.add_done_callback(lambda task: self._forget_failed(audience, task))
-        await asyncio.shield(shown)
-        if self._renewing is None:
-            self._renewing = asyncio.ensure_future(self._renew())
+        try:
+            await asyncio.shield(shown)
+        except asyncio.CancelledError:
+            waiter = asyncio.current_task()
+            if shown.cancelled() and (waiter is None or not waiter.cancelling()):  # not we, but it
+                raise ConnectionFailed("the connection ended while a token was shown") from None
+            raise
 
     def close(self) -> None:
         """Renew no more."""
@@ -126,11 +134,14 @@ class Tokens:
 
     async def _put(self, audience: str) -> Token:
         token = await self._provider.token(audience)
-        if self._links is None:
+        if self._links is None or self._links.failure is not None:
             self._links = RequestLinks(self._conversation, "$cbs")
         links = self._links
-        async with asyncio.timeout(PUT_TIMEOUT_S):
-            await links.open()
+        try:
+            async with asyncio.timeout(PUT_TIMEOUT_S):
+                await links.open()
+        except TimeoutError:
+            raise TimedOut(f"'$cbs' was not there after {PUT_TIMEOUT_S:g} s", was_sent=False) from None
         properties = {
             "operation": "put-token",
             "type": token.kind,
@@ -139,37 +150,40 @@ class Tokens:
         }
         answer = await links.ask(properties, token.text, timeout_s=PUT_TIMEOUT_S)
         if not answer.is_good:
-            error = answer.error
-            raise error if isinstance(error, CallerError) else Unauthorized(str(error))
+            raise answer.error
+        self._renew_in(audience, token.expires_s - self._clock.wall_ms() / 1000)
         return token
 
     def _forget_failed(self, audience: str, task: asyncio.Task[Token]) -> None:
         if task.cancelled() or task.exception() is not None:
             self._shown.pop(audience, None)
 
+    # --- renewal ------------------------------------------------------------------------------------------------------
+
+    def _renew_in(self, audience: str, left_s: float) -> None:
+        """A token was shown that is good for so long."""
+        loop = asyncio.get_running_loop()
+        self._due[audience] = loop.time() + max(_SOONEST_S, min(left_s, LIFETIME_S) * _RENEW_AT)
+        self._is_changed.set()
+        if self._renewing is None:
+            self._renewing = asyncio.ensure_future(self._renew())
+
     async def _renew(self) -> None:
         """Show each token anew in time, for as long as the connection is there."""
+        loop = asyncio.get_running_loop()
         while not self._conversation.lost.done():
-            due = min((self._renew_in_s(task) for task in self._shown.values() if task.done()), default=LIFETIME_S)
-            if due > 0:
-                await asyncio.wait([self._conversation.lost], timeout=due)
-                continue
-            for audience, task in list(self._shown.items()):
-                if task.done() and self._renew_in_s(task) <= 0:
-                    await self._show_anew(audience)
+            self._is_changed.clear()
+            audience = min(self._due, key=self._due.__getitem__)
+            try:
+                async with asyncio.timeout_at(self._due[audience]):
+                    await self._is_changed.wait()
+            except TimeoutError:
+                self._due[audience] = loop.time() + _RETRY_S
+                await self._show_anew(audience)
 
     async def _show_anew(self, audience: str) -> None:
-        renewed = asyncio.ensure_future(self._put(audience))
         try:
-            await renewed
-        except (ServiceBusError, TimeoutError) as error:
-            if not isinstance(error, ConnectionLost):
+            await self._put(audience)
+        except Exception as error:  # noqa: BLE001  # a provider is the application's, and may fail in its own way
+            if not self._conversation.lost.done():
                 log.warning("the token for %s could not be renewed, tried again in %g s: %s", audience, _RETRY_S, error)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait([self._conversation.lost], timeout=_RETRY_S)
-        else:
-            self._shown[audience] = renewed
-
-    def _renew_in_s(self, task: asyncio.Task[Token]) -> float:
-        left_s = task.result().expires_s - self._clock.wall_ms() / 1000
-        return max(left_s - LIFETIME_S * (1 - _RENEW_AT), left_s * _RENEW_AT - 60.0)

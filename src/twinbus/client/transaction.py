@@ -11,18 +11,21 @@ be part of one is the broker's affair: one entity, or others `via` it (`docs/tra
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
+from contextlib import asynccontextmanager
 from enum import Enum
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from twinbus.amqp.message import build, value
 from twinbus.amqp.outcomes import Declare, Declared, Discharge, TransactionalState
 from twinbus.amqp.terminus import Coordinator, Source
-from twinbus.client.errors import TimedOut, UnknownAnswer
+from twinbus.client.errors import ConnectionFailed, TimedOut, UnknownAnswer, may_have_happened
 from twinbus.client.witness import tell
 from twinbus.model.errors import InvalidOperation, ServiceBusError, TransactionRolledBack
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable
     from types import TracebackType
 
     from twinbus.amqp.composite import Composite
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
     from twinbus.client.receiving_link import ReceivingLink
     from twinbus.client.sender import MessageSender
     from twinbus.client.sending_link import SendingLink
+    from twinbus.model.message import BrokeredMessage
+
+T = TypeVar("T")
 
 
 class TransactionState(Enum):
@@ -41,6 +47,8 @@ class TransactionState(Enum):
     ACTIVE = "active"
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
+    IN_DOUBT = "in doubt"
+    """It was to be committed, and the answer got lost: all of it has happened, or nothing."""
 
 
 class Transaction:
@@ -55,6 +63,9 @@ class Transaction:
         self._coordinator: SendingLink | None = None
         self._id = b""
         self._declaring = asyncio.Lock()
+        self._failure: BaseException | None = None
+        """Of an operation: then nothing of the others is to happen either."""
+        self._settled: list[tuple[MessageReceiver, BrokeredMessage]] = []
 
     async def __aenter__(self) -> Self:
         return self
@@ -62,31 +73,47 @@ class Transaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self.state not in (TransactionState.NEW, TransactionState.ACTIVE):
+            return
         if error is None:
             await self.commit()
-        elif self.state is TransactionState.ACTIVE:
+        else:
             await self._roll_back_quietly()
 
     async def commit(self) -> None:
-        """All of it, now; TransactionRolledBack, and nothing of it, if that cannot be."""
-        if self.state is TransactionState.NEW:
-            self.state = TransactionState.COMMITTED
-            return
-        self._check_active()
-        self.state = TransactionState.ROLLED_BACK
-        outcome = "unknown"
+        """All of it, now; TransactionRolledBack, and nothing of it, if that cannot be.
+
+        ConnectionLost or TimedOut if the answer got lost: then its state is in doubt.
+        """
+        if self._failure is not None:
+            await self._roll_back_quietly()
+            raise TransactionRolledBack(f"an operation of the transaction has failed: {self._failure}")
+        if self.state is not TransactionState.NEW:
+            self._check_active()
+            try:
+                await self._commit()
+            finally:
+                outcome = "unknown" if self.state is TransactionState.IN_DOUBT else self.state.value
+                tell(self.factory.witnesses, lambda witness: witness.transaction_over(self.key, outcome))
+        self.state = TransactionState.COMMITTED
+        for receiver, message in self._settled:
+            receiver.was_settled(message)
+
+    async def _commit(self) -> None:
+        self.state = TransactionState.IN_DOUBT
         try:
             await self._discharge(fail=False)
-            self.state = TransactionState.COMMITTED
-            outcome = self.state.value
-        except TransactionRolledBack:
-            outcome = self.state.value
+        except ConnectionFailed as error:
+            self.state = TransactionState.ROLLED_BACK
+            raise TransactionRolledBack(f"the transaction was lost with its connection: {error}") from error
+        except ServiceBusError as error:
+            if not may_have_happened(error):
+                self.state = TransactionState.ROLLED_BACK
             raise
-        finally:
-            tell(self.factory.witnesses, lambda witness: witness.transaction_over(self.key, outcome))
+        self.state = TransactionState.COMMITTED
 
     async def rollback(self) -> None:
-        """Nothing of it."""
+        """Nothing of it: what was settled in it is locked as before."""
         if self.state is not TransactionState.NEW:
             self._check_active()
             self.state = TransactionState.ROLLED_BACK
@@ -98,15 +125,34 @@ class Transaction:
 
     async def send(self, sender: MessageSender, payload: bytes, message_format: int) -> None:
         """Send as part of it."""
-        await self._declared(sender.via or sender.path)
-        await self._in_time(sender.send_in(TransactionalState(txn_id=self._id), payload, message_format))
+        async with self._operation(sender.via or sender.path):
+            await sender.open()
+            self._check_connected()
+            await self._in_time(sender.send_in(TransactionalState(txn_id=self._id), payload, message_format))
 
     async def settle(
-        self, receiver: MessageReceiver, link: ReceivingLink, delivery: IncomingDelivery, outcome: Composite
+        self,
+        receiver: MessageReceiver,
+        message: BrokeredMessage,
+        link: ReceivingLink,
+        delivery: IncomingDelivery,
+        outcome: Composite,
     ) -> None:
         """Settle as part of it."""
-        await self._declared(receiver.path)
-        await self._in_time(link.settle(delivery, TransactionalState(txn_id=self._id, outcome=outcome)))
+        async with self._operation(receiver.path):
+            await self._in_time(link.settle(delivery, TransactionalState(txn_id=self._id, outcome=outcome)))
+            self._settled.append((receiver, message))
+
+    @asynccontextmanager
+    async def _operation(self, path: str) -> AsyncIterator[None]:
+        if self.state is not TransactionState.NEW:
+            self._check_active()
+        try:
+            await self._declared(path)
+            yield
+        except BaseException as error:
+            self._failure = error
+            raise
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -119,6 +165,9 @@ class Transaction:
             if self.state is TransactionState.NEW:
                 await self._declare(path)
         self._check_active()
+        self._check_connected()
+
+    def _check_connected(self) -> None:
         assert self._coordinator is not None
         if self._coordinator.failure is not None:
             raise TransactionRolledBack(f"the transaction was lost with its connection: {self._coordinator.failure}")
@@ -126,9 +175,14 @@ class Transaction:
     async def _declare(self, path: str) -> None:
         conversation = await self.factory.converse(path)
         coordinator = conversation.attach_sender("coordinator", target=Coordinator(), source=Source(address=path))
-        await self._in_time(coordinator.attached)
-        declared = await self._in_time(coordinator.send(build(body=value(Declare()))))
+        try:
+            await self._in_time(coordinator.ready())
+            declared = await self._in_time(coordinator.send(build(body=value(Declare()))))
+        except BaseException:
+            coordinator.detach()  # what was declared on it ends with it
+            raise
         if not isinstance(declared, Declared):
+            coordinator.detach()
             raise UnknownAnswer("a transaction was asked for, and no id was given for it")
         self._coordinator, self._id = coordinator, declared.txn_id
         self.state = TransactionState.ACTIVE
@@ -143,15 +197,13 @@ class Transaction:
 
     async def _roll_back_quietly(self) -> None:
         """Something failed, and that is what the caller hears. What is not discharged is rolled back, too."""
-        try:
+        with contextlib.suppress(ServiceBusError):
             await self.rollback()
-        except ServiceBusError:
-            self.state = TransactionState.ROLLED_BACK
 
-    async def _in_time(self, awaitable: asyncio.Future[object] | object) -> object:
+    async def _in_time(self, awaitable: Awaitable[T]) -> T:
         limit_s = self.factory.settings.operation_timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                return await awaitable  # type: ignore[misc]
+                return await awaitable
         except TimeoutError:
             raise TimedOut(f"a transaction's operation took longer than {limit_s:g} s", was_sent=True) from None

@@ -9,6 +9,7 @@ from tests.pairing.seen.here import QUEUE_0, Pair, run
 from twinbus.client.errors import ConnectionFailed
 from twinbus.client.pairing import EventKind
 from twinbus.client.pairing.logs import LEVELS
+from twinbus.model.errors import QuotaExceeded
 from twinbus.model.message import BrokeredMessage
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def test_there_are_as_many_records_as_events(caplog: pytest.LogCaptureFixture) -
     told: list[str] = []
 
     async def scenario(pair: Pair) -> None:
-        pair.parking([ConnectionFailed("full"), None])
+        pair.parking([QuotaExceeded("full"), None])
         await pair.sender("orders", [ConnectionFailed("gone")]).send(BrokeredMessage())
         pair.pairing.mark_path_healthy("orders")
         told.extend(pair.told())

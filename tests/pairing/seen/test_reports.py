@@ -10,7 +10,7 @@ import pytest
 
 from tests.pairing.seen.here import Pair, run
 from twinbus.amqp.message import Message, build, value
-from twinbus.client.errors import ConnectionFailed, EntityNotFound
+from twinbus.client.errors import ConnectionFailed, ConnectionLost, EntityNotFound
 from twinbus.client.pairing import reports
 from twinbus.client.pairing.pings import Pings
 from twinbus.client.requests import Answer
@@ -61,8 +61,9 @@ class Links:
         self._conversation = conversation
 
     @property
-    def is_open(self) -> bool:
-        return self._conversation is self._node.connection and self._conversation.is_open
+    def failure(self) -> ConnectionLost | None:
+        is_open = self._conversation is self._node.connection and self._conversation.is_open
+        return None if is_open else ConnectionLost("gone")
 
     async def open(self) -> None:
         if self._node.refusal is not None:
@@ -108,7 +109,7 @@ def test_a_change_of_state_is_reported_with_what_changed(node: Node) -> None:
         (entity,) = report["entities"]
         assert (entity["path"], entity["state"], entity["why"]) == ("orders", "failed over", "it is gone")
         assert entity["since"] == "2023-11-14T22:13:20.000+00:00"
-        assert node.asked_with == [{"operation": "twinbus:report-pairing"}]
+        assert node.asked_with == [{"operation": "twinbus:report"}]
         assert set(node.shown) == {"contoso/x-servicebus-transfer/0"}
 
     play(node, scenario)

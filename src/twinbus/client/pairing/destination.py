@@ -17,7 +17,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from twinbus.client.errors import ConnectionFailed, ConnectionLost, TimedOut
+from twinbus.client.errors import ConnectionFailed, ConnectionLost, FactoryFaulted, ObjectClosed, TimedOut
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.retry import RECONNECT_ONCE
 from twinbus.model.errors import FailureClass, QuotaExceeded, ServiceBusError
@@ -34,6 +34,8 @@ log: Final = logging.getLogger(__name__)
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
+LOST: Final = (ConnectionFailed, ConnectionLost, ObjectClosed, FactoryFaulted)
+"""The primary is not there, or our own end of it: nothing that a message could be blamed for."""
 TAKEN_AT_ONCE: Final = 15
 """Deferred messages of one request: they come in one answer, and may be large."""
 
@@ -164,7 +166,7 @@ class Destination:
         self._advance(parcel)
 
     def _failed(self, parcel: Parcel, error: ServiceBusError) -> None:
-        if isinstance(error, ConnectionFailed | ConnectionLost):
+        if isinstance(error, LOST):
             self._lost(error)
         elif error.failure_class is FailureClass.CALLER and not isinstance(error, QuotaExceeded):
             reason = type(error).__name__

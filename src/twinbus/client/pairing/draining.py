@@ -161,15 +161,11 @@ class Draining:
 
     async def _find_deferred(self) -> None:
         """What an earlier pump has put aside comes before all that waits for the same destination (Q19)."""
-        start = 0
-        while True:
-            page = await self._receiver.peek_batch(PEEKED_AT_ONCE, start, deferred_only=True)
-            for message in page:
-                if message.state == "deferred":
-                    self._found(message.payload, message.sequence_number)
-            if len(page) < PEEKED_AT_ONCE:
-                return
-            start = page[-1].sequence_number + 1
+        start = 1
+        while start:
+            deferred, start = await self._receiver.peek_deferred(PEEKED_AT_ONCE, start)
+            for message in deferred:
+                self._found(message.payload, message.sequence_number)
 
     def _found(self, payload: bytes, sequence_number: int) -> None:
         try:

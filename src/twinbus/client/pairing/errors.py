@@ -87,3 +87,4 @@ class PrimaryLost(ServiceBusError):
         """`path` is of the destination that did not answer."""
         super().__init__(f"the primary does not answer: {error}")
         self.path = path
+        self.error = error

@@ -85,6 +85,7 @@ class Pairing:
         self.syphon: Syphon | None = None
         """What takes parked messages back, if this program does."""
         self._preparing: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._attempt_s = (
             None if options.primary_attempt_timeout is None else duration_s(options.primary_attempt_timeout)
         )
@@ -94,6 +95,7 @@ class Pairing:
     async def start(self) -> None:
         """Take the spool, find or make the backlog queues, and start the syphon if it is wanted."""
         self.seen.start()
+        self._watching = asyncio.ensure_future(self._watch())
         if self.options.spool_dir is not None:
             await self._take_spool(Path(self.options.spool_dir))
         try:
@@ -119,6 +121,19 @@ class Pairing:
         self.spool, self._unspooling = spool, Unspooling(self, spool)
         if not spool.is_empty:
             log.warning("%d messages were left in the spool %s: they go on", spool.status.count, spool.folder)
+
+    async def _watch(self) -> None:
+        """A factory may be closed, or fault, without the pairing: then what needs it ends, too."""
+        await self.primary.ended.wait()
+        self._end_pings()
+        await self.secondary.ended.wait()
+        self._watching = None
+        await self.end()
+
+    def _end_pings(self) -> None:
+        self._pings.close()
+        for health in self._healths.values():
+            health.close()
 
     def _protect(self) -> None:
         self.is_protected = True
@@ -196,10 +211,10 @@ class Pairing:
     async def end(self) -> None:
         """End what goes on between the factories: pings, pumps, timers, and what is sent from the spool."""
         self.seen.end()
-        self._pings.close()
+        self._end_pings()
         self.rotation.close()
-        for health in self._healths.values():
-            health.close()
+        if self._watching is not None:
+            self._watching.cancel()
         if self._preparing is not None:
             self._preparing.cancel()
         if self._unspooling is not None:

@@ -11,7 +11,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from twinbus.client.errors import ConnectionFailed, ConnectionLost, ObjectClosed, TimedOut
+from twinbus.client.errors import ConnectionFailed, ConnectionLost, FactoryFaulted, ObjectClosed, TimedOut
 from twinbus.client.pairing.draining import Draining
 from twinbus.client.pairing.errors import PrimaryLost
 from twinbus.client.pairing.events import EventKind
@@ -81,7 +81,7 @@ class Pump:
                 error = await self._drain()
             except ServiceBusError as caught:
                 error = caught
-            if isinstance(error, ObjectClosed):
+            if isinstance(error.error if isinstance(error, PrimaryLost) else error, ObjectClosed | FactoryFaulted):
                 return
             self._tell_end(error)
             if isinstance(error, PrimaryLost):
@@ -103,7 +103,7 @@ class Pump:
             try:
                 await self._settings.sender_to(path).link(NO_RETRY)
             except (ConnectionFailed, ConnectionLost, TimedOut):
-                continue
+                continue  # not yet
             except ServiceBusError:
                 return
             else:

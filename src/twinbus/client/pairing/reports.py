@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 NODE: Final = "$pairing"
-OPERATION: Final = "twinbus:report-pairing"
+OPERATION: Final = "twinbus:report"
 LIMIT_S: Final = 5.0
 """How long a report may take."""
 GATHER_S: Final = 0.1
@@ -120,7 +120,7 @@ class Reports:
 
     async def _ask(self, conversation: Conversation) -> None:
         links = self._links
-        if links is None or not links.is_open:
+        if links is None or links.failure is not None:
             links = RequestLinks(conversation, NODE)
             try:
                 await links.open()

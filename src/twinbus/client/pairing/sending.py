@@ -10,7 +10,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from twinbus.client.errors import TimedOut, may_have_happened
+from twinbus.client.errors import ConnectionFailed, ConnectionLost, TimedOut, may_have_happened
 from twinbus.client.pairing.errors import NotSent, SpoolFailed
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.failover import EntityState
@@ -153,43 +153,48 @@ class Sending:
 
     async def _park(self) -> None:
         """Put it in a backlog queue: the chosen one, or, when that fails, any other, while there is time."""
-        parked = self._sender.park(self._payload, self._message_format, is_possible_duplicate=self._may_have_arrived)
         reasons: dict[str, BaseException] = {}
         tried: list[BacklogQueue] = []
         queue = self._choice.first()
         while queue is not None and self._left_to_park_s() > 0:
             tried.append(queue)
-            error = await self._park_in(queue, parked, is_last=len(tried) == len(self._pairing.rotation.queues))
+            error = await self._park_in(queue, is_last=len(tried) == len(self._pairing.rotation.queues))
             if error is None:
                 self._tell_parked(queue)
                 return
             reasons[queue.path] = error
             queue = self._choice.next(tried)
-        self._may_have_arrived = self._may_have_arrived or any(map(may_have_happened, reasons.values()))
         await self._spool_it(reasons)
 
     def _not_sent(self, reasons: Mapping[str, BaseException], spool: ServiceBusError | None = None) -> NotSent:
         why = self._primary_error or self._health.why
         return NotSent(self._sender.path, why, reasons, spool=spool, may_have_arrived=self._may_have_arrived)
 
-    async def _park_in(self, queue: BacklogQueue, parked: bytes, *, is_last: bool) -> ServiceBusError | None:
-        """Park it there; why that failed."""
+    async def _park_in(self, queue: BacklogQueue, *, is_last: bool) -> ServiceBusError | None:
+        """Park it there; why that failed. A lost connection is made once more."""
+        error = await self._try_to_park(queue, is_last=is_last)
+        if isinstance(error, ConnectionLost | ConnectionFailed):
+            error = await self._try_to_park(queue, is_last=is_last)
+        if error is None:
+            self._pairing.rotation.took(queue)
+        else:
+            self._pairing.rotation.pull(queue, error)
+        return error
+
+    async def _try_to_park(self, queue: BacklogQueue, *, is_last: bool) -> ServiceBusError | None:
+        # Made anew each time: after a try without an answer the message may be there twice, and has to say so.
+        parked = self._sender.park(self._payload, self._message_format, is_possible_duplicate=self._may_have_arrived)
         left_s = self._left_to_park_s()
+        share_s = left_s if is_last else left_s / SHARE
         try:
-            await queue.sender.deliver(
-                parked,
-                self._message_format,
-                timeout_s=left_s if is_last else left_s / SHARE,
-                policy=NO_RETRY if queue.failure is not None else RECONNECT_ONCE,
-            )
+            await queue.sender.deliver(parked, self._message_format, timeout_s=share_s, policy=NO_RETRY)
         except MessageTooLarge:
             raise  # the queue is as good as before
         except ServiceBusError as error:
             if isinstance(error, TimedOut):
-                queue.sender.factory.drop_if_silent(left_s / SHARE)
-            self._pairing.rotation.pull(queue, error)
+                queue.sender.factory.drop_if_silent(share_s)
+            self._may_have_arrived = self._may_have_arrived or may_have_happened(error)
             return error
-        self._pairing.rotation.took(queue)
         return None
 
     def _tell_parked(self, queue: BacklogQueue) -> None:

@@ -1,0 +1,220 @@
+"""The inbox of a receiver: its link, and what has come on it and was not handed out yet.
+
+Owns: how many messages may be on their way, and that none is left locked when nobody waits for it any more. With a
+prefetch of n at most n messages wait here; without, none: credit that a receive did not use is asked back before it
+returns. What a message is, and what becomes of it, is the receiver's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from twinbus.amqp.outcomes import RELEASED
+from twinbus.client.shared_attempt import SharedAttempt
+from twinbus.model.errors import ServiceBusError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    from twinbus.amqp.delivery import IncomingDelivery
+    from twinbus.client.receiving_link import ReceivingLink
+    from twinbus.client.retry import RetryPolicy
+
+DRAIN_S: Final = 5.0
+"""How long a server may take to give unused credit back. Then the link is ended, and its messages are free."""
+
+
+class Inbox:
+    """Of one receiver."""
+
+    def __init__(
+        self,
+        what: str,
+        attach: Callable[[], Coroutine[Any, Any, ReceivingLink]],
+        *,
+        prefetch: int,
+        is_settled: bool,
+        policy: RetryPolicy,
+        attach_limit_s: float,
+    ) -> None:
+        """`attach` makes a link, now and after each loss. `is_settled`: what has come is nowhere else any more."""
+        self.link: ReceivingLink | None = None
+        """The last one; it may be over."""
+        self._attach = attach
+        self._attaching = SharedAttempt(f"attaching {what}", self._attach_anew, attach_limit_s)
+        self._prefetch = prefetch
+        self._is_settled = is_settled
+        self._policy = policy
+        self._turn = asyncio.Lock()
+        self._arrival: asyncio.Future[None] | None = None
+        self._giving_back: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+
+    # --- the link -----------------------------------------------------------------------------------------------------
+
+    async def attached(self) -> ReceivingLink:
+        """The link; one attach for all who want it now."""
+        link = self.link
+        return link if link is not None and link.failure is None else await self._attaching.result()
+
+    async def _attach_anew(self) -> ReceivingLink:
+        self.link = link = await self._attach()
+        link.on_arrival = self._something_happened
+        if self._prefetch:
+            link.grant(self._prefetch)
+        return link
+
+    def _something_happened(self) -> None:
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+    # --- taking -------------------------------------------------------------------------------------------------------
+
+    async def take(self, max_count: int, limit_s: float) -> list[tuple[ReceivingLink, IncomingDelivery]]:
+        """Up to `max_count` messages, as soon as there are any; none if none came in that time, or it was closed."""
+        if not self._turn.locked() and self._giving_back is None:
+            taken = self._take(max_count)
+            if taken:
+                return taken
+        deadline = asyncio.get_running_loop().time() + limit_s
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._turn.acquire()
+        except TimeoutError:
+            return []
+        try:
+            return await self._receive(max_count, deadline)
+        except asyncio.CancelledError:
+            self._give_back_soon()
+            raise
+        finally:
+            self._turn.release()
+
+    def _take(self, max_count: int) -> list[tuple[ReceivingLink, IncomingDelivery]]:
+        link = self.link
+        if link is None or (link.failure is not None and not self._is_settled):  # then they are no longer ours
+            return []
+        arrived = link.arrived
+        taken = [(link, arrived.popleft()) for _ in range(min(max_count, len(arrived)))]
+        if self._prefetch and (link.credit + len(arrived)) * 2 <= self._prefetch:
+            link.grant(self._prefetch - len(arrived))
+        return taken
+
+    async def _receive(self, max_count: int, deadline: float) -> list[tuple[ReceivingLink, IncomingDelivery]]:
+        loop = asyncio.get_running_loop()
+        last: ServiceBusError | None = None
+        failures = 0
+        while not self._closing.is_set():
+            try:
+                link = await self._ready(deadline)
+                if link is None:
+                    if last is not None:
+                        raise last
+                    return []
+                await self._await_arrival(link, max_count, deadline)
+            except ServiceBusError as error:
+                failures, last = failures + 1, error
+                await self._pause(error, failures, deadline)
+                continue
+            taken = [] if self._closing.is_set() else self._take(max_count)
+            if taken or loop.time() >= deadline:
+                return taken
+        return []
+
+    async def _pause(self, error: ServiceBusError, failures: int, deadline: float) -> None:
+        """Before the next try; the error is raised if there is none."""
+        if self._closing.is_set():
+            return
+        pause_s = self._policy.pause_s(error, failures)
+        if pause_s is None or asyncio.get_running_loop().time() + pause_s >= deadline:
+            raise error
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._closing.wait()
+        except TimeoutError:
+            pass
+
+    async def _ready(self, deadline: float) -> ReceivingLink | None:
+        """The link, when there is time enough for it. If there is not, it is there for the next who asks."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                if self._giving_back is not None:
+                    await asyncio.shield(self._giving_back)
+                if self._is_settled and self.link is not None and self.link.arrived:
+                    return self.link  # also if it is over: what came on it is nowhere else
+                return await self.attached()
+        except TimeoutError:
+            return None
+
+    async def _await_arrival(self, link: ReceivingLink, max_count: int, deadline: float) -> None:
+        """Have something in `link.arrived`, or nothing and the time over; then no more credit out than prefetched."""
+        if not link.arrived:
+            wanted = max(max_count, self._prefetch)
+            if link.credit < wanted:
+                link.grant(wanted)
+            await self._wait(link, deadline)
+        if link.credit > self._prefetch:
+            await self._drain(link)
+        if link.failure is not None and not (self._is_settled and link.arrived):
+            raise link.failure
+
+    async def _wait(self, link: ReceivingLink, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout_at(deadline):
+                while not link.arrived and link.failure is None and not self._closing.is_set():
+                    self._arrival = loop.create_future()
+                    await self._arrival
+        except TimeoutError:
+            pass
+
+    # --- giving back --------------------------------------------------------------------------------------------------
+
+    async def _drain(self, link: ReceivingLink) -> None:
+        """Get unused credit back: what came with it is received, what comes later is for others."""
+        if not link.is_draining and not link.drain():
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                while link.is_draining and link.failure is None:
+                    self._arrival = loop.create_future()
+                    await self._arrival
+        except TimeoutError:
+            link.detach()
+
+    def _give_back_soon(self) -> None:
+        """Whoever waited has given up: what was asked for comes all the same, and is not to stay locked here."""
+        link = self.link
+        if link is None or link.failure is not None or self._closing.is_set() or self._giving_back is not None:
+            return
+        if link.credit > self._prefetch or link.is_draining or len(link.arrived) > self._prefetch:
+            self._giving_back = asyncio.ensure_future(self._give_back(link))
+
+    async def _give_back(self, link: ReceivingLink) -> None:
+        try:
+            await self._drain(link)
+            if not self._is_settled:
+                surplus = [link.arrived.pop() for _ in range(len(link.arrived) - self._prefetch)]
+                link.release(surplus[::-1], RELEASED)
+        finally:
+            self._giving_back = None
+
+    async def close(self) -> None:
+        """Whoever waits gets nothing; what waits here under locks is free for others."""
+        self._closing.set()
+        self._something_happened()
+        self._attaching.cancel()
+        async with self._turn:
+            if self._giving_back is not None:
+                await asyncio.shield(self._giving_back)
+            link = self.link
+            if link is None or link.failure is not None:
+                return
+            if not self._is_settled:
+                await self._drain(link)
+                link.release(list(link.arrived), RELEASED)
+                link.arrived.clear()
+            link.detach()

@@ -1,0 +1,48 @@
+"""The client for applications without asyncio: the same classes and methods, and every call waits for its result.
+
+    from twinbus.client.sync import BrokeredMessage, MessagingFactory
+
+    with MessagingFactory.from_connection_string(text) as factory:
+        factory.create_queue_client("orders").send(BrokeredMessage("two pounds of apples"))
+
+Any thread may use any of them at any time. Nothing is done here: each call is made on a loop in the background, by the
+object of `twinbus.client` that it stands for, and raises what that raises.
+"""
+
+from twinbus.client.connection_string import ConnectionString
+from twinbus.client.factory_state import FactoryState
+from twinbus.client.receiver import ReceiveMode
+from twinbus.client.retry import NO_RETRY, RetryPolicy
+from twinbus.client.settings import FactorySettings
+from twinbus.client.sync.clients import QueueClient, SubscriptionClient, TopicClient
+from twinbus.client.sync.factory import MessagingFactory
+from twinbus.client.sync.management import NamespaceManager
+from twinbus.client.sync.pairing import Pairing, SendAvailabilityPairedNamespaceOptions
+from twinbus.client.sync.receiver import MessageReceiver, MessageSession
+from twinbus.client.sync.sender import MessageSender
+from twinbus.client.sync.transaction import Transaction
+from twinbus.client.tokens import Token, TokenProvider
+from twinbus.model.message import BrokeredMessage
+
+__all__ = [
+    "NO_RETRY",
+    "BrokeredMessage",
+    "ConnectionString",
+    "FactorySettings",
+    "FactoryState",
+    "MessageReceiver",
+    "MessageSender",
+    "MessageSession",
+    "MessagingFactory",
+    "NamespaceManager",
+    "Pairing",
+    "QueueClient",
+    "ReceiveMode",
+    "RetryPolicy",
+    "SendAvailabilityPairedNamespaceOptions",
+    "SubscriptionClient",
+    "Token",
+    "TokenProvider",
+    "TopicClient",
+    "Transaction",
+]

@@ -1,0 +1,128 @@
+"""The loop in the background: one thread for all factories of a process.
+
+Owns: the thread. It starts with the first call and ends with the process, after whatever is still open was closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+import uvloop
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+T = TypeVar("T")
+_END_S: Final = 5.0
+"""How long the end of a process waits for the loop."""
+_CLOSE_S: Final = 2.0
+"""How long of that for what is still open."""
+
+
+class Closable(Protocol):
+    """What is closed with the process, unless it was before."""
+
+    async def close(self) -> None:
+        """End it. May be called again."""
+
+
+class Background:
+    """A loop on a thread of its own."""
+
+    def __init__(self) -> None:
+        """It runs at once."""
+        self.open: weakref.WeakSet[Closable] = weakref.WeakSet()
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="twinbus-client", daemon=True)
+        self._thread.start()
+
+    def wait(self, call: Callable[[], Awaitable[T]]) -> T:
+        """What an awaitable brings, or raises, that is made there. Whoever is interrupted has it cancelled."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                "a call that waits was made on the client's own thread, by a watcher: it would wait forever"
+            )
+
+        async def run() -> T:
+            return await call()
+
+        future = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """End whatever runs there, and the thread."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_END_S)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(self._end())
+            self._loop.close()
+
+    async def _end(self) -> None:
+        closing = [asyncio.ensure_future(one.close()) for one in list(self.open)]
+        if closing:
+            await asyncio.wait(closing, timeout=_CLOSE_S)
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+_background: Background | None = None
+_starting = threading.Lock()
+
+
+def _get() -> Background:
+    global _background  # noqa: PLW0603  # one of a process
+    with _starting:
+        if _background is None:
+            _background = Background()
+        return _background
+
+
+def wait(call: Callable[[], Awaitable[T]]) -> T:
+    """What an awaitable brings, or raises, that is made on the loop in the background."""
+    return _get().wait(call)
+
+
+def close_at_exit(one: Closable) -> None:
+    """Have something closed with the process."""
+    _get().open.add(one)
+
+
+def call(function: Callable[[], T]) -> T:
+    """What a function returns, or raises, that is called on the loop in the background."""
+
+    async def run() -> T:
+        return function()
+
+    return wait(run)
+
+
+@atexit.register
+def _stop() -> None:
+    if _background is not None:
+        _background.stop()
+
+
+def _forget() -> None:
+    """A child has the memory of its parent, and none of its threads."""
+    global _background, _starting
+    _background, _starting = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)

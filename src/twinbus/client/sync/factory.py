@@ -1,0 +1,154 @@
+"""The blocking messaging factory. What it does is in `twinbus.client.factory`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from twinbus.client import factory
+from twinbus.client.receiver import ReceiveMode
+from twinbus.client.settings import OPERATION_TIMEOUT_S
+from twinbus.client.sync.background import call, close_at_exit, wait
+from twinbus.client.sync.clients import QueueClient, SubscriptionClient, TopicClient
+from twinbus.client.sync.pairing import Pairing
+from twinbus.client.sync.receiver import MessageReceiver
+from twinbus.client.sync.sender import MessageSender
+from twinbus.client.sync.transaction import Transaction
+
+if TYPE_CHECKING:
+    import datetime as dt
+    import ssl
+    from collections.abc import Callable
+    from pathlib import Path
+    from types import TracebackType
+
+    from twinbus.client.clock import Clock
+    from twinbus.client.factory_state import FactoryState
+    from twinbus.client.retry import RetryPolicy
+    from twinbus.client.sync.pairing import SendAvailabilityPairedNamespaceOptions
+    from twinbus.client.tokens import TokenProvider
+
+
+class MessagingFactory:
+    """One namespace, as an application uses it."""
+
+    def __init__(self, inner: factory.MessagingFactory) -> None:
+        """`from_connection_string` is the usual way. `inner` does the work, on the loop in the background."""
+        self.inner = inner
+        close_at_exit(inner)
+
+    @classmethod
+    def from_connection_string(
+        cls,
+        text: str,
+        *,
+        operation_timeout: dt.timedelta | float = OPERATION_TIMEOUT_S,
+        retry_policy: RetryPolicy | None = None,
+        ca_file: str | Path | None = None,
+        tls: ssl.SSLContext | None = None,
+        token_provider: TokenProvider | None = None,
+        clock: Clock | None = None,
+    ) -> Self:
+        """A factory for the namespace that a connection string names. ValueError says what is wrong with the string."""
+        inner = call(
+            lambda: factory.MessagingFactory.from_connection_string(
+                text,
+                operation_timeout=operation_timeout,
+                retry_policy=retry_policy,
+                ca_file=ca_file,
+                tls=tls,
+                token_provider=token_provider,
+                clock=clock,
+            )
+        )
+        return cls(inner)
+
+    def __repr__(self) -> str:
+        return f"<sync {self.inner!r}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End everything made here, then the connection. May be called again."""
+        wait(self.inner.close)
+
+    # --- what it makes ------------------------------------------------------------------------------------------------
+
+    def create_queue_client(self, path: str, mode: ReceiveMode = ReceiveMode.PEEK_LOCK) -> QueueClient:
+        """A client that sends to a queue and receives from it."""
+        return QueueClient(call(lambda: self.inner.create_queue_client(path, mode)))
+
+    def create_topic_client(self, path: str) -> TopicClient:
+        """A client that sends to a topic."""
+        return TopicClient(call(lambda: self.inner.create_topic_client(path)))
+
+    def create_subscription_client(
+        self, topic: str, name: str, mode: ReceiveMode = ReceiveMode.PEEK_LOCK
+    ) -> SubscriptionClient:
+        """A client that receives from a subscription."""
+        return SubscriptionClient(call(lambda: self.inner.create_subscription_client(topic, name, mode)))
+
+    def create_message_sender(self, path: str, *, via: str | None = None) -> MessageSender:
+        """A sender to a queue or a topic. With `via` messages go to that queue first: for transactions."""
+        return MessageSender(call(lambda: self.inner.create_message_sender(path, via=via)))
+
+    def create_message_receiver(
+        self,
+        path: str,
+        mode: ReceiveMode = ReceiveMode.PEEK_LOCK,
+        *,
+        prefetch: int = 0,
+        epoch: int | None = None,
+        auto_renew: dt.timedelta | float | None = None,
+    ) -> MessageReceiver:
+        """A receiver of a queue, a subscription (`topic/Subscriptions/name`), or of a sub-queue of one of these."""
+        inner = call(
+            lambda: self.inner.create_message_receiver(
+                path, mode, prefetch=prefetch, epoch=epoch, auto_renew=auto_renew
+            )
+        )
+        return MessageReceiver(inner)
+
+    def transaction(self) -> Transaction:
+        """Operations that happen together, or not at all."""
+        return Transaction(call(self.inner.transaction))
+
+    # --- state --------------------------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """Where the namespace is."""
+        return self.inner.address
+
+    @property
+    def state(self) -> FactoryState:
+        """Open, closed or faulted."""
+        return self.inner.state
+
+    @property
+    def fault(self) -> BaseException | None:
+        """Why it has faulted."""
+        return self.inner.fault
+
+    @property
+    def is_connected(self) -> bool:
+        """There is a connection now."""
+        return self.inner.is_connected
+
+    def watch(self, watcher: Callable[[MessagingFactory], None]) -> None:
+        """Have `watcher` called, on the client's own thread, whenever `state` or `is_connected` has changed.
+
+        It must not wait there: a call that waits raises RuntimeError.
+        """
+        call(lambda: self.inner.watch(lambda _: watcher(self)))
+
+    # --- pairing ------------------------------------------------------------------------------------------------------
+
+    def pair_namespace(self, options: SendAvailabilityPairedNamespaceOptions) -> Pairing:
+        """Pair this namespace, the primary, with a secondary: from now on sends survive its loss."""
+        return Pairing(wait(lambda: self.inner.pair_namespace(options.inner())))

@@ -1,0 +1,94 @@
+"""Blocking pairs. What they do is in `twinbus.client.pairing`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Self
+
+from twinbus.client.pairing import options
+from twinbus.client.sync.background import call, wait
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from prometheus_client import CollectorRegistry
+
+    from twinbus.client.pairing import PairingEvent, PairingStatus, SpoolStatus, pairing
+    from twinbus.client.sync.factory import MessagingFactory
+    from twinbus.client.sync.management import NamespaceManager
+
+
+@dataclass(kw_only=True)
+class SendAvailabilityPairedNamespaceOptions(options.SendAvailabilityPairedNamespaceOptions):
+    """The same options, with the blocking factory and manager of the secondary."""
+
+    secondary_factory: MessagingFactory  # type: ignore[assignment]  # the one of this package
+    secondary_namespace_manager: NamespaceManager  # type: ignore[assignment]
+
+    def inner(self) -> options.SendAvailabilityPairedNamespaceOptions:
+        """What the loop in the background is told."""
+        given: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        given["secondary_factory"] = self.secondary_factory.inner
+        given["secondary_namespace_manager"] = self.secondary_namespace_manager.inner
+        return options.SendAvailabilityPairedNamespaceOptions(**given)
+
+
+class Pairing:
+    """Two namespaces, paired. Made by `MessagingFactory.pair_namespace`."""
+
+    def __init__(self, inner: pairing.Pairing) -> None:
+        """`inner` does the work, on the loop in the background."""
+        self.inner = inner
+
+    def __repr__(self) -> str:
+        return f"<sync {self.inner!r}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def backlog_queue_count(self) -> int:
+        """How many backlog queues were found or made."""
+        return self.inner.backlog_queue_count
+
+    @property
+    def is_protected(self) -> bool:
+        """Backlog queues are there. False only where `require_secondary` is."""
+        return self.inner.is_protected
+
+    @property
+    def is_closed(self) -> bool:
+        """It cannot be used any more."""
+        return self.inner.is_closed
+
+    @property
+    def spool_status(self) -> SpoolStatus | None:
+        """How much is on the local disk, and since when; None if there is no spool."""
+        return self.inner.spool_status
+
+    def status(self) -> PairingStatus:
+        """How it is now: the entities, the backlog, the syphon, alarms. Within 5 s, whatever is down."""
+        return wait(self.inner.status)
+
+    def on_event(self, listener: Callable[[PairingEvent], None]) -> Callable[[], None]:
+        """Have `listener` called with each event, on the client's own thread: it must not wait there."""
+        end = call(lambda: self.inner.on_event(listener))
+        return lambda: call(end)
+
+    def metrics(self, registry: CollectorRegistry | None = None) -> None:
+        """Count from now on, for Prometheus: in `registry`, or in the default one."""
+        call(lambda: self.inner.metrics(registry))
+
+    def mark_path_healthy(self, path: str) -> None:
+        """Send to the primary again at once, whatever the pings say."""
+        call(lambda: self.inner.mark_path_healthy(path))
+
+    def close(self) -> None:
+        """Close both factories, and all that goes on between them. May be called again."""
+        wait(self.inner.close)

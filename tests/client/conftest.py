@@ -1,0 +1,46 @@
+"""One server for all tests of a worker. A test with an `every_bus` is run twice: without TLS, and with it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import uvloop
+
+from tests.client.bus import Bus
+from tests.served import started
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.served import Served
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    name = next((name for name in ("bus", "every_bus") if name in pyfuncitem.funcargs), None)
+    if name is None or not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given = {wanted: pyfuncitem.funcargs[wanted] for wanted in inspect.signature(pyfuncitem.obj).parameters}
+    bus: Any = given[name]
+    uvloop.run(bus.run(pyfuncitem.obj(**given)))
+    return True
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with started(tmp_path_factory.mktemp("client")) as server:
+        yield server
+
+
+@pytest.fixture
+def bus(server: Served) -> Iterator[Bus]:
+    yield Bus(server)
+    server.check_log()
+
+
+@pytest.fixture(params=["plain", "tls"])
+def every_bus(server: Served, request: pytest.FixtureRequest) -> Iterator[Bus]:
+    yield Bus(server, tls=request.param == "tls")
+    server.check_log()

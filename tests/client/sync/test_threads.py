@@ -1,0 +1,100 @@
+"""Any thread may use any object; an interrupted call is given up; a child of a fork has a loop of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.served import wait_until
+from twinbus.client.sync import BrokeredMessage, MessagingFactory
+
+if TYPE_CHECKING:
+    from tests.served import Served
+
+PROGRAM = """
+import os, sys
+from twinbus.client.sync import BrokeredMessage, MessagingFactory
+
+def send(text):
+    factory = MessagingFactory.from_connection_string(sys.argv[1])
+    factory.create_queue_client(sys.argv[2]).send(BrokeredMessage(text))
+    return factory  # not closed: the process ends nevertheless
+
+kept = send("parent")
+child = os.fork()
+if child == 0:
+    also_kept = send("child")
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print("done")
+"""
+
+
+def test_many_threads_send_and_receive_on_the_same_objects(factory: MessagingFactory, server: Served) -> None:
+    queue = factory.create_queue_client(server.make_queue())
+    found: list[str] = []
+
+    def send(worker: int) -> None:
+        for number in range(20):
+            queue.send(BrokeredMessage(f"{worker} {number}"))
+
+    def take(_: int) -> None:
+        while message := queue.receive(1):
+            found.append(message.text)
+            queue.complete(message)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(send, range(8)))
+        list(threads.map(take, range(8)))
+    assert sorted(found) == sorted(f"{worker} {number}" for worker in range(8) for number in range(20))
+    assert server.counts(queue.path) == (0, 0)
+
+
+def test_an_interrupted_receive_is_given_up_and_leaves_nothing_locked(
+    factory: MessagingFactory, server: Served
+) -> None:
+    queue = factory.create_queue_client(server.make_queue())
+    queue.receiver.open()
+    timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        queue.receive_batch(5, 60)
+    queue.send(BrokeredMessage("x"))
+    message = factory.create_message_receiver(queue.path).receive(20)
+    assert message is not None
+    assert message.delivery_count == 1
+
+
+def test_a_watcher_is_called_and_must_not_wait(factory: MessagingFactory, server: Served) -> None:
+    seen: list[object] = []
+
+    def watch(changed: MessagingFactory) -> None:
+        try:
+            changed.create_queue_client("q")
+        except RuntimeError as error:
+            seen.append(str(error))
+
+    factory.watch(watch)
+    factory.create_queue_client(server.make_queue()).send(BrokeredMessage("x"))
+    wait_until(lambda: seen)
+    assert "would wait forever" in str(seen[0])
+
+
+def test_a_process_ends_also_with_an_open_factory_and_so_does_its_child(server: Served) -> None:
+    queue = server.make_queue()
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROGRAM, server.connection_string, queue],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "done\n", "")
+    assert server.counts(queue) == (2, 0)

@@ -1,0 +1,75 @@
+"""A queue read as a log: by numbers, without taking anything; and completed up to a number afterwards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.client.bus import cut, numbered, receive_one, texts
+from twinbus.client import BrokeredMessage, RetryPolicy
+from twinbus.client.errors import MessageNotHeld
+from twinbus.model.errors import EntityClaimed
+
+if TYPE_CHECKING:
+    from tests.client.bus import Bus
+
+
+async def test_a_range_is_read_in_order_again_and_again_and_nothing_is_taken(every_bus: Bus) -> None:
+    queue = every_bus.make_queue()
+    await queue.send_batch(numbered(10))
+    for _ in range(2):
+        async with every_bus.own.create_message_browser(
+            queue.path, from_sequence_number=3, to_sequence_number=7
+        ) as browser:
+            found = [message async for message in browser]
+        assert texts(found) == ["2", "3", "4", "5", "6"]
+        assert [message.sequence_number for message in found] == [3, 4, 5, 6, 7]
+    with pytest.raises(MessageNotHeld):
+        await queue.complete(found[0])
+    assert every_bus.counts(queue) == (10, 0)
+
+
+async def test_without_an_end_it_goes_on_with_what_arrives(bus: Bus) -> None:
+    queue = bus.make_queue()
+    await queue.send(BrokeredMessage("first"))
+    browser = bus.own.create_message_browser(queue.path)
+    assert (await receive_one(browser)).text == "first"
+    await queue.send(BrokeredMessage("second"))
+    assert (await receive_one(browser)).text == "second"
+    positions = await browser.positions()
+    assert positions["next-sequence-number"] >= 2
+    assert positions["low-sequence-number"] <= 1
+
+
+async def test_after_a_lost_connection_it_goes_on_behind_what_was_seen(bus: Bus) -> None:
+    factory = bus.factory(retry_policy=RetryPolicy(first_pause_s=0.01))
+    queue = bus.make_queue()
+    await queue.send_batch(numbered(10))
+    browser = factory.create_message_browser(queue.path, to_sequence_number=10)
+    found = [await receive_one(browser) for _ in range(4)]
+    await cut(factory)
+    found += [message async for message in browser]
+    assert texts(found) == [f"{number}" for number in range(10)]
+
+
+async def test_what_was_read_is_completed_up_to_a_number_but_for_what_somebody_has(bus: Bus) -> None:
+    queue = bus.make_queue()
+    await queue.send_batch(numbered(6))
+    locked = await receive_one(queue)
+    browser = bus.own.create_message_browser(queue.path)
+    assert await browser.complete_up_to(4) == (3, 1)
+    assert bus.counts(queue) == (3, 0)
+    await queue.complete(locked)
+    assert texts(await queue.peek_batch(9)) == ["4", "5"]
+
+
+async def test_while_there_is_a_claim_its_number_is_needed_to_complete(bus: Bus) -> None:
+    queue = bus.make_queue()
+    await queue.send_batch(numbered(2))
+    claimant = bus.own.create_message_receiver(queue.path, epoch=7)
+    await claimant.open()
+    browser = bus.own.create_message_browser(queue.path)
+    with pytest.raises(EntityClaimed):
+        await browser.complete_up_to(2)
+    assert await browser.complete_up_to(2, epoch=7) == (2, 0)

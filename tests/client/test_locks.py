@@ -1,0 +1,71 @@
+"""Locks of messages: renewed by hand or by themselves, lost when their time is over; a message is settled once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.client.bus import SHORT, SHORTEST_LOCK_S, numbered, receive, receive_one
+from twinbus.client import BrokeredMessage
+from twinbus.client.errors import MessageNotHeld
+from twinbus.model.errors import MessageLockLost
+
+if TYPE_CHECKING:
+    from tests.client.bus import Bus
+
+
+async def test_a_renewed_lock_lasts_longer(every_bus: Bus) -> None:
+    queue = every_bus.make_queue()
+    await queue.send_batch(numbered(2))
+    messages = await receive(queue, 2)
+    before = [message.locked_until_utc for message in messages]
+    await asyncio.sleep(0.01)
+    after = await queue.receiver.renew_locks(messages)
+    assert after == [message.locked_until_utc for message in messages]
+    assert all(later > earlier for earlier, later in zip(before, after, strict=True))
+
+
+async def test_a_lock_expires_or_is_renewed_by_itself(bus: Bus) -> None:
+    """Both at once: the shortest lock lasts five seconds, and real time has to pass."""
+    queue, renewed_queue = bus.make_queue(**SHORT), bus.make_queue(**SHORT)
+    await queue.send(BrokeredMessage("slow"))
+    await renewed_queue.send_batch(numbered(3))
+    slow = await receive_one(queue)
+    receiver = bus.own.create_message_receiver(renewed_queue.path, auto_renew=60)
+    renewed = await receive(receiver, 3)
+    await receiver.complete(renewed.pop())
+    await asyncio.sleep(SHORTEST_LOCK_S + 1.5)
+    for _ in range(2):
+        with pytest.raises(MessageLockLost):
+            await asyncio.wait_for(queue.complete(slow), 5)
+    with pytest.raises(MessageLockLost):
+        await queue.renew_lock(slow)
+    again = await receive_one(queue)
+    assert (again.text, again.delivery_count) == ("slow", 2)
+    await receiver.complete_batch(renewed)
+    assert bus.counts(renewed_queue) == (0, 0)
+
+
+async def test_a_message_is_settled_once(bus: Bus) -> None:
+    queue = bus.make_queue()
+    await queue.send_batch(numbered(2))
+    first, second = await receive(queue, 2)
+    await queue.complete(first)
+    for settle in (queue.complete, queue.abandon, queue.defer, queue.dead_letter, queue.renew_lock):
+        with pytest.raises(MessageNotHeld):
+            await settle(first)
+    outcomes = await asyncio.gather(queue.complete(second), queue.abandon(second), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [type(None), MessageNotHeld]
+    assert bus.counts(queue) == (0, 0)
+
+
+async def test_of_several_messages_those_are_completed_that_can_be(bus: Bus) -> None:
+    queue = bus.make_queue()
+    await queue.send_batch(numbered(3))
+    messages = await receive(queue, 3)
+    await queue.abandon(messages[1])
+    with pytest.raises(MessageNotHeld):
+        await queue.receiver.complete_batch(messages)
+    assert bus.counts(queue) == (1, 0)

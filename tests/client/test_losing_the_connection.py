@@ -1,0 +1,83 @@
+"""A connection that is lost is made anew: senders and receivers go on, and what was locked is settled by its lock."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.client.bus import cut, eventually, numbered, receive, receive_one, texts
+from twinbus.client import BrokeredMessage, ReceiveMode, RetryPolicy
+from twinbus.model.errors import MessageNotFound
+
+if TYPE_CHECKING:
+    from tests.client.bus import Bus
+
+PATIENT = RetryPolicy(max_retries=20, first_pause_s=0.01, factor=1.5)
+
+
+@pytest.mark.parametrize("verb", ["complete", "abandon", "defer", "dead_letter"])
+async def test_a_message_is_settled_by_its_lock_after_the_connection_was_lost(bus: Bus, verb: str) -> None:
+    queue = bus.make_queue()
+    await queue.send(BrokeredMessage("x"))
+    message = await receive_one(queue)
+    await cut(bus.own)
+    await getattr(queue, verb)(message)
+    assert message.lock_token is None
+    assert bus.counts(queue)[1] == (verb == "dead_letter")
+    if verb == "defer":
+        assert len(await queue.receive_deferred(message.sequence_number)) == 1
+    else:
+        with pytest.raises(MessageNotFound):
+            await queue.receive_deferred(message.sequence_number)
+    assert (await queue.receive(0.3) is None) is (verb != "abandon")
+
+
+async def test_locks_are_renewed_over_a_lost_connection(bus: Bus) -> None:
+    queue = bus.make_queue()
+    await queue.send(BrokeredMessage("x"))
+    message = await receive_one(queue)
+    await cut(bus.own)
+    assert await queue.renew_lock(message) == message.locked_until_utc
+    await queue.complete(message)
+    assert bus.counts(queue) == (0, 0)
+
+
+async def test_whoever_waits_for_a_message_goes_on_waiting(every_bus: Bus) -> None:
+    factory = every_bus.factory(retry_policy=PATIENT)
+    queue = every_bus.make_queue()
+    waiting = asyncio.ensure_future(queue.receive(20))
+    await eventually(lambda: factory.is_connected)
+    await asyncio.sleep(0.1)
+    for _ in range(2):
+        await cut(factory)
+        await eventually(lambda: factory.is_connected)
+    await queue.send(BrokeredMessage("x"))
+    message = await waiting
+    assert message is not None
+    assert message.text == "x"
+
+
+async def test_sends_that_are_under_way_are_sent_again_and_none_is_lost(bus: Bus) -> None:
+    factory = bus.factory(retry_policy=PATIENT)
+    queue = bus.make_queue(RequiresDuplicateDetection="true")
+    await queue.sender.open()
+    sends = [asyncio.ensure_future(queue.send(message)) for message in numbered(200)]
+    await asyncio.sleep(0)
+    await cut(factory)
+    await asyncio.gather(*sends)
+    assert sorted(texts(await receive(queue, 200)), key=int) == [f"{number}" for number in range(200)]
+    assert bus.counts(queue) == (200, 0), "each is there once: it was sent again under its own id"
+
+
+async def test_what_was_received_and_deleted_ahead_is_handed_out_all_the_same(bus: Bus) -> None:
+    queue = bus.make_queue()
+    await queue.send_batch(numbered(10))
+    receiver = bus.own.create_message_receiver(queue.path, ReceiveMode.RECEIVE_AND_DELETE, prefetch=10)
+    first = await receive_one(receiver)
+    await eventually(lambda: bus.counts(queue) == (0, 0))
+    await asyncio.sleep(0.1)
+    await cut(bus.own)
+    rest = [await receive_one(receiver) for _ in range(9)]
+    assert texts([first, *rest]) == [f"{number}" for number in range(10)]

@@ -1,0 +1,28 @@
+"""Ten thousand messages, many under way at once, each received once and in order."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tests.client.bus import numbered, receive, texts
+
+if TYPE_CHECKING:
+    from tests.client.bus import Bus
+
+COUNT = 10_000
+
+
+async def test_ten_thousand_messages_are_received_in_their_order(every_bus: Bus) -> None:
+    queue = every_bus.make_queue()
+    messages = numbered(COUNT)
+    for start in range(0, COUNT, 2_000):
+        await asyncio.gather(*[queue.send(message) for message in messages[start : start + 2_000]])
+    receiver = every_bus.own.create_message_receiver(queue.path, prefetch=500)
+    found: list[str] = []
+    while len(found) < COUNT:
+        batch = await receive(receiver, 500)
+        found += texts(batch)
+        await receiver.complete_batch(batch)
+    assert found == [f"{number}" for number in range(COUNT)]
+    assert every_bus.counts(queue) == (0, 0)

@@ -1,0 +1,55 @@
+"""What is tried again and when; and what an error says of whether something may have happened."""
+
+from __future__ import annotations
+
+import pytest
+
+from twinbus.client import NO_RETRY, RetryPolicy
+from twinbus.client import errors as own
+from twinbus.client.errors import error_of, may_have_happened
+from twinbus.model import errors
+
+
+def test_pauses_grow_up_to_the_longest_and_end_after_the_last_try() -> None:
+    policy = RetryPolicy(max_retries=4, first_pause_s=1, factor=3, longest_pause_s=10)
+    pauses = [policy.pause_s(own.ConnectionLost("x"), failures) for failures in range(1, 6)]
+    assert pauses == [1, 3, 9, 10, None]
+    assert NO_RETRY.pause_s(own.ConnectionLost("x"), 1) is None
+
+
+def test_a_busy_server_is_asked_again_after_its_own_pause_and_the_callers_fault_never() -> None:
+    policy = RetryPolicy(busy_pause_s=7)
+    assert policy.pause_s(errors.ServerBusy("x"), 100) == 7
+    assert policy.pause_s(errors.Unauthorized("x"), 1) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "is_possible"),
+    [
+        (own.ConnectionLost("x"), True),
+        (own.UnknownAnswer("x"), True),
+        (errors.OperationTimeout("x"), True),
+        (own.TimedOut("x", was_sent=True), True),
+        (own.TimedOut("x", was_sent=False), False),
+        (own.ConnectionFailed("x"), False),
+        (errors.ServerBusy("x"), False),
+        (errors.MessageTooLarge("x"), False),
+        (own.ObjectClosed("x"), False),
+    ],
+)
+def test_an_error_says_whether_what_failed_may_have_happened(error: Exception, *, is_possible: bool) -> None:
+    assert may_have_happened(error) is is_possible
+
+
+def test_conditions_are_read_as_the_errors_they_stand_for() -> None:
+    lost = error_of("amqp:connection:forced", "the server is stopping")
+    assert isinstance(lost, own.ConnectionLost)
+    missing = error_of("amqp:not-found", "The messaging entity 'q' could not be found.")
+    assert isinstance(missing, errors.EntityNotFound)
+    assert isinstance(missing, errors.EntityDeleted)
+    assert str(missing) == "The messaging entity 'q' could not be found."
+    unknown = error_of("example:new", "?")
+    assert isinstance(unknown, own.UnknownAnswer)
+    assert str(unknown) == "example:new: ?"
+    for kind in (errors.ServerBusy, errors.MessageLockLost, errors.SessionLockLost, errors.LinkStolen):
+        assert type(error_of(kind.condition, "x")) is kind

@@ -1,0 +1,121 @@
+"""Sessions: taken by name or as they come, read in order by one at a time, free again when they are given back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.client.bus import SESSIONS, cut, numbered, receive, receive_one, texts
+from twinbus.client import BrokeredMessage, ReceiveMode
+from twinbus.model.errors import (
+    CallerError,
+    NotAllowed,
+    OperationTimeout,
+    ServiceBusError,
+    SessionCannotBeLocked,
+    SessionLockLost,
+)
+
+if TYPE_CHECKING:
+    from tests.client.bus import Bus
+
+
+async def test_a_named_session_gives_its_messages_in_order_and_no_others(every_bus: Bus) -> None:
+    queue = every_bus.make_queue(**SESSIONS)
+    for message in numbered(6):
+        message.session_id = f"session {int(message.text) % 2}"
+        await queue.send(message)
+    async with await queue.accept_session("session 1") as session:
+        assert session.session_id == "session 1"
+        found = await receive(session, 3)
+        assert texts(found) == ["1", "3", "5"]
+        await session.complete_batch(found)
+        assert await session.receive(0) is None
+    assert every_bus.counts(queue) == (3, 0)
+
+
+async def test_the_next_session_is_the_one_of_the_oldest_message(bus: Bus) -> None:
+    queue = bus.make_queue(**SESSIONS)
+    for name in ("one", "two", "one"):
+        await queue.send(BrokeredMessage(name, session_id=name))
+    first, second = await queue.accept_session(), await queue.accept_session()
+    assert (first.session_id, second.session_id) == ("one", "two")
+    found = []
+    async for message in first:
+        found.append(message.text)
+        await first.complete(message)
+        if len(found) == 2:
+            break
+    assert found == ["one", "one"]
+
+
+async def test_whoever_waits_for_a_session_gets_the_first_that_comes_or_is_told_in_time_that_none_did(bus: Bus) -> None:
+    queue = bus.make_queue(**SESSIONS)
+    started = time.monotonic()
+    with pytest.raises(OperationTimeout):
+        await queue.accept_session(timeout=1)
+    assert 0.9 < time.monotonic() - started < 4
+    waiting = asyncio.ensure_future(queue.accept_session(timeout=20))
+    await asyncio.sleep(0.1)
+    await queue.send(BrokeredMessage("x", session_id="late"))
+    assert (await waiting).session_id == "late"
+
+
+async def test_a_session_has_one_receiver_and_is_free_with_all_it_had_once_that_is_closed(bus: Bus) -> None:
+    queue = bus.make_queue(**SESSIONS)
+    await queue.send_batch(numbered(3, session_id="one"))
+    session = await queue.accept_session("one", prefetch=3)
+    assert (await receive_one(session)).text == "0"
+    with pytest.raises(SessionCannotBeLocked):
+        await queue.accept_session("one")
+    await session.close()
+    async with await queue.accept_session("one") as again:
+        assert texts(await receive(again, 3)) == ["0", "1", "2"]
+
+
+async def test_a_session_is_lost_with_its_connection_and_can_be_taken_anew(bus: Bus) -> None:
+    queue = bus.make_queue(**SESSIONS)
+    await queue.send_batch(numbered(2, session_id="one"))
+    session = await queue.accept_session("one")
+    message = await receive_one(session)
+    await cut(bus.own)
+    with pytest.raises(SessionLockLost):
+        await session.receive(1)
+    with pytest.raises(CallerError):
+        await session.complete(message)
+    async with await queue.accept_session("one", timeout=20) as again:
+        assert texts(await receive(again, 2)) == ["0", "1"]
+
+
+async def test_messages_of_a_session_can_be_received_and_deleted(bus: Bus) -> None:
+    queue = bus.own.create_queue_client(bus.server.make_queue(**SESSIONS), ReceiveMode.RECEIVE_AND_DELETE)
+    await queue.send_batch(numbered(3, session_id="one"))
+    async with await queue.accept_session() as session:
+        assert texts(await receive(session, 3)) == ["0", "1", "2"]
+    assert bus.counts(queue) == (0, 0)
+
+
+async def test_sessions_are_where_the_queue_has_them_and_nowhere_else(bus: Bus) -> None:
+    with_sessions, plain = bus.make_queue(**SESSIONS), bus.make_queue()
+    with pytest.raises(ServiceBusError):
+        await plain.accept_session("one", timeout=1)
+    with pytest.raises(NotAllowed):
+        await with_sessions.receive(1)
+    with pytest.raises(CallerError):
+        await with_sessions.send(BrokeredMessage("no session"))
+    await with_sessions.send(BrokeredMessage("x", session_id="one"))
+
+
+async def test_whoever_gives_up_waiting_for_a_session_does_not_keep_it_from_others(bus: Bus) -> None:
+    queue = bus.make_queue(**SESSIONS)
+    waiting = asyncio.ensure_future(queue.accept_session(timeout=20))
+    await asyncio.sleep(0.2)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await queue.send(BrokeredMessage("x", session_id="one"))
+    async with await queue.accept_session(timeout=10) as session:
+        assert (await receive_one(session)).text == "x"
