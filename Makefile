@@ -17,8 +17,8 @@ setup: ## make .venv with all that is pinned (the commands that need it do this 
 compile: ## set up, with twinbus as its users have it: its hot files compiled
 	@tools/setup --compiled
 
-run: compile ## serve a namespace, contoso, and print its connection strings
-	$(BIN)/twinbus serve contoso --data .run/contoso --ready-file .run/contoso.json --show-connection-string
+run: compile ## serve a pair of namespaces, contoso and contoso-backup, and print their connection strings
+	@tools/run
 
 test: lint compile ## check style, types and import rules, then run all tests; the engine's also on its compiled files
 	$(BIN)/pytest -n $(WORKERS)
@@ -63,10 +63,8 @@ soak: compile ## try mutated input, simulated faults, kills, power cuts and slow
 	$(BIN)/python -m tests.faults --transfers --cuts 50 --failing-syncs
 	$(BIN)/python -m tests.faults --slow-disk
 
-demo: setup ## show an outage from end to end
-	@echo "make demo will start the pair, send, stop the primary, show the sends parked in backlog queues of the secondary,"
-	@echo "start the primary again, and show the syphon bringing every message back. The pair is not part of this version"
-	@echo "yet: nothing was started."
+demo: compile ## show an outage from end to end (under a minute)
+	@$(BIN)/python tools/demo.py
 
 lock: setup ## pin the newest versions in requirements.lock and tests/sdk_js/package-lock.json
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade --generate-hashes \

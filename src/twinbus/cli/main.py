@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from twinbus import __version__
-from twinbus.cli import config, pair
+from twinbus.cli import config, drain, pair  # noqa: F401  # drain is a command of pair
 from twinbus.cli.rehearse import rehearse
 from twinbus.cli.serve import serve
 

@@ -20,14 +20,16 @@ from typing import TYPE_CHECKING, Final
 from twinbus.client.errors import ConnectionFailed, ConnectionLost, FactoryFaulted, ObjectClosed, TimedOut
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.retry import RECONNECT_ONCE
+from twinbus.client.sender import MessageSender
 from twinbus.model.errors import FailureClass, QuotaExceeded, ServiceBusError
+from twinbus.model.path import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from twinbus.client.factory import MessagingFactory
     from twinbus.client.pairing.parcel import Parcel
     from twinbus.client.pairing.telling import Telling
-    from twinbus.client.sender import MessageSender
     from twinbus.client.sending_link import SendingLink
 
 log: Final = logging.getLogger(__name__)
@@ -38,6 +40,22 @@ LOST: Final = (ConnectionFailed, ConnectionLost, ObjectClosed, FactoryFaulted)
 """The primary is not there, or our own end of it: nothing that a message could be blamed for."""
 TAKEN_AT_ONCE: Final = 15
 """Deferred messages of one request: they come in one answer, and may be large."""
+
+
+class Senders:
+    """What pumps send with: ordinary senders, since what the primary does not take is parked already."""
+
+    def __init__(self, primary: MessagingFactory) -> None:
+        """Nothing was sent yet."""
+        self._primary = primary
+        self._by_key: dict[str, MessageSender] = {}
+
+    def to(self, path: str) -> MessageSender:
+        """The one to an entity; all pumps share it."""
+        sender = self._by_key.get(key_of(path))
+        if sender is None:
+            sender = self._by_key[key_of(path)] = MessageSender(self._primary, path)
+        return sender
 
 
 class Destination:

@@ -11,10 +11,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from twinbus.client.pairing.coordination import Coordination
+from twinbus.client.pairing.destination import Senders
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.pump import Pump, PumpSettings
-from twinbus.client.sender import MessageSender
-from twinbus.model.path import key_of
 from twinbus.model.times import duration_s
 
 if TYPE_CHECKING:
@@ -28,11 +27,10 @@ class Syphon:
     def __init__(self, pairing: Pairing) -> None:
         """`start` begins."""
         self._pairing = pairing
-        self._senders: dict[str, MessageSender] = {}
         options, clock = pairing.options, pairing.primary.settings.clock
         settings = PumpSettings(
             secondary=pairing.secondary,
-            sender_to=self._sender_to,
+            sender_to=Senders(pairing.primary).to,
             wait=self._wait,
             epoch=clock.wall_ms(),
             poll_s=duration_s(options.syphon_poll),
@@ -68,10 +66,3 @@ class Syphon:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._restored.wait()
-
-    def _sender_to(self, path: str) -> MessageSender:
-        """What pumps send with: an ordinary sender, since what the primary does not take is parked already."""
-        sender = self._senders.get(key_of(path))
-        if sender is None:
-            sender = self._senders[key_of(path)] = MessageSender(self._pairing.primary, path)
-        return sender
