@@ -82,6 +82,7 @@ class Backlog:
     is_down: bool = False
     is_silent: bool = False
     numbers: int = 0
+    size_bytes: int = 0
 
     async def check(self, what: str) -> None:
         self.asked.append(what)
@@ -131,7 +132,7 @@ class Manager:
         return QueueRuntime(
             active_count=len(self._backlog.queues[path]),
             dead_letter_count=self._backlog.dead_letters.get(path, 0),
-            size_bytes=0,
+            size_bytes=self._backlog.size_bytes,
             created_ms=0,
             updated_ms=0,
             accessed_ms=0,

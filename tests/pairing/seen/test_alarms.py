@@ -139,3 +139,17 @@ def test_a_closed_pair_looks_no_more() -> None:
         assert pair.backlog.asked == []
 
     run(scenario, alarm_after=AFTER_S)
+
+
+def test_q11_a_queue_that_is_nearly_full_raises_an_alarm_before_it_is() -> None:
+    async def scenario(pair: Pair) -> None:
+        pair.backlog.size_bytes = 4_300 * 1_048_576
+        parked_now(pair)
+        await asyncio.sleep(AFTER_S / 2)
+        assert set(kinds(pair)) == {AlarmKind.NEARLY_FULL}
+        assert "holds 4,300 MB of 5,120" in pair.pairing.seen.alarms.raised[0].reason
+        pair.backlog.size_bytes = 0
+        await asyncio.sleep(AFTER_S / 2)
+        assert AlarmKind.NEARLY_FULL not in kinds(pair)
+
+    run(scenario, alarm_after=AFTER_S)

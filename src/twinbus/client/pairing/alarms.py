@@ -1,7 +1,8 @@
 """Alarms of a pair: what needs somebody's attention (Q20).
 
 Owns: which alarms there are, and when the backlog is looked at for them: at most three times in `alarm_after`, and only
-while this client has something parked or runs the syphon. A healthy pair that drains nothing asks nothing (R009).
+while something is parked or a pump stands still. A healthy pair asks nothing (R009), and an idle syphon no more than
+its polls (R072).
 
 That messages are parked for long is no alarm while they are being taken back: it is one when the oldest message of a
 queue is old, and has been the oldest at the last look, too.
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from twinbus.client.pairing.backlog import DESCRIPTION
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.inspection import inspect
 from twinbus.model.times import duration_s, milliseconds_of, moment_of
@@ -31,7 +33,11 @@ log: Final = logging.getLogger(__name__)
 LOOKS: Final = 3
 """In `alarm_after`."""
 LOOK_S: Final = 5.0
-KINDS: Final = frozenset({EventKind.PARKED, EventKind.UNPROTECTED, EventKind.PROTECTED})
+NEARLY_FULL: Final = 0.8
+KINDS: Final = frozenset(
+    {EventKind.PARKED, EventKind.DEFERRED, EventKind.PUMP_FAILED, EventKind.UNPROTECTED, EventKind.PROTECTED}
+)
+_FULL_BYTES: Final = DESCRIPTION.max_size_mb * 1_048_576
 
 
 class AlarmKind(Enum):
@@ -40,6 +46,8 @@ class AlarmKind(Enum):
     NOT_DRAINED = "parked messages are not taken back"
     EXTRA_BACKLOG = "messages lie in a backlog queue that nobody drains"
     """It is beyond those asked for (R022, R023)."""
+    NEARLY_FULL = "a backlog queue is nearly full"
+    """A full one is left out, and others are used while there are any (Q11)."""
     UNPROTECTED = "the secondary could not be prepared"
 
 
@@ -87,7 +95,7 @@ class Alarms:
             self.start()
 
     def start(self) -> None:
-        """Look from now on: something is parked, or the syphon runs."""
+        """Look from now on, for as long as something is parked."""
         if self._task is None and not self._pairing.is_closed:
             self._task = asyncio.ensure_future(self._run())
 
@@ -101,7 +109,7 @@ class Alarms:
             while True:
                 await asyncio.sleep(self._after_s / LOOKS)
                 await self.look()
-                if self._pairing.syphon is None and not self._may_be_parked() and not self._raised:
+                if not self._may_be_parked() and not self._raised:
                     return
         finally:
             self._task = None
@@ -118,6 +126,7 @@ class Alarms:
         self.contents = dict(zip((*mine, *extra), await asyncio.gather(*looked), strict=True))
         for path in mine:
             self._judge_age(path, self.contents[path])
+            self._judge_size(path, self.contents[path].size_bytes)
         for path in extra:
             self._judge_extra(path, self.contents[path])
 
@@ -138,6 +147,15 @@ class Alarms:
             self._raise(AlarmKind.NOT_DRAINED, path, reason)
         elif not is_same:
             self._end(AlarmKind.NOT_DRAINED, path)
+
+    def _judge_size(self, path: str, size_bytes: int | None) -> None:
+        if size_bytes is None:
+            return
+        if size_bytes >= NEARLY_FULL * _FULL_BYTES:
+            reason = f"'{path}' holds {size_bytes / 1_048_576:,.0f} MB of {DESCRIPTION.max_size_mb:,}"
+            self._raise(AlarmKind.NEARLY_FULL, path, reason)
+        else:
+            self._end(AlarmKind.NEARLY_FULL, path)
 
     def _judge_extra(self, path: str, found: Contents) -> None:
         if found.parked or found.oldest is not None:

@@ -43,6 +43,7 @@ class Contents:
     """What lies in a backlog queue. None is: it could not be asked."""
 
     parked: int | None = None
+    size_bytes: int | None = None
     dead_lettered: int | None = None
     oldest: dt.datetime | None = None
     """When the oldest parked message was parked; None also where there is none."""
@@ -66,6 +67,7 @@ async def inspect(
     tally = _Tally(is_all=True) if parked == 0 else await _peek(secondary, path, sample, deadline_s)
     return Contents(
         parked=parked,
+        size_bytes=None if counts is None else counts.size_bytes,
         dead_lettered=None if counts is None else counts.dead_letter_count,
         oldest=tally.oldest,
         oldest_number=tally.oldest_number,
