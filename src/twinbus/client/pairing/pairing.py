@@ -30,7 +30,6 @@ from twinbus.client.pairing.syphon import Syphon
 from twinbus.client.pairing.telling import Telling
 from twinbus.client.pairing.triggers import class_of
 from twinbus.client.pairing.unspooling import Unspooling
-from twinbus.client.sender import MessageSender
 from twinbus.model.errors import FailureClass, ServiceBusError
 from twinbus.model.path import key_of
 from twinbus.model.times import duration_s
@@ -263,7 +262,7 @@ class Pairing:
         reason = None if health.why is None else str(health.why)
         self.telling.tell(_EVENTS[health.state], path=health.path, reason=reason)
         if health.state is EntityState.FAILED_OVER:
-            self._pings.start(health, MessageSender(self.primary, health.path))
+            self._pings.start(health)
         elif health.state is EntityState.HEALTHY:
             self._pings.stop(health)
 

@@ -14,6 +14,7 @@ from twinbus.client.errors import TimedOut
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.failover import EntityState
 from twinbus.client.retry import NO_RETRY
+from twinbus.client.sender import MessageSender
 from twinbus.model.errors import FailureClass, ServiceBusError
 from twinbus.model.message import PING_CONTENT_TYPE, BrokeredMessage
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from twinbus.client.factory import MessagingFactory
     from twinbus.client.pairing.failover import EntityHealth
     from twinbus.client.pairing.telling import Telling
-    from twinbus.client.sender import MessageSender
 
 TIME_TO_LIVE: Final = dt.timedelta(seconds=1)
 REFUSALS: Final = 2
@@ -38,9 +38,13 @@ class Pings:
         self._interval_s = interval_s
         self._telling = telling
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._senders: dict[str, MessageSender] = {}
 
-    def start(self, health: EntityHealth, sender: MessageSender) -> None:
-        """An entity has failed over. `sender` is an ordinary one of the primary's."""
+    def start(self, health: EntityHealth) -> None:
+        """An entity has failed over: ping it, with an ordinary sender, since a ping is never parked."""
+        sender = self._senders.get(health.path)
+        if sender is None:
+            sender = self._senders[health.path] = MessageSender(self._primary, health.path)
         self._tasks[health.path] = asyncio.ensure_future(self._run(health, sender))
 
     def stop(self, health: EntityHealth) -> None:
