@@ -262,3 +262,21 @@ async def test_a_restart_of_the_secondary_loses_nothing_that_was_parked() -> Non
         await app.namespaces.secondary.start()
         await drained(app)
         assert sorted(await app.arrived(), key=int) == [str(number) for number in range(100)]
+
+
+@in_virtual_time
+async def test_a_syphon_that_is_closed_in_the_middle_of_draining_doubles_nothing() -> None:
+    async with InMemoryPair() as namespaces:
+        await namespaces.primary.create_queue("orders")
+        async with application(namespaces, failover_interval=0) as app:
+            await park(app, *[str(number) for number in range(1_200)])
+        namespaces.primary.outage.restore()
+        namespaces.primary.outage.slow(0.02)
+        left = 1_200
+        while left:
+            async with application(namespaces, **OUTAGE) as app:
+                while not app.told(EventKind.MOVED):
+                    await asyncio.sleep(0.01)
+            left = len(await app.parked())
+        texts = [message.text for message in await namespaces.primary.messages("orders")]
+        assert sorted(texts, key=int) == [str(number) for number in range(1_200)]

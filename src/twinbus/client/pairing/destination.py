@@ -86,6 +86,7 @@ class Destination:
         self._deferred: list[int] = []
         self._task: asyncio.Task[None] | None = None
         self._is_blocked = False
+        self._is_paused = False
         self._is_closed = False
         self._idle = asyncio.Event()
 
@@ -111,6 +112,13 @@ class Destination:
                 return
             future.cancel()
 
+    async def finish(self) -> None:
+        """Send nothing more, and wait for the answers to what is on its way: what was accepted has to be completed."""
+        self._is_paused = True
+        while self._on_way:
+            self._idle.clear()
+            await self._idle.wait()
+
     def close(self) -> None:
         """The pump is over: nothing more is said of any message."""
         self._is_closed = True
@@ -135,6 +143,8 @@ class Destination:
 
     def _send(self, parcel: Parcel) -> None:
         link = self._link
+        if self._is_paused:
+            return  # it is given back with all that was not sent
         if link is None or link.failure is not None:
             self._opening.append(parcel)
             self._open()

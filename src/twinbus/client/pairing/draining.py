@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twinbus.amqp.message import Message, Section
 from twinbus.amqp.outcomes import RELEASED
 from twinbus.amqp.types import Array
+from twinbus.client.errors import ObjectClosed
 from twinbus.client.pairing.destination import Destination
 from twinbus.client.pairing.errors import ParkedMessageMalformed, PrimaryLost
 from twinbus.client.pairing.events import EventKind
@@ -39,6 +40,8 @@ WINDOW: Final = 500
 """Messages of one backlog queue that are on their way at a time."""
 PEEKED_AT_ONCE: Final = 250
 TICK_S: Final = 5.0
+FINISH_S: Final = 5.0
+"""How long the end of a draining waits for answers."""
 RENEW_AFTER_S: Final = 20.0
 """A lock of a backlog queue lasts a minute."""
 _SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
@@ -77,6 +80,8 @@ class Draining:
                 await self._pause()
                 if not self._over.done():
                     await self._tick()
+            if self._link.failure is None:
+                await self._finish()
             return self._over.result()
         finally:
             self._close()
@@ -88,6 +93,17 @@ class Draining:
         with suppress(TimeoutError):
             async with asyncio.timeout(TICK_S if self._held else max(0.0, idle_s)):
                 await self._woken.wait()
+
+    def stop(self) -> None:
+        """End it well, soon."""
+        self._end(ObjectClosed("the pump was stopped"))
+
+    async def _finish(self) -> None:
+        """Complete what the primary accepts of what is on its way: given back, it would be sent again."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FINISH_S):
+                await asyncio.gather(*[destination.finish() for destination in self._destinations.values()])
+                await asyncio.sleep(0)  # what was completed in this turn is told at its end
 
     def _end(self, error: ServiceBusError) -> None:
         if not self._over.done():

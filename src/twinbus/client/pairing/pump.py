@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from twinbus.client.errors import ConnectionFailed, ConnectionLost, FactoryFaulted, ObjectClosed, TimedOut
-from twinbus.client.pairing.draining import Draining
+from twinbus.client.pairing.draining import FINISH_S, Draining
 from twinbus.client.pairing.errors import PrimaryLost
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.retry import NO_RETRY
@@ -62,16 +62,21 @@ class Pump:
         self.why_not: ServiceBusError | None = None
         self._settings = settings
         self._task: asyncio.Task[None] | None = None
+        self._draining: Draining | None = None
 
     def start(self) -> None:
         """Drain from now on."""
         self._task = asyncio.ensure_future(self._run())
 
     async def close(self) -> None:
-        """Stop: what is on its way stays in the backlog queue unless its destination had said that it has it."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        """Stop: what is on its way is waited for, for a moment, and what is not goes back to its place."""
+        if self._task is None:
+            return
+        if self._draining is not None:
+            self._draining.stop()
+            await asyncio.wait([self._task], timeout=FINISH_S + 1.0)
+        self._task.cancel()
+        await asyncio.wait([self._task])
 
     async def _run(self) -> None:
         pause_s = FIRST_PAUSE_S
@@ -116,9 +121,10 @@ class Pump:
             link = await receiver.link()
             self.is_active, self.why_not = True, None
             settings.telling.tell(EventKind.PUMP_STARTED, backlog_queue=self.path)
-            return await Draining(settings, receiver, link).run()
+            self._draining = Draining(settings, receiver, link)
+            return await self._draining.run()
         finally:
-            self.is_active = False
+            self.is_active, self._draining = False, None
             await receiver.close()
 
     def _tell_end(self, error: ServiceBusError) -> None:
