@@ -87,6 +87,10 @@ class Receiver(Link):
         self._window = window
         self.grant(max(0, window - self.unanswered_count))
 
+    def stop_topping_up(self) -> None:
+        """Grant no more than is granted: `keep_credit` is over."""
+        self._window = 0
+
     def drain(self) -> bool:
         """Ask for what the peer has now; `Drained` tells when no credit is left. False if none is left now."""
         if not self.credit or self.is_over:

@@ -62,6 +62,10 @@ class ReceivingLink(LinkEnd):
         if self.failure is None:
             self._receiver.keep_credit(window)
 
+    def stop_topping_up(self) -> None:
+        """Grant no more than is granted: `keep_credit` is over."""
+        self._receiver.stop_topping_up()
+
     def drain(self) -> bool:
         """Ask for what there is now and for the rest of the credit back; False where there is none."""
         return self.failure is None and self._receiver.drain()

@@ -62,6 +62,8 @@ class Draining:
         self._over: asyncio.Future[ServiceBusError] = self._loop.create_future()
         self._drained: asyncio.Future[None] | None = None
         self._woken = asyncio.Event()
+        self._before = link.on_arrival
+        """Who hears of arrivals when this is over: the receiver."""
         self._held: dict[IncomingDelivery, float] = {}
         """What came on the link and is not settled, with the time its lock is good from."""
         self._last_arrival_s = self._loop.time()
@@ -80,6 +82,7 @@ class Draining:
                 await self._pause()
                 if not self._over.done():
                     await self._tick()
+            self._link.stop_topping_up()
             if self._link.failure is None:
                 await self._finish()
             return self._over.result()
@@ -117,7 +120,8 @@ class Draining:
         """What was not settled goes back to its place, to be the first of the next draining."""
         for destination in self._destinations.values():
             destination.close()
-        self._link.on_arrival = self._link.on_over = None
+        self._link.stop_topping_up()
+        self._link.on_arrival, self._link.on_over = self._before, None  # closing the receiver drains the rest
         self._link.release([delivery for delivery in self._held if not delivery.answered], RELEASED)
         for task in self._tasks:
             task.cancel()
