@@ -62,6 +62,7 @@ soak: compile ## try mutated input, simulated faults, kills, power cuts and slow
 	$(BIN)/python -m tests.faults --transfers --cuts 100
 	$(BIN)/python -m tests.faults --transfers --cuts 50 --failing-syncs
 	$(BIN)/python -m tests.faults --slow-disk
+	$(BIN)/python -m tests.pairing.idle --hours 720
 
 demo: compile ## show an outage from end to end (under a minute)
 	@$(BIN)/python tools/demo.py

@@ -86,8 +86,11 @@ def test_many_small_messages_hold_nobody_up(web: Web, queue: str) -> None:
 
     watch = threading.Thread(target=look)
     watch.start()
+    took = []
     for _ in range(5):
+        began = time.monotonic()
         assert web.send_batch(queue, [{"Body": "x"}] * 4_000).status == 201
+        took.append(time.monotonic() - began)
     is_over.set()
     watch.join()
-    assert longest < 0.5
+    assert longest < max(took) * 0.7, "somebody waited for as long as a batch takes"

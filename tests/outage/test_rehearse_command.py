@@ -64,10 +64,21 @@ def test_the_outage_is_there_and_gone_and_the_senders_are_told_of(
     assert server.key not in result.output
 
 
+def heed_ctrl_c() -> None:
+    """Also where the tests run in the background, with SIGINT ignored: a child would inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_whoever_interrupts_it_ends_the_outage(server: Served, switch: Switch, queue: str, number: int) -> None:
     command = [sys.executable, "-m", "twinbus", "rehearse", http_string(server), "--entity", queue, "--for", "600"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(os.environ))
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=dict(os.environ),
+        preexec_fn=heed_ctrl_c,  # noqa: PLW1509  # no thread of ours forks at the same time
+    )
     try:
         wait_until(switch.all)
         assert switch.all()[0]["path"] == queue
@@ -75,6 +86,7 @@ def test_whoever_interrupts_it_ends_the_outage(server: Served, switch: Switch, q
         _, errors = process.communicate(timeout=PATIENCE_S)
     finally:
         process.kill()
+        process.communicate()
     assert process.returncode == 130
     assert b"interrupted; the outage is switched off" in errors
     assert b"Traceback" not in errors

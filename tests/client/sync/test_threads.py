@@ -16,6 +16,8 @@ from tests.served import wait_until
 from twinbus.client.sync import BrokeredMessage, MessagingFactory
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.served import Served
 
 PROGRAM = """
@@ -57,6 +59,15 @@ def test_many_threads_send_and_receive_on_the_same_objects(factory: MessagingFac
     assert server.counts(queue.path) == (0, 0)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C interrupts, also where the tests run in the background, with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_receive_is_given_up_and_leaves_nothing_locked(
     factory: MessagingFactory, server: Served
 ) -> None:

@@ -91,6 +91,17 @@ class Transfers:
                 await asyncio.sleep(LOOK_EVERY_S)
 
     async def _peek(self, endpoint: Endpoint, address: str) -> list[Received]:
+        """What lies there; a store whose sync has failed is waited for."""
+        deadline = time.monotonic() + ARRIVE_S
+        while True:
+            try:
+                return await self._peek_once(endpoint, address)
+            except OSError as failure:
+                if "opened again" not in str(failure) or time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _peek_once(self, endpoint: Endpoint, address: str) -> list[Received]:
         async with connected(DeskLine(self.ledger, address), endpoint) as line:
             line.desk.open()
             found = await peek_all(line.desk)

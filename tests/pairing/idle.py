@@ -1,0 +1,37 @@
+"""How often an idle syphon asks, counted by the server it asks.
+
+    python -m tests.pairing.idle --hours 720
+
+A month of ten idle backlog queues passes at once, but its heartbeats and timers are many: it takes a minute or two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from tests.pairing.application import paired
+from twinbus.testing import run
+
+
+async def idle(hours: int) -> int:
+    """Receive calls on ten backlog queues in so many hours."""
+    async with paired(backlog_queue_count=10, enable_syphon=True) as app:
+        await asyncio.sleep(hours * 3600 + 30)
+        namespace, queues = app.namespaces.secondary.broker, app.pairing.rotation.queues
+        return sum(namespace.find_receivable(queue.path).main.receive_count for queue in queues)
+
+
+def main() -> int:
+    """0 if these are four an hour for each queue."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hours", type=int, default=720)
+    hours = parser.parse_args().hours
+    calls = run(idle(hours), wall_limit_s=None)
+    print(f"{calls:,} receive calls of 10 idle backlog queues in {hours:,} hours, as the server counts them")  # noqa: T201  # what was asked for
+    return 0 if calls == 40 * hours else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
