@@ -6,7 +6,7 @@ MINUTES ?= 10
 WORKERS ?= $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile run test lint format bench depth indexes connections soak demo lock clean
+.PHONY: help setup compile run test lint format bench depth indexes connections outage soak demo lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -47,7 +47,10 @@ indexes: compile ## measure a million sessions, scheduled, expiring and deferred
 connections: compile ## measure five thousand idle connections
 	$(BIN)/python -m bench.connections
 
-soak: compile ## try mutated input, simulated faults, kills, power cuts and slow disks; the first two for MINUTES minutes (10)
+outage: compile ## measure what an application sees of an outage of the primary
+	$(BIN)/python -m bench.outage
+
+soak: compile ## try mutated input, simulated faults, kills, power cuts, slow disks, outages; the first two for MINUTES minutes (10)
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 	$(BIN)/python -m tests.simulation --minutes $(MINUTES)
 	$(BIN)/python -m tests.model --steps 100000
@@ -63,6 +66,7 @@ soak: compile ## try mutated input, simulated faults, kills, power cuts and slow
 	$(BIN)/python -m tests.faults --transfers --cuts 50 --failing-syncs
 	$(BIN)/python -m tests.faults --slow-disk
 	$(BIN)/python -m tests.pairing.idle --hours 720
+	$(BIN)/python -m tests.outages --outages 30
 
 demo: compile ## show an outage from end to end (under a minute)
 	@$(BIN)/python tools/demo.py

@@ -58,7 +58,8 @@ class Served:
         self._ready_file = folder / "ready.json"
         self._log = folder / "server.log"
         self._data = folder / "data"
-        self._options = options if name is None else (name, *options)
+        self.options = options if name is None else (name, *options)
+        """Of the next start."""
         self._ports = {"amqp": 0, "amqps": AMQPS_PORT, "http": 0, "https": 0}
         self._process: subprocess.Popen[bytes] | None = None
         self._log_was_read = 0
@@ -180,7 +181,7 @@ class Served:
                     f"--ready-file={self._ready_file}",
                     "--min-free=0",
                     "--log-level=debug",
-                    *self._options,
+                    *self.options,
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -217,6 +218,20 @@ class Served:
             self._process.kill()
             self._process.wait(STOP_S)
             self._process = None
+
+    def pause(self) -> None:
+        """SIGSTOP: its sockets are there, and nobody answers on them."""
+        assert self._process is not None, "it does not run"
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT: it goes on where it was."""
+        assert self._process is not None, "it does not run"
+        self._process.send_signal(signal.SIGCONT)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
 
     # --- its log ------------------------------------------------------------------------------------------------------
 

@@ -217,6 +217,26 @@ async def test_q18_what_was_out_comes_before_what_was_not(server: Served, queue:
         assert names(new.received(link)) == orders(1, 2, 3, 4, 5)
 
 
+@pytest.mark.parametrize("way", ["detach", "drop"])
+async def test_q18_what_a_holder_that_is_gone_had_comes_first_to_the_next_claim(
+    server: Served, queue: str, way: str
+) -> None:
+    async with raw(server) as old, raw(server) as new:
+        await send_orders(new, queue, range(1, 6))
+        displaced = await claim(old, queue, 1)
+        received = await old.receive(displaced, 3)
+        assert await old.settle(displaced, received[0], ACCEPTED) is None
+        if way == "detach":
+            await old.detach(displaced)
+        else:
+            old.peer.transport.abort()
+            await old.gone()
+        link = new.session.attach_receiver("newer", source=Source(address=queue), properties={EPOCH: 2})
+        link.grant(4)
+        await new.until(lambda: len(new.received(link)) == 4)
+        assert names(new.received(link)) == orders(2, 3, 4, 5)
+
+
 async def test_a_displaced_holder_that_received_and_deleted_gets_nothing_more(server: Served, queue: str) -> None:
     async with raw(server) as old, raw(server) as new:
         displaced = await old.attach_receiver(queue, settled=True, properties={EPOCH: 1})

@@ -164,11 +164,12 @@ class MessageSender(ClientEntity):
         link, first = self._link, None
         if self.is_closed:
             self.check_open()
+        limit_s = self.factory.settings.operation_timeout_s if timeout_s is None else timeout_s
+        deadline_s = asyncio.get_running_loop().time() + limit_s
         if link is not None and link.failure is None:
-            limit_s = self.factory.settings.operation_timeout_s if timeout_s is None else timeout_s
             future = link.send(payload, message_format)
             try:
-                async with asyncio.timeout(limit_s):
+                async with asyncio.timeout_at(deadline_s):
                     await future
             except TimeoutError:
                 raise self._timed_out(limit_s, was_sent=not link.withdraw(future)) from None
@@ -181,17 +182,18 @@ class MessageSender(ClientEntity):
                 first = error
             else:
                 return
-        await self._deliver_again(payload, message_format, first, timeout_s, policy)
+        left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
+        await self._deliver_again(payload, message_format, first, left_s, policy)
 
     async def _deliver_again(
         self,
         payload: bytes,
         message_format: int,
         first: ServiceBusError | None,
-        timeout_s: float | None,
+        timeout_s: float,
         policy: RetryPolicy | None,
     ) -> None:
-        """Send where there is no link yet, or where it failed `first`."""
+        """Send where there is no link yet, or where it failed `first`: in what is left of the operation's time."""
         failed, is_unsure = first, first is not None and may_have_happened(first)
 
         async def attempt() -> None:
@@ -267,4 +269,6 @@ def _tell_whether_sent(error: ServiceBusError, *, is_unsure: bool) -> None:
     elif isinstance(error, ObjectClosed) and is_unsure:
         raise ConnectionLost(f"the sender was closed before the answer came: {error}") from error
     elif error.failure_class is FailureClass.UNAVAILABLE and may_have_happened(error) is not is_unsure:
-        raise (ConnectionLost if is_unsure else ConnectionFailed)(str(error)) from error
+        if is_unsure:  # the last try did not even leave; but whoever sends again has to know of the one before
+            raise ConnectionLost(f"no answer came, it may have been stored; then {error}") from error
+        raise ConnectionFailed(str(error)) from error

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from twinbus.client.pairing.pump import PumpSettings
     from twinbus.client.receiver import MessageReceiver
     from twinbus.client.receiving_link import ReceivingLink
+    from twinbus.model.message import BrokeredMessage
 
 log: Final = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ FINISH_S: Final = 5.0
 """How long the end of a draining waits for answers."""
 RENEW_AFTER_S: Final = 20.0
 """A lock of a backlog queue lasts a minute."""
+GIVE_BACK_S: Final = 2.0
 _SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
 _MALFORMED: Final = "ParkedMessageMalformed"
 _EXPIRED: Final = "TTLExpiredException"
@@ -66,6 +68,8 @@ class Draining:
         """Who hears of arrivals when this is over: the receiver."""
         self._held: dict[IncomingDelivery, float] = {}
         """What came on the link and is not settled, with the time its lock is good from."""
+        self._taken_back: list[BrokeredMessage] = []
+        """What was deferred, and is under a lock that no link holds."""
         self._last_arrival_s = self._loop.time()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -88,6 +92,7 @@ class Draining:
             return self._over.result()
         finally:
             self._close()
+            await self._give_back()
 
     async def _pause(self) -> None:
         """Until there is something to do: soon, while messages are on their way; else when the poll is over."""
@@ -125,6 +130,13 @@ class Draining:
         self._link.release([delivery for delivery in self._held if not delivery.answered], RELEASED)
         for task in self._tasks:
             task.cancel()
+
+    async def _give_back(self) -> None:
+        """Those that were taken back from the deferred ones are free at once, not only when their locks are over."""
+        held = [message for message in self._taken_back if message.received.lock is not None]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GIVE_BACK_S):
+                await asyncio.gather(*[self._receiver.abandon(message) for message in held], return_exceptions=True)
 
     # --- messages in --------------------------------------------------------------------------------------------------
 
@@ -196,13 +208,18 @@ class Draining:
         self._destination(restored.path).found_deferred(sequence_number)
 
     async def _take_back(self, numbers: Sequence[int]) -> list[Parcel]:
-        """Deferred messages by their numbers; one that is not there any more is somebody else's affair."""
+        """Deferred messages by their numbers, in order; one that is not there any more is somebody else's affair.
+
+        MessageNotFound where one is there and cannot be had: a pump that was killed holds it until its lock is over.
+        """
         try:
             messages = await self._receiver.receive_deferred(*numbers)
         except MessageNotFound:
-            if len(numbers) == 1:
-                return []
-            return [parcel for number in numbers for parcel in await self._take_back([number])]
+            there = await self._still_deferred(numbers)
+            if len(there) == len(numbers):
+                raise
+            return await self._take_back(there) if there else []
+        self._taken_back = [message for message in self._taken_back if message.received.lock is not None] + messages
         taken: list[Parcel] = []
         now_ms = self._settings.clock.wall_ms()
         for message in messages:
@@ -216,6 +233,14 @@ class Draining:
             else:
                 await self._receiver.dead_letter(message, _EXPIRED, restored.text)
         return taken
+
+    async def _still_deferred(self, numbers: Sequence[int]) -> list[int]:
+        """Which of these are there, whoever has them now."""
+        wanted, start, there = set(numbers), min(numbers), []
+        while start and start <= max(wanted):
+            found, start = await self._receiver.peek_deferred(PEEKED_AT_ONCE, start)
+            there += [message.sequence_number for message in found if message.sequence_number in wanted]
+        return there
 
     def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)

@@ -91,6 +91,11 @@ class EntityHealth:
         """Sends go to the primary, as if there were no pair."""
         return self.state is EntityState.HEALTHY
 
+    @property
+    def takes_sends(self) -> bool:
+        """Sends go to the primary: they are not disabled (R036)."""
+        return self.state is EntityState.HEALTHY or self.state is EntityState.SUSPECT
+
     def send_failed(self, error: ServiceBusError, *, key: str | None, key_is_session: bool) -> None:
         """A send failed in a way that triggers failover. The interval runs from the first such failure (Q01)."""
         if self.state is not EntityState.HEALTHY:

@@ -7,6 +7,7 @@ an ordinary sender; whatever else may follow is in `sending`.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from twinbus.client.pairing import rewriting
@@ -14,7 +15,7 @@ from twinbus.client.pairing.backlog import Choice
 from twinbus.client.pairing.errors import FailedOver
 from twinbus.client.pairing.failover import EntityState
 from twinbus.client.pairing.sending import Sending, sessions_of
-from twinbus.client.retry import RECONNECT_ONCE
+from twinbus.client.retry import RetryPolicy
 from twinbus.client.sender import MessageSender
 from twinbus.model.errors import ServiceBusError
 
@@ -22,9 +23,29 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Sequence
 
+    from twinbus.client.pairing.failover import EntityHealth
     from twinbus.client.pairing.pairing import Pairing
     from twinbus.client.transaction import Transaction
     from twinbus.model.message import BrokeredMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconnectOnce(RetryPolicy):
+    """One more try at once, and no back-off, unless the entity has failed over meanwhile: then it is parked at once.
+
+    Many sends lose one connection together. If each of them still tried to reconnect to a silent primary, and waited
+    there for the rest of its time, they would hold up those that are parked.
+    """
+
+    max_retries: int = 1
+    first_pause_s: float = 0.0
+    waits_for_busy: bool = False
+    health: EntityHealth
+
+    def pause_s(self, error: ServiceBusError, failures: int) -> float | None:
+        """None where sends do not go to the primary any more."""
+        # Not super(): a dataclass with slots is another class than the one written here.
+        return RetryPolicy.pause_s(self, error, failures) if self.health.takes_sends else None
 
 
 class SendAvailabilitySender(MessageSender):
@@ -38,6 +59,8 @@ class SendAvailabilitySender(MessageSender):
         """What all senders of the factory hold of the entity."""
         self.choice: Choice = Choice(pairing.rotation)
         """Its backlog queue."""
+        self.policy = ReconnectOnce(health=self.health)
+        """Of an attempt at the primary."""
 
     async def _dispatch(
         self,
@@ -64,7 +87,7 @@ class SendAvailabilitySender(MessageSender):
         if health.is_healthy and not is_behind:
             try:
                 await self.deliver(
-                    payload, message_format, timeout_s=self._pairing.attempt_s(limit_s), policy=RECONNECT_ONCE
+                    payload, message_format, timeout_s=self._pairing.attempt_s(limit_s), policy=self.policy
                 )
             except ServiceBusError as error:
                 failure = error

@@ -16,7 +16,7 @@ from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.failover import EntityState
 from twinbus.client.pairing.spool_record import Record
 from twinbus.client.pairing.triggers import class_of
-from twinbus.client.retry import NO_RETRY, RECONNECT_ONCE
+from twinbus.client.retry import NO_RETRY
 from twinbus.model.errors import FailureClass, MessageTooLarge, ServiceBusError
 
 if TYPE_CHECKING:
@@ -91,7 +91,9 @@ class Sending:
         """Try the primary; why it did not take the message."""
         attempt_s = min(self._pairing.attempt_s(self._limit_s), self._left_s())
         try:
-            await self._sender.deliver(self._payload, self._message_format, timeout_s=attempt_s, policy=RECONNECT_ONCE)
+            await self._sender.deliver(
+                self._payload, self._message_format, timeout_s=attempt_s, policy=self._sender.policy
+            )
         except ServiceBusError as error:
             return error
         self._health.send_succeeded()
@@ -173,7 +175,7 @@ class Sending:
     async def _park_in(self, queue: BacklogQueue, *, is_last: bool) -> ServiceBusError | None:
         """Park it there; why that failed. A lost connection is made once more."""
         error = await self._try_to_park(queue, is_last=is_last)
-        if isinstance(error, ConnectionLost | ConnectionFailed):
+        if isinstance(error, ConnectionLost | ConnectionFailed) and queue.failure is None:
             error = await self._try_to_park(queue, is_last=is_last)
         if error is None:
             self._pairing.rotation.took(queue)

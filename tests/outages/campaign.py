@@ -1,0 +1,192 @@
+"""A campaign: programs that send and programs that bring back, outages under them, and the reckoning at the end.
+
+    report = await endure(Plan(seed=1, outages=3), folder)
+    assert report.problems == []
+
+Owns: the order of events. What is sent is in `scene`, what can happen in `outage`, what was promised in `ledger`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import random
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from tests.outages import sending
+from tests.outages.arrivals import receive_everything, until_drained
+from tests.outages.ledger import judge
+from tests.outages.outage import Kind, Side, in_turn
+from tests.outages.place import OPERATION_S, Place
+from tests.outages.program import Program, ProgramFailed
+from tests.outages.report import Report
+from tests.outages.scene import SENDERS, make_entities
+from tests.relay import Relay
+from tests.served import Served, ServerFailed
+from twinbus.client import MessagingFactory
+from twinbus.client.management import NamespaceManager
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.outages.outage import Outage
+
+SYPHONS: Final = 2
+DRAIN_S: Final = 180.0
+START_S: Final = 60.0
+LOOK_EVERY_S: Final = 0.05
+SECONDARY_SHARE: Final = 0.2
+"""So many outages are of the secondary."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What shall happen."""
+
+    seed: int
+    outages: int
+    length_s: tuple[float, float] = (0.5, 5.0)
+    peace_s: tuple[float, float] = (0.5, 3.5)
+    """Between two of them."""
+    syphon_life_s: tuple[float, float] = (1.5, 8.0)
+    """How often one of the syphons is killed."""
+
+
+@dataclass
+class Scenery:
+    """All processes of a campaign."""
+
+    folder: Path
+    sides: list[Side] = field(default_factory=list)
+    senders: list[Program] = field(default_factory=list)
+    syphons: list[Program] = field(default_factory=list)
+    syphon_kills: int = 0
+
+    def ledgers(self) -> list[Path]:
+        return [self.folder / f"sends-{name}.json" for name in SENDERS]
+
+
+async def endure(plan: Plan, folder: Path, say: Callable[[str], None] = lambda _line: None) -> Report:
+    """Go through with a plan. A process that does not do what it has to is a problem as well."""
+    report, scenery, started_s = Report(plan.seed), Scenery(folder), time.monotonic()
+    async with AsyncExitStack() as stack:
+        try:
+            await _prepare(scenery, stack)
+            await _live(plan, scenery, report, say)
+            await _reckon(scenery, report, say)
+        except (ServerFailed, ProgramFailed, TimeoutError) as failure:
+            report.problems.append(f"{type(failure).__name__}: {failure}")
+        finally:
+            for side in scenery.sides:
+                side.server.kill()
+    report.syphon_kills, report.seconds = scenery.syphon_kills, time.monotonic() - started_s
+    return report
+
+
+async def _prepare(scenery: Scenery, stack: AsyncExitStack) -> None:
+    """Both namespaces, the entities, and all programs at work."""
+    for name in ("contoso", "contoso-backup"):
+        (scenery.folder / name).mkdir()
+        server = Served(scenery.folder / name, name=name)
+        await asyncio.to_thread(server.start)
+        relay = await stack.enter_async_context(Relay(server.host, server.amqp_port))
+        scenery.sides.append(Side("primary" if name == "contoso" else "secondary", server, relay))
+    primary, secondary = scenery.sides
+    async with NamespaceManager.from_connection_string(string_of(primary, primary.server.http_port)) as manager:
+        await make_entities(manager)
+    place = scenery.folder / "place.json"
+    Place(
+        string_of(primary, primary.relay.port),
+        string_of(secondary, secondary.relay.port),
+        string_of(secondary, secondary.server.http_port),
+    ).write(place)
+    for name, ledger in zip(SENDERS, scenery.ledgers(), strict=True):
+        program = Program(scenery.folder / f"{name}.log", "tests.outages.sending", str(place), name, str(ledger))
+        scenery.senders.append(await stack.enter_async_context(program))
+    for number in range(SYPHONS):
+        program = Program(scenery.folder / f"syphon-{number}.log", "tests.outages.syphoning", str(place))
+        scenery.syphons.append(await stack.enter_async_context(program))
+    async with asyncio.timeout(START_S):
+        ledgers = scenery.ledgers()
+        while not all(ledger.exists() and ledger.stat().st_size for ledger in ledgers):  # noqa: ASYNC110  # other processes
+            await asyncio.sleep(LOOK_EVERY_S)
+
+
+def string_of(side: Side, port: int) -> str:
+    """A connection string for what stands at that port."""
+    server = side.server
+    return (
+        f"Endpoint=sb://{server.host}:{port};SharedAccessKeyName={server.key_name};SharedAccessKey={server.key}"
+        ";UseDevelopmentEmulator=true"
+    )
+
+
+async def _live(plan: Plan, scenery: Scenery, report: Report, say: Callable[[str], None]) -> None:
+    """Outage after outage, while syphons are killed and started again."""
+    rng = random.Random(plan.seed)
+    killing = asyncio.ensure_future(_kill_syphons(plan, scenery, random.Random(rng.random())))
+    try:
+        for number, kind in enumerate(in_turn(rng, plan.outages), start=1):
+            await asyncio.sleep(rng.uniform(*plan.peace_s))
+            for program in scenery.senders:
+                program.check()
+            side = scenery.sides[rng.random() < SECONDARY_SHARE]
+            outage = await side.suffer(kind, rng.uniform(*plan.length_s))
+            report.outages.append(outage)
+            say(f"outage {number} of {plan.outages}: {_told(outage)}")
+        await asyncio.sleep(plan.peace_s[1])
+    finally:
+        killing.cancel()
+        await asyncio.wait([killing])
+    if not killing.cancelled() and (failure := killing.exception()) is not None:
+        raise failure
+
+
+async def _kill_syphons(plan: Plan, scenery: Scenery, rng: random.Random) -> None:
+    while True:
+        await asyncio.sleep(rng.uniform(*plan.syphon_life_s))
+        syphon = rng.choice(scenery.syphons)
+        syphon.check()
+        # Not to be stopped in between: else one would be missing at the end.
+        await asyncio.shield(asyncio.ensure_future(_start_anew(syphon)))
+        scenery.syphon_kills += 1
+
+
+async def _start_anew(syphon: Program) -> None:
+    await syphon.kill()
+    await syphon.start()
+
+
+async def _reckon(scenery: Scenery, report: Report, say: Callable[[str], None]) -> None:
+    """All programs end; what is there then must be what was promised."""
+    primary, secondary = scenery.sides
+    await asyncio.gather(*[program.stop() for program in scenery.senders])
+    report.sends = [send for ledger in scenery.ledgers() for send in sending.read(ledger)]
+    say(f"{len(report.sends):,} sends are over")
+    before_s = time.monotonic()
+    async with NamespaceManager.from_connection_string(string_of(secondary, secondary.server.http_port)) as manager:
+        report.problems += await until_drained(manager, DRAIN_S)
+    report.drained_s = time.monotonic() - before_s
+    say(f"drained {report.drained_s:.1f} s later")
+    await asyncio.gather(*[program.stop() for program in scenery.syphons])
+    async with MessagingFactory.from_connection_string(
+        string_of(primary, primary.server.amqp_port), operation_timeout=10 * OPERATION_S
+    ) as factory:
+        report.arrivals = await receive_everything(factory)
+    (scenery.folder / "arrivals.json").write_text(
+        "".join(json.dumps(dataclasses.astuple(arrival)) + "\n" for arrival in report.arrivals)
+    )
+    report.verdict = judge(report.sends, report.arrivals, [outage.span for outage in report.outages])
+    report.problems += report.verdict.problems
+    for side in scenery.sides:
+        await asyncio.to_thread(side.server.stop)
+
+
+def _told(outage: Outage) -> str:
+    assert isinstance(outage.kind, Kind)
+    return f"the {outage.whose}, {outage.kind.value}, for {outage.span.ended_s - outage.span.began_s:.1f} s"

@@ -1,0 +1,66 @@
+"""Where the programs of a campaign find the two namespaces, and how they pair them.
+
+Owns: the file that tells them, and the options of all pairs. Times are short: an operation has 4 seconds, a ping goes
+out every second, and failover is at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final
+
+from twinbus.client import MessagingFactory
+from twinbus.client.management import NamespaceManager
+from twinbus.client.pairing import SendAvailabilityPairedNamespaceOptions
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from twinbus.client.pairing import Pairing
+
+NAME: Final = "contoso"
+BACKLOG_QUEUES: Final = 3
+OPERATION_S: Final = 4.0
+PING_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Connection strings."""
+
+    primary: str
+    secondary: str
+    management: str
+    """Of the secondary, for making backlog queues."""
+
+    def write(self, file: Path) -> None:
+        file.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, file: Path) -> Place:
+        return cls(**json.loads(file.read_text()))
+
+
+@contextlib.asynccontextmanager
+async def paired(place: Place, *, enable_syphon: bool = False) -> AsyncIterator[Pairing]:
+    """A pair, until the block ends. PairingFailed while the secondary is away."""
+    async with (
+        MessagingFactory.from_connection_string(place.primary, operation_timeout=OPERATION_S) as primary,
+        MessagingFactory.from_connection_string(place.secondary, operation_timeout=OPERATION_S) as secondary,
+        NamespaceManager.from_connection_string(place.management, operation_timeout=OPERATION_S) as manager,
+    ):
+        options = SendAvailabilityPairedNamespaceOptions(
+            secondary_factory=secondary,
+            secondary_namespace_manager=manager,
+            failover_interval=0,
+            ping_primary_interval=PING_S,
+            backlog_queue_count=BACKLOG_QUEUES,
+            backlog_cool_down=2,
+            primary_namespace_name=NAME,
+            enable_syphon=enable_syphon,
+        )
+        async with await primary.pair_namespace(options) as pairing:
+            yield pairing

@@ -1,0 +1,78 @@
+"""A program of a campaign, in a process of its own: started, told to end, or killed.
+
+Owns: the process and its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Self
+
+ROOT: Final = Path(__file__).parents[2]
+STOP_S: Final = 25.0
+LOG_LINES: Final = 12
+
+
+class ProgramFailed(Exception):
+    """It ended by itself, or did not end when it was told to; the end of its log says more."""
+
+
+class Program:
+    """One of them, in life after life."""
+
+    def __init__(self, log: Path, module: str, *words: str) -> None:
+        self._log = log
+        self._words = ("-m", module, *words)
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.kill()
+
+    async def start(self) -> None:
+        assert self._process is None, "it runs already"
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *self._words,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+            )
+
+    def check(self) -> None:
+        """ProgramFailed if it is not running any more."""
+        if self._process is not None and self._process.returncode is not None:
+            raise ProgramFailed(f"{self._words[1]} ended with {self._process.returncode}\n{self.log_tail()}")
+
+    async def kill(self) -> None:
+        """SIGKILL: it has no time for anything."""
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def stop(self) -> None:
+        """SIGTERM: it finishes what it does."""
+        assert self._process is not None, "it does not run"
+        self.check()
+        self._process.terminate()
+        try:
+            async with asyncio.timeout(STOP_S):
+                status = await self._process.wait()
+        except TimeoutError:
+            raise ProgramFailed(f"{self._words[1]} goes on {STOP_S:.0f} s after SIGTERM\n{self.log_tail()}") from None
+        self._process = None
+        if status != 0:
+            raise ProgramFailed(f"{self._words[1]} ended with {status}\n{self.log_tail()}")
+
+    def log_tail(self) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-LOG_LINES:])

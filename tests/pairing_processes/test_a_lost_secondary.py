@@ -1,0 +1,153 @@
+"""The secondary, or a backlog queue of it, is not there when it is needed: the caller knows what became of his send."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.pairing_processes.namespaces import (
+    OPERATION_S,
+    QUEUE,
+    application,
+    connection_string,
+    make_queue,
+    manager_of,
+    received_texts,
+    servers,
+)
+from tests.served import started
+from tests.served_here import serving_here
+from twinbus.client import BrokeredMessage, MessagingFactory
+from twinbus.client.pairing import EntityState, EventKind, NotSent, PairingFailed
+from twinbus.client.pairing import pairing as pairing_module
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.served_here import ServedHere
+
+MEGABYTE = 1_048_576
+SIZE = 250_000
+
+
+async def test_with_both_down_the_error_says_that_it_was_not_sent_and_why(tmp_path: Path) -> None:
+    async with servers(tmp_path) as (primary, secondary), application(primary, secondary) as app:
+        await app.send("before")
+        primary.kill()
+        secondary.kill()
+        with pytest.raises(NotSent) as raised:
+            await app.send("apples")
+        text = str(raised.value)
+        assert text.startswith("the message for 'orders' was not sent. the primary: ")
+        for index in range(2):
+            assert f"; contoso/x-servicebus-transfer/{index}: " in text
+        assert text.count("cannot be reached") == 3
+        assert raised.value.backlog.keys() == {f"contoso/x-servicebus-transfer/{index}" for index in range(2)}
+        await asyncio.to_thread(secondary.start)
+        await app.send("pears")
+        assert await app.parked_texts() == ["pears"]
+        assert len(app.told(EventKind.QUEUE_OUT)) == 2
+
+
+async def test_with_both_silent_the_error_comes_within_the_operations_time(tmp_path: Path) -> None:
+    async with servers(tmp_path) as (primary, secondary), application(primary, secondary) as app:
+        await app.send("before")
+        primary.pause()
+        secondary.pause()
+        with pytest.raises(NotSent, match=r"the primary: .* took longer than 2 s: it may have been stored; contoso/"):
+            async with asyncio.timeout(OPERATION_S + 1.5):
+                await app.send("apples")
+        primary.resume()
+        secondary.resume()
+
+
+async def test_the_secondary_alone_is_not_missed_while_the_primary_serves(tmp_path: Path) -> None:
+    async with servers(tmp_path) as (primary, secondary), application(primary, secondary, enable_syphon=True) as app:
+        secondary.kill()
+        await app.send("apples")
+        assert app.is_in(EntityState.HEALTHY)
+        await asyncio.to_thread(secondary.start)
+        primary.kill()
+        await app.send("pears")
+        await asyncio.to_thread(primary.start)
+        await app.until_told(EventKind.MOVED)
+        assert await received_texts(primary, 2) == ["apples", "pears"]
+
+
+async def test_a_program_that_starts_while_the_secondary_is_down_is_told_so_and_may_repeat_it(tmp_path: Path) -> None:
+    async with servers(tmp_path) as (primary, secondary):
+        secondary.kill()
+        with pytest.raises(PairingFailed, match=r"backlog queues of the secondary cannot be listed: .*cannot be"):
+            async with application(primary, secondary):
+                pytest.fail("it was not paired")
+        await asyncio.to_thread(secondary.start)
+        async with application(primary, secondary) as app:
+            assert app.pairing.is_protected
+
+
+async def test_a_program_may_start_unprotected_and_is_protected_when_the_secondary_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pairing_module, "UNPROTECTED_RETRY_S", 0.3)
+    async with servers(tmp_path) as (primary, secondary):
+        secondary.kill()
+        async with application(primary, secondary, require_secondary=False) as app:
+            assert not app.pairing.is_protected
+            await app.send("apples")
+            primary.kill()
+            with pytest.raises(NotSent, match=r"was not sent\. the primary: "):
+                await app.send("pears")
+            await asyncio.to_thread(secondary.start)
+            await app.until_told(EventKind.PROTECTED)
+            await app.send("plums")
+            assert await app.parked_texts() == ["plums"]
+
+
+async def test_backlog_queues_that_are_deleted_are_made_again(tmp_path: Path) -> None:
+    async with servers(tmp_path) as (primary, secondary), application(primary, secondary, enable_syphon=True) as app:
+        primary.kill()
+        await app.send("apples")
+        async with manager_of(secondary) as manager:
+            for queue in app.pairing.rotation.queues:
+                await manager.delete_queue(queue.path)
+        with contextlib.suppress(NotSent):  # unless one of them was mended before the other was tried
+            await app.send("pears")
+        await app.until_told(EventKind.QUEUE_BACK)
+        await app.send("plums")
+        assert "plums" in await app.parked_texts()
+        await asyncio.to_thread(primary.start)
+        await app.until_told(EventKind.MOVED)
+        assert "plums" in [event.message_id for event in app.told(EventKind.MOVED)]
+
+
+@contextlib.asynccontextmanager
+async def with_small_backlog_queues(folder: Path) -> AsyncIterator[tuple[str, ServedHere]]:
+    """A primary's connection string that nobody answers at, and a secondary whose backlog queues take a megabyte."""
+    (folder / "one").mkdir()
+    (folder / "other").mkdir()
+    with started(folder / "one") as primary, serving_here(folder / "other") as secondary:
+        await make_queue(primary, QUEUE)
+        for index in range(2):
+            path = f"contoso/x-servicebus-transfer/{index}"
+            await make_queue(secondary, path)
+            object.__setattr__(secondary.namespace.find(path).description, "max_size_mb", 1)
+        yield connection_string(primary, port=1), secondary
+
+
+async def test_q11_a_full_backlog_queue_counts_as_failed_and_another_is_used_until_all_are_full(tmp_path: Path) -> None:
+    async with with_small_backlog_queues(tmp_path) as (nowhere, secondary):
+        factory = MessagingFactory.from_connection_string(nowhere, operation_timeout=OPERATION_S)
+        async with application(secondary, secondary, factory=factory) as app:
+            sent = 2 * (MEGABYTE // SIZE)
+            for _ in range(sent):
+                await app.queue.send(BrokeredMessage(b"x" * SIZE))
+            with pytest.raises(NotSent) as raised:
+                await app.queue.send(BrokeredMessage(b"x" * SIZE))
+            assert str(raised.value).count("maximum entity size") == 2
+            out = [event.backlog_queue for event in app.told(EventKind.QUEUE_OUT)]
+            assert sorted(filter(None, out)) == [f"contoso/x-servicebus-transfer/{index}" for index in range(2)]
+            assert len(app.told(EventKind.PARKED)) == sent

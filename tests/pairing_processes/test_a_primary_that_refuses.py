@@ -1,0 +1,106 @@
+"""The primary is there and takes nothing: its certificate is not trusted, its disk is full, it is busy."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.pairing_processes.namespaces import (
+    OPERATION_S,
+    QUEUE,
+    application,
+    connection_string,
+    make_queue,
+    received_texts,
+    servers,
+)
+from tests.relay import Relay
+from tests.served import AMQPS_PORT, started
+from tests.served_here import serving_here
+from twinbus.broker.outage import Outage
+from twinbus.client import MessagingFactory
+from twinbus.client.pairing import EntityState, EventKind
+from twinbus.client.retry import RetryPolicy
+from twinbus.model.errors import ServerBusy
+from twinbus.model.outage import OutageKind
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.served import Served
+
+
+def factory_with_tls(primary: Served, *, ca_file: str, port: int = AMQPS_PORT) -> MessagingFactory:
+    return MessagingFactory.from_connection_string(
+        connection_string(primary, port=port, tls=True), operation_timeout=OPERATION_S, ca_file=ca_file
+    )
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_an_outage_and_says_so(tmp_path: Path) -> None:
+    async with servers(tmp_path) as (primary, secondary):
+        factory = factory_with_tls(primary, ca_file=secondary.ca_file)
+        async with application(primary, secondary, factory=factory) as app:
+            await app.send("apples")
+            assert app.is_in(EntityState.FAILED_OVER)
+            assert "certificate verify failed" in app.why
+            assert await app.parked_texts() == ["apples"]
+
+
+async def test_a_connection_reset_in_the_handshake_of_tls_is_an_outage(tmp_path: Path) -> None:
+    async with servers(tmp_path) as (primary, secondary), Relay(primary.host, AMQPS_PORT) as relay:
+        factory = factory_with_tls(primary, ca_file=primary.ca_file, port=relay.port)
+        relay.reset_first_bytes()
+        async with application(primary, secondary, factory=factory, enable_syphon=True) as app:
+            assert await app.seconds_to_send("apples") < 1
+            assert app.is_in(EntityState.FAILED_OVER)
+            assert "cannot be reached" in app.why
+            await relay.mend()
+            await app.until_told(EventKind.RESTORED)
+            await app.until_told(EventKind.MOVED)
+            await app.send("pears")
+        assert await received_texts(primary, 2) == ["apples", "pears"]
+
+
+async def test_a_full_disk_is_an_outage_until_pings_find_that_it_is_not_full_any_more(tmp_path: Path) -> None:
+    async with servers(tmp_path, primary_options=["--min-free=1000000GiB"]) as (primary, secondary):
+        async with application(primary, secondary, enable_syphon=True) as app:
+            await app.send("apples")
+            assert app.is_in(EntityState.FAILED_OVER)
+            assert "is unavailable" in app.why
+            await app.until_told(EventKind.PINGED, 2)
+            assert app.is_in(EntityState.FAILED_OVER), "a ping needs the disk, too"
+            assert not app.told(EventKind.MOVED)
+            primary.kill()
+            primary.options = ["contoso"]
+            await asyncio.to_thread(primary.start)
+            await app.until_told(EventKind.RESTORED)
+            await app.until_told(EventKind.MOVED)
+        assert await received_texts(primary, 1) == ["apples"]
+
+
+async def test_a_busy_server_is_no_outage_and_is_asked_again(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "other").mkdir()
+    with serving_here(tmp_path / "one") as primary, started(tmp_path / "other", name="contoso-backup") as secondary:
+        await make_queue(primary, QUEUE)
+        factory = MessagingFactory.from_connection_string(
+            connection_string(primary), operation_timeout=OPERATION_S, retry_policy=RetryPolicy(busy_pause_s=0.2)
+        )
+        async with application(primary, secondary, factory=factory) as app:
+            entity = primary.namespace.find_sendable(QUEUE)
+            busy = Outage(QUEUE, OutageKind.BUSY, since_ms=0, until_ms=0)
+            entity.set_outage(busy)
+            sending = asyncio.ensure_future(app.send("apples"))
+            await asyncio.sleep(0.5)
+            assert not sending.done()
+            entity.set_outage(None)
+            await sending
+            assert await received_texts(primary, 1) == ["apples"]
+            entity.set_outage(busy)
+            with pytest.raises(ServerBusy, match="is too busy"):
+                await app.send("pears")
+            entity.set_outage(None)
+            assert app.events == []
+            assert await app.parked() == []
