@@ -6,7 +6,7 @@ MINUTES ?= 10
 WORKERS ?= $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile run test lint format bench depth indexes connections outage soak demo lock clean
+.PHONY: help setup compile run test lint format bench syphon client outage depth indexes connections soak demo lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -20,9 +20,9 @@ compile: ## set up, with twinbus as its users have it: its hot files compiled
 run: compile ## serve a pair of namespaces, contoso and contoso-backup, and print their connection strings
 	@tools/run
 
-test: lint compile ## check style, types and import rules, then run all tests; the engine's also on its compiled files
+test: lint compile ## check style, types and import rules, then run all tests; the engine's and the pair's also on compiled files
 	$(BIN)/pytest -n $(WORKERS)
-	$(BIN)/pytest -n $(WORKERS) -o pythonpath=. tests/amqp tests/interop
+	$(BIN)/pytest -n $(WORKERS) -o pythonpath=. tests/amqp tests/interop tests/pairing/test_failing_over.py tests/pairing/test_parking.py
 
 lint: setup ## check style, types and import rules
 	$(BIN)/ruff check
@@ -34,9 +34,19 @@ format: setup ## put the code in the one format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: compile ## measure the engine beside another one, and the queue beside RabbitMQ 4 (as root; minutes at first)
+bench: compile ## measure engine, queue, syphon and client beside others: RabbitMQ 4 (as root; minutes at first), Azure's SDK
 	$(BIN)/python -m bench.engine
 	$(BIN)/python -m bench.speed
+	$(BIN)/python -m bench.syphon
+	$(BIN)/python -m bench.sdk
+	$(BIN)/python -m bench.paired
+
+syphon: compile ## measure the syphon beside RabbitMQ 4's shovel (as root; minutes at first)
+	$(BIN)/python -m bench.syphon
+
+client: compile ## measure our client beside Azure's SDK, and a paired sender beside an unpaired one
+	$(BIN)/python -m bench.sdk
+	$(BIN)/python -m bench.paired
 
 depth: compile ## measure five million waiting messages (takes about 22 GB of disk at times)
 	$(BIN)/python -m bench.depth

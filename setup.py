@@ -22,6 +22,7 @@ COMPILED = {
         "hot",
         "ledger",
         "link",
+        "message",
         "outbox",
         "outline",
         "prelude",
@@ -53,6 +54,8 @@ COMPILED = {
         "topic",
         "window",
     ),
+    "client": ("deadlines", "link_end", "receiving_link", "sending_link"),
+    "client/pairing": ("destination", "draining", "parcel", "rewriting"),
     "server": ("incoming", "outgoing", "session_link", "socket_room"),
     "store": ("changes",),
 }

@@ -71,7 +71,7 @@ class Namespace(Server):
         """Stop it, or let it go on."""
         os.kill(self.process.pid, number)
 
-    def connection_string(self, port: int) -> str:
+    def string_for(self, port: int) -> str:
         """For what listens at that port."""
         return (
             f"Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName={self.key_name};SharedAccessKey={self.key}"
@@ -155,11 +155,11 @@ class Application:
 async def application(primary: Namespace, secondary: Namespace, port: int) -> AsyncIterator[Application]:
     """A program that has paired, and finds the primary at that port."""
     async with (
-        MessagingFactory.from_connection_string(primary.connection_string(port), operation_timeout=OPERATION_S) as one,
+        MessagingFactory.from_connection_string(primary.string_for(port), operation_timeout=OPERATION_S) as one,
         MessagingFactory.from_connection_string(
-            secondary.connection_string(secondary.amqp_port), operation_timeout=OPERATION_S
+            secondary.string_for(secondary.amqp_port), operation_timeout=OPERATION_S
         ) as other,
-        NamespaceManager.from_connection_string(secondary.connection_string(secondary.http_port)) as manager,
+        NamespaceManager.from_connection_string(secondary.string_for(secondary.http_port)) as manager,
     ):
         options = SendAvailabilityPairedNamespaceOptions(
             secondary_factory=other,

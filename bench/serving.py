@@ -81,6 +81,8 @@ class Server:
         self.amqp_port = 0
         self.key_name = ""
         self.key = ""
+        self.connection_string = ""
+        """For messages; `management_string` is for entities."""
         self._http_port = 0
         self._log = folder / "server.log"
         self._options = options
@@ -131,8 +133,14 @@ class Server:
     def _read_ready_file(self) -> None:
         ready = json.loads(self.ready_file.read_text())
         pairs = dict(pair.split("=", 1) for pair in ready["connection_string"].split(";"))
+        self.connection_string = ready["connection_string"]
         self.amqp_port, self._http_port = ready["amqp_port"], ready["http_port"]
         self.key_name, self.key = pairs["SharedAccessKeyName"], pairs["SharedAccessKey"]
+
+    @property
+    def management_string(self) -> str:
+        """The connection string of its HTTP port."""
+        return self.connection_string.replace(f":{self.amqp_port}", f":{self._http_port}", 1)
 
     def stop(self) -> float:
         """SIGTERM; the seconds until it is gone. Exits where it does not end well."""

@@ -274,3 +274,69 @@ async def test_a_syphon_that_is_closed_in_the_middle_of_draining_doubles_nothing
             left = len(await app.parked())
         texts = [message.text for message in await namespaces.primary.messages("orders")]
         assert sorted(texts, key=int) == [str(number) for number in range(1_200)]
+
+
+@in_virtual_time
+async def test_a_listener_hears_of_the_kinds_it_asked_for_and_of_nothing_after_its_end() -> None:
+    async with paired(failover_interval=0, enable_syphon=True) as app:
+        heard: list[EventKind] = []
+        end = app.pairing.on_event(lambda event: heard.append(event.kind), {EventKind.MOVED})
+        await park(app, "order 1", "order 2")
+        await drained(app)
+        assert heard == [EventKind.MOVED] * 2
+        end()
+        await park(app, "order 3")
+        await drained(app)
+        assert len(app.told(EventKind.MOVED)) == 3
+        assert heard == [EventKind.MOVED] * 2
+
+
+@in_virtual_time
+async def test_q19_one_bad_message_harms_no_other_of_its_batch() -> None:
+    async with InMemoryPair() as namespaces:
+        await namespaces.primary.create_queue("baskets", requires_session=True)
+        async with application(namespaces, backlog_queue_count=1, **OUTAGE) as app:
+            namespaces.primary.outage.stop()
+            client = app.queue("baskets")
+            for number in range(30):
+                session_id = None if number in (7, 8, 21) else f"basket {number % 3}"
+                await client.send(BrokeredMessage(str(number), session_id=session_id))
+            await drained(app)
+            messages = await namespaces.primary.messages("baskets")
+            assert sorted(int(one.text) for one in messages) == [one for one in range(30) if one not in (7, 8, 21)]
+            for basket in range(3):
+                texts = [int(one.text) for one in messages if one.session_id == f"basket {basket}"]
+                assert texts == sorted(texts)
+            dead = await namespaces.secondary.messages(f"{app.backlog_path(0)}/$DeadLetterQueue")
+            assert [one.text for one in dead] == ["7", "8", "21"]
+            assert await app.parked() == []
+
+
+@in_virtual_time
+async def test_q18_messages_that_wait_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with InMemoryPair() as namespaces:
+        await namespaces.primary.create_queue("baskets", requires_session=True)
+        async with application(namespaces, backlog_queue_count=1, **OUTAGE) as app:
+            namespaces.primary.outage.stop()
+            client = app.queue("baskets")
+            for number in range(300):
+                await client.send(BrokeredMessage(str(number), session_id=f"basket {number % 7}"))
+            sends = 0
+            link = MessageSender.link
+
+            async def counted(sender: MessageSender, *arguments: object) -> object:
+                found = await link(sender, *arguments)  # type: ignore[arg-type]
+                send = found.send
+
+                def count(*parts: object) -> object:
+                    nonlocal sends
+                    sends += 1
+                    return send(*parts)  # type: ignore[arg-type]
+
+                monkeypatch.setattr(found, "send", count)
+                return found
+
+            monkeypatch.setattr(MessageSender, "link", counted)
+            await drained(app)
+            assert len(await namespaces.primary.messages("baskets")) == 300
+            assert sends < 60

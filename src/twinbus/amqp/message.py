@@ -4,82 +4,39 @@ A broker passes most of a message through untouched. So `Message` only finds whe
 field of it or one key of a map is decoded when somebody asks, and the body never unless it is asked for. Sections are
 taken in any order, because clients do send them so; `build` writes them in the order of the specification.
 
-Owns: the layout of a message. Knows nothing of what annotations or properties mean to a broker.
+Owns: the layout of a message; the fields of its sections are in `sections`. Knows nothing of what annotations or
+properties mean to a broker.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+import struct
+from typing import TYPE_CHECKING, Any, Final
 
-from twinbus.amqp.composite import (
-    BINARY,
-    BOOLEAN,
-    MESSAGE_ID,
-    STRING,
-    SYMBOL,
-    TIMESTAMP,
-    UBYTE,
-    UINT,
-    Composite,
-    composite,
-    from_described,
-    of,
-)
+from twinbus.amqp.composite import Composite, from_described
 from twinbus.amqp.decode import DEFAULT_LIMITS, decode, open_list, open_map, skip
-from twinbus.amqp.encode import write, write_binary
-from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.encode import write, write_binary, write_list
+from twinbus.amqp.errors import DecodeError, EncodeError
+from twinbus.amqp.sections import Header, Properties, Section
 from twinbus.amqp.types import Described, Pairs, Symbol, ULong
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from twinbus.amqp.settings import Limits
 
-
-@composite(0x70, "amqp:header:list")
-class Header(Composite):
-    """How the message is to be delivered."""
-
-    durable: bool = of(BOOLEAN, default=False)
-    priority: int = of(UBYTE, default=4)
-    ttl: int | None = of(UINT, default=None)
-    first_acquirer: bool = of(BOOLEAN, default=False)
-    delivery_count: int = of(UINT, default=0)
-
-
-@composite(0x73, "amqp:properties:list")
-class Properties(Composite):
-    """What the sender said of the message; no one on the way changes it."""
-
-    message_id: object = of(MESSAGE_ID, default=None)
-    user_id: bytes | None = of(BINARY, default=None)
-    to: str | None = of(STRING, default=None)
-    subject: str | None = of(STRING, default=None)
-    reply_to: str | None = of(STRING, default=None)
-    correlation_id: object = of(MESSAGE_ID, default=None)
-    content_type: str | None = of(SYMBOL, default=None)
-    content_encoding: str | None = of(SYMBOL, default=None)
-    absolute_expiry_time: int | None = of(TIMESTAMP, default=None)
-    creation_time: int | None = of(TIMESTAMP, default=None)
-    group_id: str | None = of(STRING, default=None)
-    group_sequence: int | None = of(UINT, default=None)
-    reply_to_group_id: str | None = of(STRING, default=None)
-
-
-class Section(IntEnum):
-    """The sections of a message, by their descriptors, in the order of the specification."""
-
-    HEADER = 0x70
-    DELIVERY_ANNOTATIONS = 0x71
-    MESSAGE_ANNOTATIONS = 0x72
-    PROPERTIES = 0x73
-    APPLICATION_PROPERTIES = 0x74
-    DATA = 0x75
-    SEQUENCE = 0x76
-    VALUE = 0x77
-    FOOTER = 0x78
-
+__all__ = [
+    "BODY_SECTIONS",
+    "Header",
+    "Message",
+    "Properties",
+    "Section",
+    "build",
+    "data",
+    "section_of",
+    "sequence",
+    "value",
+]
 
 BODY_SECTIONS: Final = frozenset({0x75, 0x76, 0x77})
 
@@ -187,6 +144,25 @@ class Message:
         """The keys of a section that is a map, each with the bytes of key and value as they came."""
         return [(key, raw) for key, _, raw in self.entries(section)]
 
+    def encoded_pairs(self, section: Section) -> list[tuple[bytes, bytes]]:
+        """The keys and values of a section that is a map, all as they came: none is decoded."""
+        if section not in self._spans:
+            return []
+        payload = self.payload
+        _, value_at, end = self._spans[section]
+        count, at = open_map(payload, value_at)
+        found = []
+        for _ in range(count // 2):
+            if at >= end:
+                raise DecodeError("a map with fewer elements than it says")
+            item_at = skip(payload, at)
+            stopped = skip(payload, item_at)
+            if stopped > end:
+                raise DecodeError("a value runs past the end of its section")
+            found.append((payload[at:item_at], payload[item_at:stopped]))
+            at = stopped
+        return found
+
     def entries(self, section: Section) -> list[tuple[object, int, bytes]]:
         """As `pairs`; between key and bytes, where in these the value starts."""
         if section not in self._spans:
@@ -218,6 +194,28 @@ class Message:
                 raise DecodeError("a list with fewer elements than it says")
             start, at = at, skip(self.payload, at)
             found.append(self.payload[start:at])
+        return found
+
+    def checked(self, section: Section, shape: type[Composite]) -> list[Any]:
+        """All fields of the header or the properties, in order, as `header` and `properties` have them; but sooner."""
+        values: object = []
+        if section in self._spans:
+            values, _ = decode(self.payload, self._spans[section][1], self._limits)
+        if not isinstance(values, list):
+            raise DecodeError(f"{shape.symbol} is not a list")
+        plan, given = shape.plan, len(values)
+        if given > len(plan):
+            raise DecodeError(f"{shape.symbol} has {given} fields, more than the {len(plan)} it can have")
+        found: list[Any] = []
+        for index, (name, kind, default) in enumerate(plan):
+            value = values[index] if index < given else None
+            if value is None:
+                found.append(default)
+                continue
+            try:
+                found.append(kind.read(value))
+            except TypeError:
+                raise DecodeError(f"{shape.symbol}: {name} is {value!r:.60}, not a {kind.name}") from None
         return found
 
     @property
@@ -378,6 +376,21 @@ def build(
         write(out, dict(application_properties))
     out += body
     _write_annotations(out, Section.FOOTER, footer)
+    return bytes(out)
+
+
+def section_of(shape: type[Composite], values: Sequence[object]) -> bytes:
+    """The header or the properties with these fields, all of them in order: what the composite itself would write."""
+    out, body = bytearray((0x00, 0x53, shape.code)), bytearray()
+    for (name, kind, _), item in zip(shape.plan, values, strict=True):
+        if item is None:
+            body.append(_NULL)
+            continue
+        try:
+            kind.write(body, item)
+        except (EncodeError, TypeError, ValueError, AttributeError, struct.error) as error:
+            raise EncodeError(f"{shape.symbol}: {name} is no {kind.name}: {error}") from None
+    write_list(out, body, len(values))
     return bytes(out)
 
 

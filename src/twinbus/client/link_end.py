@@ -9,6 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from twinbus.amqp.states import Role
+from twinbus.client.deadlines import Deadlines
 from twinbus.client.errors import ConnectionLost, from_peer
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class LinkEnd:
         self.loop = asyncio.get_running_loop()
         self.attached: asyncio.Future[Attach] = self.loop.create_future()
         """The peer's attach, or why it refused."""
+        self.deadlines = Deadlines(self.loop)
+        """For the answers that are waited for here."""
         self.on_over: Callable[[ServiceBusError], None] | None = None
         """Told when it ends after it was attached."""
         self._link = link

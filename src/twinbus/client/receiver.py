@@ -10,7 +10,6 @@ the connection was lost meanwhile. How messages come is its `inbox`'s affair.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from enum import Enum
 from typing import TYPE_CHECKING, Final
@@ -25,11 +24,12 @@ from twinbus.client.inbox import Inbox
 from twinbus.client.lock_renewal import LockRenewal
 from twinbus.client.receiving_link import DEAD_LETTER
 from twinbus.client.witness import tell
-from twinbus.model.errors import InvalidArgument
+from twinbus.model.errors import InvalidArgument, ServiceBusError
 from twinbus.model.message import BrokeredMessage
 from twinbus.model.times import duration_s, to_wire
 
 if TYPE_CHECKING:
+    import asyncio
     import datetime as dt
     from collections.abc import AsyncIterator, Mapping, Sequence
 
@@ -151,10 +151,27 @@ class MessageReceiver(ClientEntity):
 
     async def complete_batch(self, messages: Sequence[BrokeredMessage]) -> None:
         """The same for several; the first error, if some cannot be, after all others are."""
-        outcomes = await asyncio.gather(*[self.complete(message) for message in messages], return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
+        said: list[tuple[BrokeredMessage, ReceivingLink | None, asyncio.Future[None] | None]] = []
+        errors: list[ServiceBusError] = []
+        try:
+            for message in messages:
+                try:
+                    said.append((message, *self._say_on_link(*self._held(message), ACCEPTED)))
+                except ServiceBusError as error:
+                    errors.append(error)
+            for message, link, future in said:
+                try:
+                    await self._confirm("complete", message, {}, link, future)
+                except ServiceBusError as error:
+                    errors.append(error)
+                    self._tell("complete", message, error=error)
+                else:
+                    self._tell("complete", message)
+        finally:
+            for _, link, future in said:
+                self._forget(link, future)
+        if errors:
+            raise errors[0]
 
     async def abandon(
         self,
@@ -246,10 +263,40 @@ class MessageReceiver(ClientEntity):
                 raise MessageNotHeld(f"{message!r} was not received on a link: a transaction cannot {verb} it")
             await transaction.settle(self, message, link, delivery, state)
             return
-        if link is not None and delivery is not None and link.failure is None and not delivery.settled:
+        link, future = self._say_on_link(link, delivery, state)
+        try:
+            await self._confirm(verb, message, body, link, future)
+        finally:
+            self._forget(link, future)
+
+    def _say_on_link(
+        self, link: ReceivingLink | None, delivery: IncomingDelivery | None, state: Composite
+    ) -> tuple[ReceivingLink | None, asyncio.Future[None] | None]:
+        """Say on its link what becomes of a message, where there is one; the link, and its confirmation."""
+        if link is None or delivery is None or link.failure is not None or delivery.settled:
+            return None, None
+        future = link.settle(delivery, state)
+        link.deadlines.add(future, self.factory.settings.operation_timeout_s)
+        return link, future
+
+    def _forget(self, link: ReceivingLink | None, future: asyncio.Future[None] | None) -> None:
+        """Nobody waits for a confirmation any more."""
+        if link is not None and future is not None:
+            link.deadlines.remove(future, self.factory.settings.operation_timeout_s)
+            future.cancel()
+
+    async def _confirm(
+        self,
+        verb: str,
+        message: BrokeredMessage,
+        body: Mapping[str, object],
+        link: ReceivingLink | None,
+        future: asyncio.Future[None] | None,
+    ) -> None:
+        """Wait for what was told on its link; tell it by its lock where that was lost, or is silent."""
+        if link is not None and future is not None:
             try:
-                async with asyncio.timeout(self.factory.settings.operation_timeout_s):
-                    await link.settle(delivery, state)
+                await future
             except ConnectionLost:
                 if self.session_id is not None:
                     raise

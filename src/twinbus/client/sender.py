@@ -168,9 +168,9 @@ class MessageSender(ClientEntity):
         deadline_s = asyncio.get_running_loop().time() + limit_s
         if link is not None and link.failure is None:
             future = link.send(payload, message_format)
+            link.deadlines.add(future, limit_s)
             try:
-                async with asyncio.timeout_at(deadline_s):
-                    await future
+                await future
             except TimeoutError:
                 raise self._timed_out(limit_s, was_sent=not link.withdraw(future)) from None
             except asyncio.CancelledError:
@@ -182,6 +182,8 @@ class MessageSender(ClientEntity):
                 first = error
             else:
                 return
+            finally:
+                link.deadlines.remove(future, limit_s)
         left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
         await self._deliver_again(payload, message_format, first, left_s, policy)
 

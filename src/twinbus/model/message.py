@@ -10,6 +10,7 @@ came as, and its body is read when it is asked for. Sending and settling are a s
 from __future__ import annotations
 
 import datetime as dt
+import os
 import uuid
 from typing import TYPE_CHECKING, Final, Self
 
@@ -29,6 +30,7 @@ BATCH_FORMAT: Final = 0x80013700
 PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
 """An empty message of this type asks whether an entity is there, and nobody receives it."""
 MAX_ID_CHARACTERS: Final = 128
+_ID_BYTES: Final = 16
 _LARGEST_TTL_MS: Final = 2**32 - 1
 """What the header can say; a longer life is told by the time it ends."""
 _PARTITION_KEY: Final = "x-opt-partition-key"
@@ -81,7 +83,7 @@ class BrokeredMessage:
         self._body = body
         self._sections: Message | None = None
         self._received: Received | None = None
-        self.message_id = uuid.uuid4().hex if message_id is None else message_id
+        self.message_id = os.urandom(_ID_BYTES).hex() if message_id is None else message_id
         """What duplicates are known by: text, a number, bytes or a UUID."""
         self.session_id = session_id
         self.partition_key = partition_key
@@ -135,38 +137,47 @@ class BrokeredMessage:
         ttl_ms = None if self.time_to_live is None else duration_ms(self.time_to_live)
         if ttl_ms is not None and ttl_ms >= FOREVER_MS:
             ttl_ms = None
-        properties = self.properties
+        annotations, own = self._annotations(), self.properties
+        is_mortal = ttl_ms is not None
         try:
-            return sections.build(
-                header=None if ttl_ms is None else Header(ttl=min(ttl_ms, _LARGEST_TTL_MS)),
-                message_annotations=self._annotations(),
-                properties=Properties(
-                    message_id=self.message_id,
-                    to=self.to,
-                    subject=self.label,
-                    reply_to=self.reply_to,
-                    correlation_id=self.correlation_id,
-                    content_type=self.content_type,
-                    absolute_expiry_time=None if ttl_ms is None else now_ms + ttl_ms,
-                    creation_time=None if ttl_ms is None else now_ms,
-                    group_id=self.session_id,
-                    reply_to_group_id=self.reply_to_session_id,
+            properties = sections.section_of(
+                Properties,
+                (
+                    self.message_id,
+                    None,
+                    self.to,
+                    self.label,
+                    self.reply_to,
+                    self.correlation_id,
+                    self.content_type,
+                    None,
+                    None if ttl_ms is None else now_ms + ttl_ms,
+                    now_ms if is_mortal else None,
+                    self.session_id,
+                    None,
+                    self.reply_to_session_id,
                 ),
-                application_properties={name: to_wire(value) for name, value in properties.items()}
-                if properties
-                else None,
-                body=self._encode_body(),
             )
+            body = self._encode_body()
+            if annotations is None and not own and not is_mortal:
+                return properties + body
+            head = sections.build(
+                header=None if ttl_ms is None else Header(ttl=min(ttl_ms, _LARGEST_TTL_MS)),
+                message_annotations=annotations,
+            )
+            wire = {name: to_wire(value) for name, value in own.items()} if own else None
+            return head + properties + sections.build(application_properties=wire, body=body)
         except EncodeError as error:
             raise InvalidArgument(f"message {self.message_id!r:.80} cannot be sent: {error}") from error
 
     def check(self) -> None:
         """InvalidArgument where it can be no message, whoever takes it."""
-        for name in ("session_id", "partition_key", "via_partition_key", "message_id"):
-            value = getattr(self, name)
-            if isinstance(value, str) and len(value) > MAX_ID_CHARACTERS:
-                raise InvalidArgument(f"{name} has {len(value)} characters; it can have {MAX_ID_CHARACTERS}")
         key, session_id = self.partition_key, self.session_id
+        _check_length("message_id", self.message_id)
+        if key is not None or session_id is not None or self.via_partition_key is not None:
+            _check_length("session_id", session_id)
+            _check_length("partition_key", key)
+            _check_length("via_partition_key", self.via_partition_key)
         if key is not None and session_id is not None and key != session_id:
             raise InvalidArgument(
                 f"partition_key {key!r:.80} is not session_id {session_id!r:.80}: where both are given, they are equal"
@@ -224,27 +235,30 @@ class BrokeredMessage:
     def decode(cls, payload: bytes, *, lock: bytes | None = None, is_peeked: bool = False) -> Self:
         """A message that was received, under a lock or not; DecodeError where its bytes do not add up."""
         message = Message(payload)
-        properties, header = message.properties or _NO_PROPERTIES, message.header or _NO_HEADER
+        _, _, header_ttl, _, delivery_count = message.checked(Section.HEADER, Header)
+        message_id, _, to, label, reply_to, correlation_id, content_type, _, ends_ms, made_ms, *others = (
+            message.checked(Section.PROPERTIES, Properties)
+        )
         named = dict(message.message_annotations)
         decoded = cls.__new__(cls)
         decoded._body, decoded._sections = b"", message  # noqa: SLF001  # its own
-        decoded._received = Received(named, header, lock, is_peeked=is_peeked, size=len(payload))  # noqa: SLF001
-        decoded.message_id = properties.message_id
-        decoded.session_id = properties.group_id
+        decoded._received = Received(  # noqa: SLF001
+            named, lock, delivery_count=delivery_count + (not is_peeked), size=len(payload)
+        )
+        decoded.message_id = message_id
+        decoded.session_id, _, decoded.reply_to_session_id = others
         decoded.partition_key = _text(named.get(_PARTITION_KEY))
         decoded.via_partition_key = _text(named.get(_VIA_PARTITION_KEY))
-        decoded.correlation_id = properties.correlation_id
-        decoded.content_type = properties.content_type
-        decoded.label = properties.subject
-        decoded.to = properties.to
-        decoded.reply_to = properties.reply_to
-        decoded.reply_to_session_id = properties.reply_to_group_id
-        decoded.time_to_live = _ttl_of(header, properties)
+        decoded.correlation_id = correlation_id
+        decoded.content_type = content_type
+        decoded.label = label
+        decoded.to = to
+        decoded.reply_to = reply_to
+        decoded.time_to_live = _ttl_of(header_ttl, ends_ms, made_ms)
         scheduled = named.get(_SCHEDULED_TIME)
         decoded.scheduled_enqueue_time_utc = moment_of(scheduled) if isinstance(scheduled, Timestamp) else None
-        decoded.properties = {
-            str(name): from_wire(value) for name, value in dict(message.application_properties).items()
-        }
+        own = message.application_properties if Section.APPLICATION_PROPERTIES in message else {}
+        decoded.properties = {str(name): from_wire(value) for name, value in dict(own).items()}
         return decoded
 
     @property
@@ -335,10 +349,9 @@ class Received:
     def __init__(
         self,
         annotations: Mapping[object, object],
-        header: Header,
         lock: bytes | None,
         *,
-        is_peeked: bool,
+        delivery_count: int,
         size: int,
     ) -> None:
         """`annotations` are the message's."""
@@ -348,7 +361,7 @@ class Received:
         self.handle: object = None
         """For the receiver: how it settles the message."""
         self.size = size
-        self.delivery_count = header.delivery_count + (not is_peeked)
+        self.delivery_count = delivery_count
         self.sequence_number = self.integer("x-opt-sequence-number")
         self.locked_until_ms = self.integer("x-opt-locked-until")
 
@@ -368,19 +381,19 @@ def encode_batch(payloads: Sequence[bytes], first: BrokeredMessage) -> bytes:
     )
 
 
-def _ttl_of(header: Header, properties: Properties) -> dt.timedelta | None:
+def _ttl_of(header_ms: int | None, ends_ms: int | None, made_ms: int | None) -> dt.timedelta | None:
     """The header's, unless it is too short for it: then the time between creation and end says it."""
-    if header.ttl is None:
+    if header_ms is None:
         return None
-    ends, made = properties.absolute_expiry_time, properties.creation_time
-    if header.ttl == _LARGEST_TTL_MS and ends is not None and made is not None:
-        return duration_of(ends - made)
-    return duration_of(header.ttl)
+    if header_ms == _LARGEST_TTL_MS and ends_ms is not None and made_ms is not None:
+        return duration_of(ends_ms - made_ms)
+    return duration_of(header_ms)
+
+
+def _check_length(name: str, value: object) -> None:
+    if isinstance(value, str) and len(value) > MAX_ID_CHARACTERS:
+        raise InvalidArgument(f"{name} has {len(value)} characters; it can have {MAX_ID_CHARACTERS}")
 
 
 def _text(value: object) -> str | None:
     return str(value) if isinstance(value, str) else None
-
-
-_NO_PROPERTIES: Final = Properties()
-_NO_HEADER: Final = Header()

@@ -9,7 +9,7 @@ from typing import Final
 from hypothesis import strategies as st
 
 from tests.amqp.codec.values import Values, ascii_texts, primitives
-from twinbus.amqp import message, outcomes, performatives, sasl, terminus
+from twinbus.amqp import outcomes, performatives, sasl, sections, terminus
 from twinbus.amqp.composite import Composite, Kind, from_described
 from twinbus.amqp.decode import decode
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED
@@ -18,7 +18,7 @@ from twinbus.amqp.types import Described, Symbol, UInt, ULong
 
 DECLARED: Final[list[type[Composite]]] = [
     found
-    for module in (performatives, outcomes, terminus, sasl, message)
+    for module in (performatives, outcomes, terminus, sasl, sections)
     for found in vars(module).values()
     if isinstance(found, type) and issubclass(found, Composite) and found.__module__ == module.__name__
 ]

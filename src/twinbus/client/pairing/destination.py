@@ -1,8 +1,9 @@
 """One destination of parked messages, to one pump: an entity of the primary.
 
-Within a session messages go one after the other; others go as fast as the link takes them (Q18). What an entity does
-not take now is deferred in the backlog queue, and so is what comes after it, until it answers again: then all are taken
-back by their numbers, in order (Q19).
+What is ready goes together, as a batch: all of it is taken, or nothing. Within a session messages go in order, and no
+two batches with messages of one session are on their way at once (Q18). What an entity does not take now is deferred in
+the backlog queue, and so is what comes after it, until it answers again: then all are taken back by their numbers, in
+order (Q19). A batch that is refused is sent again message by message, so that one bad message harms no other.
 
 Owns: the lanes, what is on its way, and what is deferred. What becomes of the pump when the whole primary is gone is
 the pump's affair: `lost` tells it.
@@ -17,11 +18,13 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from twinbus.amqp.message import data
 from twinbus.client.errors import ConnectionFailed, ConnectionLost, FactoryFaulted, ObjectClosed, TimedOut
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.retry import RECONNECT_ONCE
 from twinbus.client.sender import MessageSender
 from twinbus.model.errors import FailureClass, QuotaExceeded, ServiceBusError
+from twinbus.model.message import BATCH_FORMAT
 from twinbus.model.path import key_of
 
 if TYPE_CHECKING:
@@ -38,6 +41,9 @@ FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
 LOST: Final = (ConnectionFailed, ConnectionLost, ObjectClosed, FactoryFaulted)
 """The primary is not there, or our own end of it: nothing that a message could be blamed for."""
+BATCH_MESSAGES: Final = 100
+BATCH_BYTES: Final = 200_000
+"""Of messages that go together: a batch may have 256 KB, as one message."""
 TAKEN_AT_ONCE: Final = 15
 """Deferred messages of one request: they come in one answer, and may be large."""
 
@@ -78,11 +84,16 @@ class Destination:
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._link: SendingLink | None = None
-        self._opening: deque[Parcel] = deque()
-        """What waits for the link."""
+        self._ready: deque[Parcel] = deque()
+        """What goes with the next batches: of each session only the next one."""
         self._lanes: dict[str, deque[Parcel]] = {}
-        """What waits for the message before it, by session. A lane that is there has one on its way."""
-        self._on_way: dict[asyncio.Future[object], tuple[Parcel, float]] = {}
+        """What waits for the messages before it, by session. A lane that is there has some ready, or on their way."""
+        self._on_way: dict[asyncio.Future[object], tuple[list[Parcel], float]] = {}
+        self._alone: set[int] = set()
+        """Numbers of messages that were in a batch that was refused: they go one by one."""
+        self._is_shipping = False
+        self._mixes_sessions = True
+        """False where a batch with several sessions was refused: partitioned entities of Azure do so."""
         self._deferred: list[int] = []
         self._task: asyncio.Task[None] | None = None
         self._is_blocked = False
@@ -142,79 +153,137 @@ class Destination:
             lane.append(parcel)
 
     def _send(self, parcel: Parcel) -> None:
-        link = self._link
+        """With the others of this turn of the loop."""
         if self._is_paused:
             return  # it is given back with all that was not sent
-        if link is None or link.failure is not None:
-            self._opening.append(parcel)
-            self._open()
-            return
-        future = link.send(parcel.restored.payload)
-        self._on_way[future] = (parcel, self._loop.time())
-        future.add_done_callback(self._answered)
+        self._ready.append(parcel)
+        if not self._is_shipping:
+            self._is_shipping = True
+            self._loop.call_soon(self._ship)
 
-    def _open(self) -> None:
-        if self._task is None:
-            self._task = self._loop.create_task(self._run(self._attach))
+    def _ship(self) -> None:
+        """Send what is ready."""
+        self._is_shipping = False
+        if self._is_closed or self._is_paused or not self._ready:
+            return
+        link = self._link
+        if link is None or link.failure is not None:
+            if self._task is None:
+                self._task = self._loop.create_task(self._run(self._attach))
+            return
+        while self._ready:
+            load = self._load()
+            payloads = [parcel.restored.payload for parcel in load]
+            future = link.send(payloads[0]) if len(load) == 1 else link.send(data(*payloads), BATCH_FORMAT)
+            self._on_way[future] = (load, self._loop.time())
+            future.add_done_callback(self._answered)
+
+    def _load(self) -> list[Parcel]:
+        """What goes in one batch: what is ready, and what follows it in its session."""
+        ready, lanes, size = self._ready, self._lanes, 0
+        load: list[Parcel] = []
+        first = ready[0].restored.session_id
+        while ready and len(load) < BATCH_MESSAGES:
+            parcel = ready[0]
+            session_id = parcel.restored.session_id
+            goes_alone = parcel.sequence_number in self._alone
+            if load and (
+                goes_alone
+                or size + len(parcel.restored.payload) > BATCH_BYTES
+                or (session_id != first and not self._mixes_sessions)
+            ):
+                break
+            load.append(ready.popleft())
+            size += len(parcel.restored.payload)
+            if goes_alone:
+                break
+            lane = lanes.get(session_id) if session_id is not None else None
+            while lane and len(load) < BATCH_MESSAGES and lane[0].sequence_number not in self._alone:
+                size += len(lane[0].restored.payload)
+                if size > BATCH_BYTES:
+                    break
+                load.append(lane.popleft())
+        return load
 
     async def _attach(self) -> None:
         """Have a link, and send what waits for it."""
         try:
             self._link = await self._sender.link(RECONNECT_ONCE)
         except ServiceBusError as error:
-            waiting, self._opening = self._opening, deque()
+            waiting, self._ready = self._ready, deque()
             for parcel in waiting:
-                self._failed(parcel, error)
-            return
-        while self._opening and self._link.failure is None:
-            self._send(self._opening.popleft())
+                self._failed([parcel], error)
+        else:
+            self._ship()
 
     def _answered(self, future: asyncio.Future[object]) -> None:
-        parcel, started_s = self._on_way.pop(future)
+        load, started_s = self._on_way.pop(future)
         if self._is_closed:
             if not future.cancelled():
                 future.exception()
             return
         if future.cancelled():
             waited_s = self._loop.time() - started_s
-            self._failed(parcel, TimedOut(f"'{self._sender.path}' did not answer for {waited_s:.0f} s", was_sent=True))
+            self._failed(load, TimedOut(f"'{self._sender.path}' did not answer for {waited_s:.0f} s", was_sent=True))
         else:
             error = future.exception()
             if error is None:
-                self._delivered(parcel)
+                self._delivered(load)
             else:
                 assert isinstance(error, ServiceBusError)
-                self._failed(parcel, error)
+                self._failed(load, error)
         if not self._on_way:
             self._idle.set()
 
-    def _delivered(self, parcel: Parcel) -> None:
-        parcel.complete().add_done_callback(partial(self._settled, parcel, "completed"))
-        self._telling.tell_parcel(EventKind.MOVED, parcel, self._backlog_queue)
-        self._advance(parcel)
+    def _delivered(self, load: list[Parcel]) -> None:
+        for parcel in load:
+            parcel.complete().add_done_callback(partial(self._settled, parcel, "completed"))
+            self._telling.tell_parcel(EventKind.MOVED, parcel, self._backlog_queue)
+        self._advance(load)
 
-    def _failed(self, parcel: Parcel, error: ServiceBusError) -> None:
+    def _failed(self, load: list[Parcel], error: ServiceBusError) -> None:
         if isinstance(error, LOST):
             self._lost(error)
-        elif error.failure_class is FailureClass.CALLER and not isinstance(error, QuotaExceeded):
+        elif error.failure_class is not FailureClass.CALLER or isinstance(error, QuotaExceeded):
+            self._block()
+            for parcel in load:
+                self._defer(parcel, error)
+        elif len(load) > 1:
+            self._send_apart(load)
+        else:
+            (parcel,) = load
             reason = type(error).__name__
             parcel.dead_letter(reason, str(error)).add_done_callback(partial(self._settled, parcel, "dead-lettered"))
             self._telling.tell_parcel(EventKind.DEAD_LETTERED, parcel, self._backlog_queue, reason=str(error))
-            self._advance(parcel)
-        else:
-            self._block()
-            self._defer(parcel, error)
+            self._alone.discard(parcel.sequence_number)
+            self._advance(load)
 
-    def _advance(self, parcel: Parcel) -> None:
-        """The next of its session, if there is one."""
-        session_id = parcel.restored.session_id
-        if session_id is None:
-            return
-        lane = self._lanes.get(session_id)
-        if lane:
-            self._send(lane.popleft())
-        elif lane is not None:
-            del self._lanes[session_id]
+    def _send_apart(self, load: list[Parcel]) -> None:
+        """A batch was refused, for one of its messages or because it had several sessions: send it in smaller parts."""
+        sessions: dict[str | None, list[Parcel]] = {}
+        for parcel in load:
+            sessions.setdefault(parcel.restored.session_id, []).append(parcel)
+        if len(sessions) > 1 and self._mixes_sessions:
+            self._mixes_sessions = False
+        else:
+            self._alone.update(parcel.sequence_number for parcel in load)
+        for session_id, parcels in sessions.items():
+            if session_id is None:
+                for parcel in parcels:
+                    self._send(parcel)
+            else:
+                lane = self._lanes.setdefault(session_id, deque())
+                lane.extendleft(reversed(parcels[1:]))
+                self._send(parcels[0])
+
+    def _advance(self, load: list[Parcel]) -> None:
+        """The next of their sessions, if there are any."""
+        for session_id in {parcel.restored.session_id for parcel in load}:
+            lane = self._lanes.get(session_id) if session_id is not None else None
+            if lane:
+                self._send(lane.popleft())
+            elif lane is not None and session_id is not None:
+                del self._lanes[session_id]
 
     # --- deferral -----------------------------------------------------------------------------------------------------
 
@@ -222,8 +291,9 @@ class Destination:
         """Defer what waits, and what comes, until the entity answers."""
         self._is_blocked = True
         lanes, self._lanes = self._lanes, {}
-        for lane in lanes.values():
-            for parcel in lane:
+        ready, self._ready = self._ready, deque()
+        for waiting in (ready, *lanes.values()):
+            for parcel in waiting:
                 self._defer(parcel)
         if self._task is None:
             self._task = self._loop.create_task(self._run(self._recover))
@@ -262,12 +332,14 @@ class Destination:
 
     async def _await_idle(self) -> None:
         """Nothing is on its way or waits for what is."""
-        while self._on_way or self._opening:
-            if self._opening and not self._on_way:
+        while self._on_way or (self._ready and not self._is_paused):
+            if self._on_way:
+                self._idle.clear()
+                await self._idle.wait()
+            elif self._link is None or self._link.failure is not None:
                 await self._attach()
-                continue
-            self._idle.clear()
-            await self._idle.wait()
+            else:
+                await asyncio.sleep(0)  # it goes with the next batch
 
     async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
         """One task at a time; one that is over may leave work for another."""
@@ -279,7 +351,7 @@ class Destination:
             return
         if self._is_blocked:
             self._task = self._loop.create_task(self._run(self._recover))
-        elif self._opening:
+        elif self._ready:
             self._task = self._loop.create_task(self._run(self._attach))
 
     def _settled(self, parcel: Parcel, outcome: str, future: asyncio.Future[None]) -> None:

@@ -165,7 +165,7 @@ class Draining:
         if isinstance(restored, Expired):
             self._bury(delivery, restored.path, _EXPIRED, restored.text)
             return
-        self._destination(restored.path).take(Arrived(self._link, delivery, restored, _number_of(delivery.payload)))
+        self._destination(restored.path).take(Arrived(self._link, delivery, restored))
 
     def _bury(self, delivery: IncomingDelivery, path: str | None, reason: str, description: str) -> None:
         dead_letter(self._link, delivery, reason, description).add_done_callback(_heed)

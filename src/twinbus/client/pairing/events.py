@@ -15,7 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Collection
 
 log: Final = logging.getLogger(__name__)
 
@@ -86,22 +86,30 @@ class Events:
 
     def __init__(self) -> None:
         """Nobody listens."""
-        self._listeners: list[tuple[Callable[[PairingEvent], None], frozenset[EventKind]]] = []
+        self._listeners: list[tuple[Callable[[PairingEvent], None], Collection[EventKind]]] = []
+        self._wanted: set[EventKind] = set()
+        """The kinds that somebody listens for: asked with every message moved."""
 
     def wants(self, kind: EventKind) -> bool:
-        """Somebody wants to know."""
-        return any(kind in kinds for _, kinds in self._listeners)
+        """Somebody wants to know of such events."""
+        return kind in self._wanted
 
     def listen(
-        self, listener: Callable[[PairingEvent], None], kinds: frozenset[EventKind] | None = None
+        self, listener: Callable[[PairingEvent], None], kinds: Collection[EventKind] = frozenset(EventKind)
     ) -> Callable[[], None]:
         """Have `listener` called with each event, or with those of some kinds, in the loop: it must not wait.
 
         Call the answer to end it.
         """
-        entry = (listener, frozenset(EventKind) if kinds is None else kinds)
+        entry = (listener, kinds)
         self._listeners.append(entry)
-        return lambda: self._listeners.remove(entry) if entry in self._listeners else None
+        self._wanted.update(kinds)
+        return lambda: self._forget(entry)
+
+    def _forget(self, entry: tuple[Callable[[PairingEvent], None], Collection[EventKind]]) -> None:
+        if entry in self._listeners:
+            self._listeners.remove(entry)
+            self._wanted = {kind for _, kinds in self._listeners for kind in kinds}
 
     def tell(self, event: PairingEvent) -> None:
         """It happened. A listener's fault is its own."""

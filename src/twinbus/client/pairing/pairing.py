@@ -35,7 +35,7 @@ from twinbus.model.path import key_of
 from twinbus.model.times import duration_s
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Sequence
     from types import TracebackType
 
     from prometheus_client import CollectorRegistry
@@ -181,9 +181,14 @@ class Pairing:
         """What happens from now on."""
         return self._events.stream()
 
-    def on_event(self, listener: Callable[[PairingEvent], None]) -> Callable[[], None]:
-        """Have `listener` called with each event, in the loop: it must not wait. Call the answer to end it."""
-        return self._events.listen(listener)
+    def on_event(
+        self, listener: Callable[[PairingEvent], None], kinds: Collection[EventKind] = frozenset(EventKind)
+    ) -> Callable[[], None]:
+        """Have `listener` called with each event of these kinds, in the loop: it must not wait.
+
+        Call the answer to end it. Events that nobody listens for cost nothing: there is one for each message moved.
+        """
+        return self._events.listen(listener, kinds)
 
     async def status(self) -> PairingStatus:
         """How it is now: the entities, the backlog, the syphon, alarms. Within 5 s, whatever is down."""

@@ -46,12 +46,10 @@ class Arrived:
 
     __slots__ = ("_delivery", "_link", "restored", "sequence_number")
 
-    def __init__(
-        self, link: ReceivingLink, delivery: IncomingDelivery, restored: Restored, sequence_number: int
-    ) -> None:
+    def __init__(self, link: ReceivingLink, delivery: IncomingDelivery, restored: Restored) -> None:
         """`restored` is what goes to the primary."""
         self.restored = restored
-        self.sequence_number = sequence_number
+        self.sequence_number = restored.sequence_number
         self._link = link
         self._delivery = delivery
 

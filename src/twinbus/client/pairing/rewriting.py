@@ -36,14 +36,21 @@ PARKED_FOR: Final = "x-ms-parked-for"
 _TOLD: Final = frozenset({POSSIBLE_DUPLICATE, PARKED_AT, PARKED_FOR})
 """What a message tells of its way; it keeps them at its destination. Parked again, it gets new ones."""
 
+_HEADER: Final = Section.HEADER
+_ANNOTATIONS: Final = Section.MESSAGE_ANNOTATIONS
+_PROPERTIES: Final = Section.PROPERTIES
+_OWN: Final = Section.APPLICATION_PROPERTIES
+_FOOTER: Final = Section.FOOTER
+
 MAX_PROPERTIES_BYTES: Final = 65_536
 _LARGEST_TTL_MS: Final = 2**32 - 1
 _SCHEDULE_ANNOTATION: Final = "x-opt-scheduled-enqueue-time"
 _ENQUEUED_TIME: Final = "x-opt-enqueued-time"
+_SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
 _SET_BY_BROKER: Final = frozenset(
     {
         _ENQUEUED_TIME,
-        "x-opt-sequence-number",
+        _SEQUENCE_NUMBER,
         "x-opt-locked-until",
         "x-opt-enqueue-sequence-number",
         "x-opt-message-state",
@@ -53,6 +60,7 @@ _SET_BY_BROKER: Final = frozenset(
 )
 _TOLD_AT_LAST: Final = frozenset({PARKED_AT, PARKED_FOR})
 _COMPOUND: Final = struct.Struct(">BBBBII")
+_TIMESTAMP: Final = struct.Struct(">Bq")
 _LIST32: Final = 0xD0
 _MAP32: Final = 0xD1
 NULL: Final = b"\x40"
@@ -65,7 +73,7 @@ _GROUP_ID: Final = 10
 
 def check_names(properties: Mapping[str, object]) -> None:
     """ReservedPropertyName if an application's property has the name of an alias (Q07)."""
-    taken = ALIASES & properties.keys()
+    taken = [name for name in properties if name in ALIASES]
     if taken:
         raise ReservedPropertyName(
             f"a property is named {min(taken)!r}: that name is kept for parked messages; call it something else"
@@ -87,7 +95,7 @@ def park(payload: bytes, message_format: int, path: str, *, is_possible_duplicat
 
 def _park(payload: bytes, path: str, *, is_possible_duplicate: bool) -> bytes:
     message = Message(payload)
-    header, properties = message.fields(Section.HEADER), message.fields(Section.PROPERTIES)
+    header, properties = message.fields(_HEADER), message.fields(_PROPERTIES)
     added = [_PATH + encoded(path)]
     if is_possible_duplicate:
         added.append(_POSSIBLE_DUPLICATE)
@@ -102,13 +110,14 @@ def _park(payload: bytes, path: str, *, is_possible_duplicate: bool) -> bytes:
         clear(properties, _EXPIRY)
         clear(properties, _CREATED)
     annotations = []
-    for key, value_at, raw in message.entries(Section.MESSAGE_ANNOTATIONS):
+    for key, value_at, raw in message.entries(_ANNOTATIONS):
         if key != _SCHEDULE_ANNOTATION:
             annotations.append(raw)
         elif type(decode(raw, value_at)[0]) is Timestamp:
             added.append(_SCHEDULED_TIME + raw[value_at:])
-    own = [raw for key, _, raw in message.entries(Section.APPLICATION_PROPERTIES) if key not in _TOLD]
-    return _assemble(message, header, annotations, properties, own + added)
+    own = [raw for key, _, raw in message.entries(_OWN) if key not in _TOLD]
+    section = _compound(_PROPERTIES, _LIST32, properties, len(properties))
+    return _assemble(message, header, annotations, section, own + added)
 
 
 def check_parked_size(parked: bytes, most: int, message_format: int = 0) -> None:
@@ -130,13 +139,13 @@ def check_parked_size(parked: bytes, most: int, message_format: int = 0) -> None
 
 def message_id_of(payload: bytes) -> object:
     """The id of a message."""
-    return Message(payload).field(Section.PROPERTIES, 0)
+    return Message(payload).field(_PROPERTIES, 0)
 
 
 def properties_size(payload: bytes) -> int:
     """Bytes of all properties and annotations of a message."""
     message = Message(payload)
-    sections = (Section.PROPERTIES, Section.APPLICATION_PROPERTIES, Section.MESSAGE_ANNOTATIONS)
+    sections = (_PROPERTIES, _OWN, _ANNOTATIONS)
     return sum(message.size_of(section) for section in sections)
 
 
@@ -149,6 +158,8 @@ class Restored(NamedTuple):
     path: str
     session_id: str | None
     payload: bytes
+    sequence_number: int
+    """In its backlog queue; 0 where that did not say."""
 
 
 class Expired(NamedTuple):
@@ -178,44 +189,59 @@ def restore(payload: bytes, now_ms: int, *, deduct: bool = False) -> Restored | 
 def _restore(message: Message, now_ms: int, *, deduct: bool) -> Restored | Expired:
     own: list[bytes] = []
     found: dict[object, object] = {}
-    for key, value_at, raw in message.entries(Section.APPLICATION_PROPERTIES):
-        if key in ALIASES:
-            found[key] = decode(raw, value_at)[0]
-        elif key not in _TOLD_AT_LAST:
-            own.append(raw)
-    annotations, parked_ms = _read_annotations(message, now_ms)
+    for key, item in message.encoded_pairs(_OWN):
+        name = _name_of(key)
+        if name in ALIASES:
+            found[name] = decode(item, 0)[0]
+        elif name not in _TOLD_AT_LAST:
+            own.append(key + item)
+    annotations, parked_ms, sequence_number = _read_annotations(message, now_ms)
     path, session_id, ttl_ms = _path_of(found), _session_of(found), _alias_ttl(found)
     parked_for_ms = max(0, now_ms - parked_ms)
     if ttl_ms is not None and deduct:
         if ttl_ms <= parked_for_ms:
             return Expired(path, parked_for_ms, ttl_ms)
         ttl_ms -= parked_for_ms
-    header, properties = message.fields(Section.HEADER), message.fields(Section.PROPERTIES)
+    header = message.fields(_HEADER)
     clear(header, _DELIVERY_COUNT)
     if ttl_ms is not None:
         set_field(header, _TTL, encoded(UInt(min(ttl_ms, _LARGEST_TTL_MS))))
-        set_field(properties, _CREATED, encoded(Timestamp(now_ms)))
-        set_field(properties, _EXPIRY, encoded(Timestamp(now_ms + ttl_ms)))
-    if session_id is not None:
-        set_field(properties, _GROUP_ID, encoded(session_id))
+    properties = _restored_properties(message, session_id, ttl_ms, now_ms)
     scheduled = _alias_schedule(found)
     if scheduled is not None:
         annotations.append(_SCHEDULE_NAME + encoded(scheduled))
-    own.append(_PARKED_AT + encoded(Timestamp(parked_ms)))
+    own.append(_PARKED_AT + _timestamp(parked_ms))
     own.append(_PARKED_FOR + encoded(timespan(parked_for_ms)))
-    return Restored(path, session_id, _assemble(message, header, annotations, properties, own))
+    return Restored(path, session_id, _assemble(message, header, annotations, properties, own), sequence_number)
 
 
-def _read_annotations(message: Message, now_ms: int) -> tuple[list[bytes], int]:
-    """Those that the application set, and when the message was parked."""
-    kept, parked_ms = [], now_ms
-    for key, value_at, raw in message.entries(Section.MESSAGE_ANNOTATIONS):
-        if key not in _SET_BY_BROKER:
-            kept.append(raw)
-        elif key == _ENQUEUED_TIME:
-            enqueued = decode(raw, value_at)[0]
+def _restored_properties(message: Message, session_id: str | None, ttl_ms: int | None, now_ms: int) -> bytes:
+    """The section as it came, if it had neither session nor end; else with these."""
+    if session_id is None and ttl_ms is None:
+        return message.raw(_PROPERTIES)
+    properties = message.fields(_PROPERTIES)
+    if ttl_ms is not None:
+        set_field(properties, _CREATED, _timestamp(now_ms))
+        set_field(properties, _EXPIRY, _timestamp(now_ms + ttl_ms))
+    if session_id is not None:
+        set_field(properties, _GROUP_ID, encoded(session_id))
+    return _compound(_PROPERTIES, _LIST32, properties, len(properties))
+
+
+def _read_annotations(message: Message, now_ms: int) -> tuple[list[bytes], int, int]:
+    """Those that the application set; when the message was parked; its number in the backlog queue."""
+    kept, parked_ms, sequence_number = [], now_ms, 0
+    for key, item in message.encoded_pairs(_ANNOTATIONS):
+        name = _name_of(key)
+        if name not in _SET_BY_BROKER:
+            kept.append(key + item)
+        elif name == _ENQUEUED_TIME:
+            enqueued = decode(item, 0)[0]
             parked_ms = int(enqueued) if isinstance(enqueued, int) else now_ms
-    return kept, parked_ms
+        elif name == _SEQUENCE_NUMBER:
+            number = decode(item, 0)[0]
+            sequence_number = int(number) if isinstance(number, int) else 0
+    return kept, parked_ms, sequence_number
 
 
 def _path_of(found: Mapping[object, object]) -> str:
@@ -269,21 +295,21 @@ def _assemble(
     message: Message,
     header: list[bytes],
     annotations: list[bytes],
-    properties: list[bytes],
+    properties: bytes,
     own: list[bytes],
 ) -> bytes:
     """A message with other properties than it had, and the body it had."""
     pieces = []
     if header:
-        pieces.append(_compound(Section.HEADER, _LIST32, header, len(header)))
+        pieces.append(_compound(_HEADER, _LIST32, header, len(header)))
     if annotations:
-        pieces.append(_compound(Section.MESSAGE_ANNOTATIONS, _MAP32, annotations, 2 * len(annotations)))
-    pieces.append(_compound(Section.PROPERTIES, _LIST32, properties, len(properties)))
-    pieces.append(_compound(Section.APPLICATION_PROPERTIES, _MAP32, own, 2 * len(own)))
+        pieces.append(_compound(_ANNOTATIONS, _MAP32, annotations, 2 * len(annotations)))
+    pieces.append(properties)
+    pieces.append(_compound(_OWN, _MAP32, own, 2 * len(own)))
     body = message.body_section
     if body is not None:
         pieces.append(message.raw(body))
-    pieces.append(message.raw(Section.FOOTER))
+    pieces.append(message.raw(_FOOTER))
     return b"".join(pieces)
 
 
@@ -316,6 +342,16 @@ def encoded(item: object) -> bytes:
     return bytes(out)
 
 
+def _timestamp(at_ms: int) -> bytes:
+    return _TIMESTAMP.pack(0x83, at_ms)
+
+
+def _name_of(key: bytes) -> object:
+    """What a key says. Those that we look for are known by their bytes, as everybody writes them."""
+    known = _NAMES.get(key)
+    return decode(key, 0)[0] if known is None else known
+
+
 _PATH: Final = encoded(PATH)
 _SESSION_ID: Final = encoded(SESSION_ID)
 _TIME_TO_LIVE: Final = encoded(TIME_TO_LIVE)
@@ -324,3 +360,7 @@ _POSSIBLE_DUPLICATE: Final = encoded(POSSIBLE_DUPLICATE) + encoded(True)  # noqa
 _PARKED_AT: Final = encoded(PARKED_AT)
 _PARKED_FOR: Final = encoded(PARKED_FOR)
 _SCHEDULE_NAME: Final = encoded(Symbol(_SCHEDULE_ANNOTATION))
+_NAMES: Final = {
+    **{encoded(name): name for name in (*ALIASES, *_TOLD)},
+    **{encoded(Symbol(name)): name for name in (*_SET_BY_BROKER, _SCHEDULE_ANNOTATION)},
+}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from twinbus.client.pairing import rewriting
 from twinbus.client.pairing.backlog import Choice
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from twinbus.client.pairing.pairing import Pairing
     from twinbus.client.transaction import Transaction
     from twinbus.model.message import BrokeredMessage
+
+_HEALTHY: Final = EntityState.HEALTHY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +83,10 @@ class SendAvailabilitySender(MessageSender):
                 raise FailedOver(f"the session has messages in the spool for '{self.path}': a transaction has to wait")
             await super()._dispatch(payload, message_format, messages, transaction, timeout_s)
             return
-        health, failure = self.health, None
+        failure = None
         limit_s = self.factory.settings.operation_timeout_s if timeout_s is None else timeout_s
         deadline_s = asyncio.get_running_loop().time() + limit_s
-        if health.is_healthy and not is_behind:
+        if self.health.state is _HEALTHY and not is_behind:
             try:
                 await self.deliver(
                     payload, message_format, timeout_s=self._pairing.attempt_s(limit_s), policy=self.policy
@@ -92,7 +94,7 @@ class SendAvailabilitySender(MessageSender):
             except ServiceBusError as error:
                 failure = error
             else:
-                health.send_succeeded()
+                self.health.send_succeeded()
                 self.tell_sent(messages)
                 return
         sending = Sending(
@@ -104,7 +106,7 @@ class SendAvailabilitySender(MessageSender):
             deadline_s=deadline_s,
             limit_s=limit_s,
         )
-        if is_behind and health.state is not EntityState.UNREACHABLE:
+        if is_behind and self.health.state is not EntityState.UNREACHABLE:
             await sending.spool_behind()
         else:
             await sending.run(failure)

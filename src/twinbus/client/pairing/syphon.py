@@ -42,7 +42,7 @@ class Syphon:
         self.pumps = [Pump(queue.path, settings) for queue in pairing.rotation.queues]
         self._coordination = Coordination(pairing)
         self._restored = asyncio.Event()
-        self._end_listening = pairing.on_event(self._listen)
+        self._end_listening = pairing.on_event(self._listen, {EventKind.RESTORED})
 
     def start(self) -> None:
         """Drain from now on."""
@@ -56,10 +56,9 @@ class Syphon:
         self._coordination.close()
         await asyncio.gather(*[pump.close() for pump in self.pumps])
 
-    def _listen(self, event: PairingEvent) -> None:
-        if event.kind is EventKind.RESTORED:
-            self._restored.set()
-            self._restored = asyncio.Event()
+    def _listen(self, _event: PairingEvent) -> None:
+        self._restored.set()
+        self._restored = asyncio.Event()
 
     async def _wait(self, seconds: float) -> None:
         """Pumps need not wait for longer once a ping was answered."""

@@ -1,0 +1,180 @@
+"""Measures what pairing costs while nothing is wrong: processor time of a paired sender beside an unpaired one's.
+
+    python -m bench.paired [--runs 9] [--count 40000]
+
+Each run is a process of its own that sends messages of 1 KB, 100 at a time, to one `twinbus serve`; paired runs have
+another one as their secondary. Paired and unpaired take turns. What counts is the processor time of the sending
+process between its first send and its last, of which the median is taken. Writes docs/benchmarks/paired.md and
+paired.json; exits 1 where a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import uvloop
+
+from bench.record import RESULTS, Bar, bars_table, facts, judge, surroundings, write
+from bench.serving import ROOT, Server, run
+from twinbus.client import BrokeredMessage, MessagingFactory
+from twinbus.client.management import NamespaceManager
+from twinbus.client.pairing import SendAvailabilityPairedNamespaceOptions
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from twinbus.client.sender import MessageSender
+
+ALLOWED_PERCENT: Final = 5.0
+SIZE: Final = 1_024
+AT_ONCE: Final = 100
+QUEUE: Final = "orders"
+PATIENCE_S: Final = 300.0
+
+
+# --- one run: a program of its own ------------------------------------------------------------------------------------
+
+
+def cpu_s() -> float:
+    """Processor time of this process so far."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+async def send(sender: MessageSender, count: int) -> dict[str, float]:
+    """Send so many; microseconds of processor time for one, and messages a second."""
+    body = os.urandom(SIZE)
+    await asyncio.gather(*[sender.send(BrokeredMessage(body)) for _ in range(AT_ONCE)])  # the link is attached
+    used_s, started_s = cpu_s(), time.monotonic()
+    for _ in range(count // AT_ONCE):
+        await asyncio.gather(*[sender.send(BrokeredMessage(body)) for _ in range(AT_ONCE)])
+    used_s, took_s = cpu_s() - used_s, time.monotonic() - started_s
+    return {"cpu_us": used_s / count * 1e6, "rate": count / took_s}
+
+
+@contextlib.asynccontextmanager
+async def factory_of(primary: str, secondary: str | None, management: str) -> AsyncIterator[MessagingFactory]:
+    """A factory, paired if there is a secondary."""
+    async with MessagingFactory.from_connection_string(primary) as factory:
+        if secondary is None:
+            yield factory
+            return
+        async with NamespaceManager.from_connection_string(management) as manager:
+            options = SendAvailabilityPairedNamespaceOptions(
+                secondary_factory=MessagingFactory.from_connection_string(secondary),
+                secondary_namespace_manager=manager,
+                primary_namespace_name="contoso",
+            )
+            async with await factory.pair_namespace(options):
+                yield factory
+
+
+async def child(told: dict[str, str], count: int) -> dict[str, float]:
+    """What one run does."""
+    async with factory_of(told["primary"], told.get("secondary"), told["management"]) as factory:
+        return await send(factory.create_message_sender(QUEUE), count)
+
+
+# --- all runs ---------------------------------------------------------------------------------------------------------
+
+
+def run_child(primary: Server, secondary: Server, count: int, *, is_paired: bool) -> dict[str, float]:
+    """One run, in a process of its own."""
+    told = {"primary": primary.connection_string, "management": secondary.management_string}
+    if is_paired:
+        told["secondary"] = secondary.connection_string
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.paired", "--child", "--count", str(count)],
+        input=json.dumps(told),
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def measure(primary: Server, secondary: Server, runs: int, count: int) -> dict[str, list[dict[str, float]]]:
+    """Both kinds in turns; which of them is first changes each time, and one of each comes before, uncounted."""
+    found: dict[str, list[dict[str, float]]] = {"unpaired": [], "paired": []}
+    primary.make_queue(QUEUE, 5120)
+    for kind in found:
+        run_child(primary, secondary, count // 10, is_paired=kind == "paired")
+    for number in range(runs):
+        for kind in list(found)[:: 1 if number % 2 else -1]:
+            one = run_child(primary, secondary, count, is_paired=kind == "paired")
+            found[kind].append(one)
+            print(f"run {number + 1}, {kind}: {one['cpu_us']:.2f} us, {one['rate']:,.0f}/s", flush=True)
+    return found
+
+
+def median(runs: list[dict[str, float]], name: str) -> float:
+    """Of one figure."""
+    return statistics.median(one[name] for one in runs)
+
+
+def find_bars(found: dict[str, list[dict[str, float]]]) -> list[Bar]:
+    """What is needed."""
+    more = median(found["paired"], "cpu_us") / median(found["unpaired"], "cpu_us") - 1
+    what = "processor time of a paired sender's message, beyond an unpaired one's"
+    return [Bar(what, 100 * more, ALLOWED_PERCENT, " %", is_ceiling=True)]
+
+
+def page_of(found: dict[str, list[dict[str, float]]], bars: list[Bar], where: dict[str, str], count: int) -> str:
+    """All of it, for people."""
+    rows = [
+        f"| {kind} | {median(runs, 'cpu_us'):.2f} us | {median(runs, 'rate'):,.0f} | "
+        f"{', '.join(format(one['cpu_us'], '.2f') for one in runs)} |"
+        for kind, runs in found.items()
+    ]
+    return (
+        "# What pairing costs, measured\n\n"
+        f"Made by `make bench` (`python -m bench.paired`): {count:,} messages of {SIZE:,} bytes a run, {AT_ONCE} at a\n"
+        "time, to a namespace that takes them; each run is a process of its own, paired and unpaired in turns. Only\n"
+        "the sending process is counted, from its first send to its last.\n\n"
+        f"{bars_table(bars)}\n\n"
+        "| sender | processor time for a message | messages/s | each run, us |\n|---|---|---|---|\n"
+        + "\n".join(rows)
+        + f"\n\n{facts(where)}\n"
+    )
+
+
+def main(words: list[str] | None = None) -> int:
+    """Measure, write, judge."""
+    cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_argument("--runs", type=int, default=9)
+    cli.add_argument("--count", type=int, default=40_000)
+    cli.add_argument("--results", type=Path, default=RESULTS)
+    cli.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    asked = cli.parse_args(words)
+    if asked.child:
+        print(json.dumps(uvloop.run(child(json.load(sys.stdin), asked.count))))
+        return 0
+    with (
+        tempfile.TemporaryDirectory(prefix="twinbus-bench-") as folder,
+        Server.started(Path(folder) / "primary") as primary,
+        Server.started(Path(folder) / "secondary") as secondary,
+    ):
+        found = measure(primary, secondary, asked.runs, asked.count)
+    bars, where = find_bars(found), surroundings("uvloop")
+    measured = {"bars": bars, **found, "surroundings": where}
+    write(asked.results, "paired", page_of(found, bars, where, asked.count), measured)
+    return judge(bars)
+
+
+if __name__ == "__main__":
+    run(main)

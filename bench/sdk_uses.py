@@ -1,0 +1,232 @@
+"""The uses in which our client and azure-servicebus are compared, written once for each library.
+
+Owns: how each library is used for the same thing. Knows nothing of clocks.
+
+A sender or a receiver of azure-servicebus is used by one caller at a time, as its documentation asks; with the aio one
+100 calls under way are tried as well. Both libraries fetch messages ahead, as many, and both wait until the server has
+confirmed that a message is completed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import uvloop
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode
+from azure.servicebus.aio import ServiceBusClient as AioServiceBusClient
+
+from twinbus.client import BrokeredMessage, MessagingFactory, ReceiveMode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+    from azure.servicebus import ServiceBusReceiver, ServiceBusSender
+    from azure.servicebus.aio import ServiceBusReceiver as AioReceiver
+    from azure.servicebus.aio import ServiceBusSender as AioSender
+
+    from twinbus.client import MessageReceiver, MessageSender
+
+SIZE: Final = 1_024
+AT_ONCE: Final = 100
+PREFETCH: Final = 1_000
+PATIENCE_S: Final = 30
+BODY: Final = os.urandom(SIZE)
+
+
+class Use(Enum):
+    """What is done with messages."""
+
+    SEND_ONE = "send, one by one"
+    SEND_LISTS = f"send {AT_ONCE} in a call"
+    SEND_AT_ONCE = f"send, {AT_ONCE} calls under way"
+    RECEIVE_ONE = "receive one, complete it"
+    RECEIVE_LISTS = f"receive {AT_ONCE} in a call, complete them one by one"
+    RECEIVE_AT_ONCE = f"receive {AT_ONCE} in a call, complete them, {AT_ONCE} under way"
+    RECEIVE_AND_DELETE = f"receive and delete {AT_ONCE} in a call"
+
+    @property
+    def receives(self) -> bool:
+        """It takes messages out of the queue; else it puts them in."""
+        return self not in (Use.SEND_ONE, Use.SEND_LISTS, Use.SEND_AT_ONCE)
+
+    @property
+    def list_length(self) -> int:
+        """Messages in a call."""
+        return 1 if self in (Use.SEND_ONE, Use.SEND_AT_ONCE, Use.RECEIVE_ONE) else AT_ONCE
+
+    @property
+    def calls_under_way(self) -> int:
+        """Sends, or completions."""
+        return AT_ONCE if self in (Use.SEND_AT_ONCE, Use.RECEIVE_AT_ONCE) else 1
+
+
+def read(messages: list[Any]) -> int:
+    """Whoever receives reads the bodies; how many there were."""
+    assert messages, "no message came"
+    for message in messages:
+        body = message.body
+        assert len(body if isinstance(body, bytes) else b"".join(body)) == SIZE
+    return len(messages)
+
+
+# --- ours -------------------------------------------------------------------------------------------------------------
+
+
+async def twinbus_work(stack: contextlib.AsyncExitStack, where: str, queue: str, use: Use) -> AsyncWork:
+    """Ours, attached."""
+    factory = await stack.enter_async_context(MessagingFactory.from_connection_string(where))
+    if use.receives:
+        mode = ReceiveMode.RECEIVE_AND_DELETE if use is Use.RECEIVE_AND_DELETE else ReceiveMode.PEEK_LOCK
+        return partial(twinbus_receive, factory.create_message_receiver(queue, mode, prefetch=PREFETCH), use)
+    sender = factory.create_message_sender(queue)
+    await sender.open()
+    return partial(twinbus_send, sender, use)
+
+
+async def twinbus_send(sender: MessageSender, use: Use, count: int) -> None:
+    """Send so many."""
+    for _ in range(0, count, use.list_length * use.calls_under_way):
+        if use is Use.SEND_LISTS:
+            await sender.send_batch([BrokeredMessage(BODY) for _ in range(AT_ONCE)])
+        elif use is Use.SEND_AT_ONCE:
+            await asyncio.gather(*[sender.send(BrokeredMessage(BODY)) for _ in range(AT_ONCE)])
+        else:
+            await sender.send(BrokeredMessage(BODY))
+
+
+async def twinbus_receive(receiver: MessageReceiver, use: Use, count: int) -> None:
+    """Receive so many."""
+    while count > 0:
+        messages = await receiver.receive_batch(min(use.list_length, count), PATIENCE_S)
+        count -= read(messages)
+        if use is Use.RECEIVE_AT_ONCE:
+            await receiver.complete_batch(messages)
+        elif use is not Use.RECEIVE_AND_DELETE:
+            for message in messages:
+                await receiver.complete(message)
+
+
+async def fill(where: str, queue: str, count: int) -> None:
+    """Put messages in a queue."""
+    async with contextlib.AsyncExitStack() as stack:
+        await (await twinbus_work(stack, where, queue, Use.SEND_LISTS))(count)
+
+
+# --- azure-servicebus, aio --------------------------------------------------------------------------------------------
+
+
+async def aio_work(stack: contextlib.AsyncExitStack, where: str, queue: str, use: Use) -> AsyncWork:
+    """azure.servicebus.aio, attached."""
+    client = await stack.enter_async_context(AioServiceBusClient.from_connection_string(where))
+    if not use.receives:
+        return partial(aio_send, await stack.enter_async_context(client.get_queue_sender(queue)), use)
+    receiver = client.get_queue_receiver(queue, receive_mode=mode_of(use), prefetch_count=PREFETCH)
+    return partial(aio_receive, await stack.enter_async_context(receiver), use)
+
+
+async def aio_send(sender: AioSender, use: Use, count: int) -> None:
+    """Send so many."""
+    for _ in range(0, count, use.list_length * use.calls_under_way):
+        if use is Use.SEND_LISTS:
+            await sender.send_messages([ServiceBusMessage(BODY) for _ in range(AT_ONCE)])
+        elif use is Use.SEND_AT_ONCE:
+            await asyncio.gather(*[sender.send_messages(ServiceBusMessage(BODY)) for _ in range(AT_ONCE)])
+        else:
+            await sender.send_messages(ServiceBusMessage(BODY))
+
+
+async def aio_receive(receiver: AioReceiver, use: Use, count: int) -> None:
+    """Receive so many."""
+    while count > 0:
+        messages = await receiver.receive_messages(min(use.list_length, count), PATIENCE_S)
+        count -= read(messages)
+        if use is Use.RECEIVE_AT_ONCE:
+            await asyncio.gather(*[receiver.complete_message(message) for message in messages])
+        elif use is not Use.RECEIVE_AND_DELETE:
+            for message in messages:
+                await receiver.complete_message(message)
+
+
+# --- azure-servicebus, sync -------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def sync_opened(where: str, queue: str, use: Use) -> Iterator[Work]:
+    """azure.servicebus, attached."""
+    with ServiceBusClient.from_connection_string(where) as client:
+        if use.receives:
+            with client.get_queue_receiver(queue, receive_mode=mode_of(use), prefetch_count=PREFETCH) as receiver:
+                yield partial(sync_receive, receiver, use)
+        else:
+            with client.get_queue_sender(queue) as sender:
+                yield partial(sync_send, sender, use)
+
+
+def sync_send(sender: ServiceBusSender, use: Use, count: int) -> None:
+    """Send so many."""
+    for _ in range(0, count, use.list_length):
+        if use is Use.SEND_LISTS:
+            sender.send_messages([ServiceBusMessage(BODY) for _ in range(AT_ONCE)])
+        else:
+            sender.send_messages(ServiceBusMessage(BODY))
+
+
+def sync_receive(receiver: ServiceBusReceiver, use: Use, count: int) -> None:
+    """Receive so many."""
+    while count > 0:
+        messages = receiver.receive_messages(min(use.list_length, count), PATIENCE_S)
+        count -= read(messages)
+        if use is not Use.RECEIVE_AND_DELETE:
+            for message in messages:
+                receiver.complete_message(message)
+
+
+def mode_of(use: Use) -> ServiceBusReceiveMode:
+    """How azure-servicebus calls it."""
+    deletes = use is Use.RECEIVE_AND_DELETE
+    return ServiceBusReceiveMode.RECEIVE_AND_DELETE if deletes else ServiceBusReceiveMode.PEEK_LOCK
+
+
+# --- all of them ------------------------------------------------------------------------------------------------------
+
+
+def on_a_loop(open_work: OpenWork) -> Opened:
+    """A library on asyncio as one that is not: its loop runs while its work is done."""
+
+    @contextlib.contextmanager
+    def opened(where: str, queue: str, use: Use) -> Iterator[Work]:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            stack = contextlib.AsyncExitStack()
+            try:
+                work = runner.run(open_work(stack, where, queue, use))
+                yield lambda count: runner.run(work(count))
+            finally:
+                runner.run(stack.aclose())
+
+    return opened
+
+
+if TYPE_CHECKING:
+    AsyncWork = Callable[[int], Coroutine[Any, Any, None]]
+    """Sends so many messages, or receives them."""
+    OpenWork = Callable[[contextlib.AsyncExitStack, str, str, Use], Coroutine[Any, Any, AsyncWork]]
+    Work = Callable[[int], None]
+    Opened = Callable[[str, str, Use], contextlib.AbstractContextManager[Work]]
+
+OURS: Final = "twinbus"
+CLIENTS: Final[dict[str, Opened]] = {
+    OURS: on_a_loop(twinbus_work),
+    "azure sync": sync_opened,
+    "azure aio": on_a_loop(aio_work),
+}
+"""Each opens a connection to a queue, for a use, and gives the work to be measured."""
+
+
+def offers(client: str, use: Use) -> bool:
+    """Whether a library can be used so."""
+    return client != "azure sync" or use.calls_under_way == 1

@@ -1,0 +1,264 @@
+"""Measures the syphon beside RabbitMQ 4's shovel: who moves a backlog sooner, on one machine, in one run, in turns.
+
+    python -m bench.syphon [--rabbitmq DIR] [--rounds 3] [--count 100000]
+
+The syphon: two `twinbus serve`, a pair; ten backlog queues of the secondary hold the messages, parked as a paired
+sender parks them, half of them of 100 sessions and with a time to live, half plain; a process of its own hosts the
+syphon. The shovel: as many messages, plain, all inside one RabbitMQ (bench/shovel.py), in each of several
+arrangements; the best of them counts. Both are measured from the first message that has arrived until all have, and
+have left; and with the start. Writes docs/benchmarks/syphon.md and syphon.json; exits 1 where a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import datetime as dt
+import itertools
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import uvloop
+
+from bench.record import RESULTS, Bar, bars_table, facts, judge, surroundings, write
+from bench.serving import ROOT, Proc, Server, run
+from bench.shovel import PREFETCH, Arrangement, Moved, Shovel
+from bench.speed import default_folder, rabbitmq
+from twinbus.client import BrokeredMessage, MessagingFactory
+from twinbus.client.management import NamespaceManager
+from twinbus.client.pairing import backlog
+from twinbus.client.pairing.rewriting import park
+from twinbus.model.queue import QueueDescription
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+NEEDED: Final = 1.5
+AIMED_AT: Final = 2.0
+SIZE: Final = 1_024
+SESSIONS: Final = 100
+BACKLOG_QUEUES: Final = 10
+PRIMARY: Final = "contoso"
+SESSION_QUEUE: Final = "orders-in-sessions"
+PLAIN_QUEUE: Final = "orders"
+DESTINATIONS: Final = (SESSION_QUEUE, PLAIN_QUEUE)
+ARRANGEMENTS: Final = (
+    Arrangement(BACKLOG_QUEUES, 1),
+    Arrangement(1, 1),
+    Arrangement(BACKLOG_QUEUES, len(DESTINATIONS)),
+)
+AT_ONCE: Final = 500
+LOOK_EVERY_S: Final = 0.02
+PATIENCE_S: Final = 300.0
+
+
+# --- the backlog ------------------------------------------------------------------------------------------------------
+
+
+def parked_messages(count: int) -> Iterator[bytes]:
+    """What ten paired senders would have parked, each in its backlog queue: of every session, and plain ones."""
+    now_ms, life = int(time.time() * 1000), dt.timedelta(hours=1)
+    for number in range(count):
+        turn, is_plain = divmod(number // BACKLOG_QUEUES, 2)
+        message = BrokeredMessage(
+            os.urandom(SIZE),
+            message_id=f"order-{number}",
+            session_id=None if is_plain else f"session-{turn % SESSIONS}",
+            time_to_live=None if is_plain else life,
+        )
+        path = PLAIN_QUEUE if is_plain else SESSION_QUEUE
+        yield park(message.encode(now_ms), 0, path, is_possible_duplicate=False)
+
+
+async def fill(primary: Server, secondary: Server, count: int) -> None:
+    """Make the queues of both namespaces anew, and park the messages in those of the secondary."""
+    async with (
+        NamespaceManager.from_connection_string(primary.management_string) as there,
+        NamespaceManager.from_connection_string(secondary.management_string) as here,
+    ):
+        for path in DESTINATIONS:
+            description = QueueDescription(max_size_mb=5120, requires_session=path == SESSION_QUEUE)
+            await _make_anew(there, path, description)
+        paths = [backlog.path_of(PRIMARY, index) for index in range(BACKLOG_QUEUES)]
+        for path in paths:
+            await _make_anew(here, path, backlog.DESCRIPTION)
+    async with MessagingFactory.from_connection_string(secondary.connection_string) as factory:
+        senders = [factory.create_message_sender(path) for path in paths]
+        sends = zip(itertools.cycle(senders), parked_messages(count), strict=False)
+        while some := list(itertools.islice(sends, AT_ONCE)):
+            await asyncio.gather(*[sender.deliver(parked) for sender, parked in some])
+
+
+async def _make_anew(manager: NamespaceManager, path: str, description: QueueDescription) -> None:
+    if await manager.queue_exists(path):
+        await manager.delete_queue(path)
+    await manager.create_queue(path, description)
+
+
+# --- the syphon -------------------------------------------------------------------------------------------------------
+
+
+class Syphon:
+    """Ours, between two servers."""
+
+    def __init__(self, primary: Server, secondary: Server) -> None:
+        """Both run."""
+        self._primary = primary
+        self._secondary = secondary
+
+    def move(self, count: int) -> tuple[Moved, float]:
+        """Fill the backlog queues and have it drained by a program started now; the processor time that took."""
+        uvloop.run(fill(self._primary, self._secondary, count))
+        started_s = time.monotonic()
+        with self._hosted() as host:
+            first_s = self._wait(started_s, host, lambda: self._arrived() > 0)
+            last_s = self._wait(started_s, host, lambda: self._arrived() >= count and self._parked() == 0)
+            cpu_s = Proc(host.pid).cpu_s
+        if self._arrived() != count:
+            sys.exit(f"the syphon brought {self._arrived():,} messages, not {count:,}")
+        return Moved(count, last_s - first_s, last_s - started_s), cpu_s
+
+    @contextlib.contextmanager
+    def _hosted(self) -> Iterator[subprocess.Popen[bytes]]:
+        words = [sys.executable, "-m", "bench.syphon_host", PRIMARY, str(BACKLOG_QUEUES)]
+        host = subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE)
+        assert host.stdin is not None
+        with host.stdin as told:
+            for string in (self._primary.connection_string, self._secondary.connection_string):
+                told.write(f"{string}\n".encode())
+            told.write(self._secondary.management_string.encode())
+        try:
+            yield host
+        finally:
+            host.terminate()
+            host.wait()
+
+    def _wait(self, started_s: float, host: subprocess.Popen[bytes], test: Callable[[], bool]) -> float:
+        """The time at which it is true."""
+        while not test():
+            if host.poll() is not None or time.monotonic() > started_s + PATIENCE_S:
+                sys.exit(f"the syphon has not moved all: {self._parked():,} parked, {self._arrived():,} arrived")
+            time.sleep(LOOK_EVERY_S)
+        return time.monotonic()
+
+    def _arrived(self) -> int:
+        return sum(self._primary.count(path) for path in DESTINATIONS)
+
+    def _parked(self) -> int:
+        return sum(self._secondary.count(backlog.path_of(PRIMARY, index)) for index in range(BACKLOG_QUEUES))
+
+
+# --- both -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Measured:
+    """All rounds."""
+
+    syphon: list[Moved] = field(default_factory=list)
+    host_cpu_s: list[float] = field(default_factory=list)
+    shovels: dict[str, list[Moved]] = field(default_factory=dict)
+
+    @property
+    def best(self) -> str:
+        """The arrangement in which the shovel is fastest."""
+        return max(self.shovels, key=lambda name: rate_of(self.shovels[name]))
+
+    @property
+    def bars(self) -> list[Bar]:
+        """What is needed of the ratio."""
+        ours, theirs = self.syphon, self.shovels[self.best]
+        return [
+            Bar(
+                f"messages a second, of the shovel's (aim: {AIMED_AT:g}x)", rate_of(ours) / rate_of(theirs), NEEDED, "x"
+            ),
+        ]
+
+
+def rate_of(moves: list[Moved]) -> float:
+    """The median."""
+    return statistics.median(move.rate for move in moves)
+
+
+def whole_rate_of(moves: list[Moved]) -> float:
+    """The same with the start."""
+    return statistics.median(move.whole_rate for move in moves)
+
+
+def measure(syphon: Syphon, shovel: Shovel, rounds: int, count: int) -> Measured:
+    """In each round both, all arrangements."""
+    measured = Measured()
+    for number in range(1, rounds + 1):
+        moved, cpu_s = syphon.move(count)
+        measured.syphon.append(moved)
+        measured.host_cpu_s.append(cpu_s)
+        print(f"round {number}, syphon: {moved.rate:,.0f}/s, {moved.whole_rate:,.0f}/s with its start", flush=True)
+        for arrangement in ARRANGEMENTS:
+            moved = shovel.move(arrangement, count, SIZE)
+            measured.shovels.setdefault(str(arrangement), []).append(moved)
+            print(f"round {number}, shovel, {arrangement}: {moved.rate:,.0f}/s", flush=True)
+    return measured
+
+
+def page_of(measured: Measured, where: dict[str, str], count: int) -> str:
+    """All of it, for people."""
+    rows = {"syphon": measured.syphon, **{f"shovel, {name}": moves for name, moves in measured.shovels.items()}}
+    lines = [
+        f"| {name} | {rate_of(moves):,.0f} | {whole_rate_of(moves):,.0f} | "
+        f"{', '.join(f'{move.rate:,.0f}' for move in moves)} |"
+        for name, moves in rows.items()
+    ]
+    cpu_us = statistics.median(measured.host_cpu_s) / count * 1e6
+    return (
+        "# The syphon, measured\n\n"
+        f"Made by `make bench` (`python -m bench.syphon`): {count:,} messages of {SIZE:,} bytes are moved, each\n"
+        "deleted where it was only after it was on disk where it went. The syphon brings parked messages from\n"
+        f"{BACKLOG_QUEUES} backlog queues of one `twinbus serve` to two queues of another, half of them in {SESSIONS}\n"
+        "sessions, in order, and with a time to live. RabbitMQ 4's shovel moves plain messages within one broker,\n"
+        f"acknowledged on confirm, {PREFETCH:,} on their way for each; its best arrangement counts, which is\n"
+        f"{measured.best}. Both took turns on one machine; only the ratio means anything.\n\n"
+        f"{bars_table(measured.bars)}\n\n"
+        "| messages/s | median | with the start | each round |\n|---|---|---|---|\n"
+        + "\n".join(lines)
+        + f"\n\nThe host of the syphon took {cpu_us:,.0f} us of processor time for a message, its start included.\n\n"
+        f"{facts(where)}\n"
+    )
+
+
+def main(words: list[str] | None = None) -> int:
+    """Measure, write, judge."""
+    cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_argument("--rabbitmq", type=Path, default=default_folder(), metavar="DIR", help="default: %(default)s")
+    cli.add_argument("--rounds", type=int, default=3)
+    cli.add_argument("--count", type=int, default=100_000)
+    cli.add_argument("--results", type=Path, default=RESULTS)
+    asked = cli.parse_args(words)
+    with (
+        tempfile.TemporaryDirectory(prefix="twinbus-bench-") as folder,
+        rabbitmq(asked.rabbitmq),
+        Server.started(Path(folder) / "primary") as primary,
+        Server.started(Path(folder) / "secondary") as secondary,
+    ):
+        measured = measure(Syphon(primary, secondary), Shovel(asked.rabbitmq), asked.rounds, asked.count)
+    where = surroundings("uvloop", "rocksdict")
+    kept = {
+        "bars": measured.bars,
+        "syphon": [asdict(moved) for moved in measured.syphon],
+        "host_cpu_s": measured.host_cpu_s,
+        "shovels": {name: [asdict(moved) for moved in moves] for name, moves in measured.shovels.items()},
+        "surroundings": where,
+    }
+    write(asked.results, "syphon", page_of(measured, where, asked.count), kept)
+    return judge(measured.bars)
+
+
+if __name__ == "__main__":
+    run(main)

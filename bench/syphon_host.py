@@ -1,0 +1,40 @@
+"""A program that hosts the syphon, and does nothing else: what bench/syphon.py starts and measures.
+
+    python -m bench.syphon_host PRIMARY_NAME BACKLOG_QUEUES
+
+It reads three connection strings, one a line: the primary's, the secondary's, and the one for the secondary's
+management. It pairs the two and takes back what is parked until it is told to stop (SIGTERM).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+
+import uvloop
+
+from twinbus.client import MessagingFactory
+from twinbus.client.management import NamespaceManager
+from twinbus.client.pairing import SendAvailabilityPairedNamespaceOptions
+
+
+async def main(primary_name: str, backlog_queues: int) -> None:
+    """Pair, and stay."""
+    primary, secondary, management = sys.stdin.read().split()
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    async with NamespaceManager.from_connection_string(management) as manager:
+        options = SendAvailabilityPairedNamespaceOptions(
+            secondary_factory=MessagingFactory.from_connection_string(secondary),
+            secondary_namespace_manager=manager,
+            backlog_queue_count=backlog_queues,
+            enable_syphon=True,
+            primary_namespace_name=primary_name,
+        )
+        async with await MessagingFactory.from_connection_string(primary).pair_namespace(options):
+            await stopped.wait()
+
+
+if __name__ == "__main__":
+    uvloop.run(main(sys.argv[1], int(sys.argv[2])))

@@ -1,0 +1,66 @@
+"""The sections of a message, and the two of them whose fields the specification names (part 3.2).
+
+Owns: their codes and fields. Knows nothing of where they lie in a message.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from twinbus.amqp.composite import (
+    BINARY,
+    BOOLEAN,
+    MESSAGE_ID,
+    STRING,
+    SYMBOL,
+    TIMESTAMP,
+    UBYTE,
+    UINT,
+    Composite,
+    composite,
+    of,
+)
+
+
+@composite(0x70, "amqp:header:list")
+class Header(Composite):
+    """How the message is to be delivered."""
+
+    durable: bool = of(BOOLEAN, default=False)
+    priority: int = of(UBYTE, default=4)
+    ttl: int | None = of(UINT, default=None)
+    first_acquirer: bool = of(BOOLEAN, default=False)
+    delivery_count: int = of(UINT, default=0)
+
+
+@composite(0x73, "amqp:properties:list")
+class Properties(Composite):
+    """What the sender said of the message; no one on the way changes it."""
+
+    message_id: object = of(MESSAGE_ID, default=None)
+    user_id: bytes | None = of(BINARY, default=None)
+    to: str | None = of(STRING, default=None)
+    subject: str | None = of(STRING, default=None)
+    reply_to: str | None = of(STRING, default=None)
+    correlation_id: object = of(MESSAGE_ID, default=None)
+    content_type: str | None = of(SYMBOL, default=None)
+    content_encoding: str | None = of(SYMBOL, default=None)
+    absolute_expiry_time: int | None = of(TIMESTAMP, default=None)
+    creation_time: int | None = of(TIMESTAMP, default=None)
+    group_id: str | None = of(STRING, default=None)
+    group_sequence: int | None = of(UINT, default=None)
+    reply_to_group_id: str | None = of(STRING, default=None)
+
+
+class Section(IntEnum):
+    """The sections of a message, by their descriptors, in the order of the specification."""
+
+    HEADER = 0x70
+    DELIVERY_ANNOTATIONS = 0x71
+    MESSAGE_ANNOTATIONS = 0x72
+    PROPERTIES = 0x73
+    APPLICATION_PROPERTIES = 0x74
+    DATA = 0x75
+    SEQUENCE = 0x76
+    VALUE = 0x77
+    FOOTER = 0x78
