@@ -6,7 +6,7 @@ MINUTES ?= 10
 WORKERS ?= $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile run test lint format bench syphon client outage depth indexes connections soak demo lock clean
+.PHONY: help linted setup compile run test lint format bench syphon client outage depth indexes connections soak demo lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -20,11 +20,16 @@ compile: ## set up, with twinbus as its users have it: its hot files compiled
 run: compile ## serve a pair of namespaces, contoso and contoso-backup, and print their connection strings
 	@tools/run
 
-test: lint compile ## check style, types and import rules, then run all tests; the engine's and the pair's also on compiled files
+test: setup ## check style, types and import rules, then run all tests; the engine's and the pair's also on compiled files
+	@$(MAKE) --no-print-directory -j2 --output-sync=target linted compile
 	$(BIN)/pytest -n $(WORKERS)
 	$(BIN)/pytest -n $(WORKERS) -o pythonpath=. tests/amqp tests/interop tests/pairing/test_failing_over.py tests/pairing/test_parking.py
 
 lint: setup ## check style, types and import rules
+	@$(MAKE) --no-print-directory linted
+
+# Without the set-up: beside `compile`, which has one of its own.
+linted:
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
