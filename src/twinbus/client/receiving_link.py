@@ -95,6 +95,11 @@ class ReceivingLink(LinkEnd):
         else:
             self._pending[delivery] = future
 
+    def complete_unconfirmed(self, deliveries: Sequence[IncomingDelivery]) -> None:
+        """Complete messages, and ask for no confirmation: one that is not completed comes again."""
+        if self.failure is None:
+            self._receiver.settle(deliveries, ACCEPTED)
+
     def take(self, delivery: IncomingDelivery) -> None:
         """A message that came settled was taken: nothing is told, but it does not count as waiting any more."""
         self._receiver.settle([delivery])

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from twinbus.amqp.message import data
 from twinbus.client.errors import ConnectionFailed, ConnectionLost, FactoryFaulted, ObjectClosed, TimedOut
 from twinbus.client.pairing.events import EventKind
+from twinbus.client.pairing.parcel import complete_all
 from twinbus.client.retry import RECONNECT_ONCE
 from twinbus.client.sender import MessageSender
 from twinbus.model.errors import FailureClass, QuotaExceeded, ServiceBusError
@@ -236,8 +237,8 @@ class Destination:
             self._idle.set()
 
     def _delivered(self, load: list[Parcel]) -> None:
+        complete_all(load, partial(self._settled, "completed"))
         for parcel in load:
-            parcel.complete().add_done_callback(partial(self._settled, parcel, "completed"))
             self._telling.tell_parcel(EventKind.MOVED, parcel, self._backlog_queue)
         self._advance(load)
 
@@ -253,7 +254,7 @@ class Destination:
         else:
             (parcel,) = load
             reason = type(error).__name__
-            parcel.dead_letter(reason, str(error)).add_done_callback(partial(self._settled, parcel, "dead-lettered"))
+            parcel.dead_letter(reason, str(error)).add_done_callback(partial(self._settled, "dead-lettered", parcel))
             self._telling.tell_parcel(EventKind.DEAD_LETTERED, parcel, self._backlog_queue, reason=str(error))
             self._alone.discard(parcel.sequence_number)
             self._advance(load)
@@ -300,7 +301,7 @@ class Destination:
 
     def _defer(self, parcel: Parcel, error: ServiceBusError | None = None) -> None:
         heapq.heappush(self._deferred, parcel.sequence_number)
-        parcel.defer().add_done_callback(partial(self._settled, parcel, "deferred"))
+        parcel.defer().add_done_callback(partial(self._settled, "deferred", parcel))
         reason = None if error is None else str(error)
         self._telling.tell_parcel(EventKind.DEFERRED, parcel, self._backlog_queue, reason=reason)
 
@@ -354,7 +355,7 @@ class Destination:
         elif self._ready:
             self._task = self._loop.create_task(self._run(self._attach))
 
-    def _settled(self, parcel: Parcel, outcome: str, future: asyncio.Future[None]) -> None:
+    def _settled(self, outcome: str, parcel: Parcel, future: asyncio.Future[None]) -> None:
         """A message whose settling failed comes again when its lock is over: at least once, not exactly once (Q17)."""
         if not future.cancelled() and (error := future.exception()) is not None and not self._is_closed:
             log.warning(

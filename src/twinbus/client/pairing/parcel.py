@@ -6,15 +6,16 @@ deferred ones by its lock. Knows nothing of destinations.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from twinbus.amqp.outcomes import ACCEPTED, Modified, Rejected
+from twinbus.amqp.outcomes import Modified, Rejected
 from twinbus.amqp.performatives import Error
 from twinbus.amqp.types import Symbol
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.client.pairing.rewriting import Restored
@@ -31,9 +32,6 @@ class Parcel(Protocol):
     restored: Restored
     sequence_number: int
 
-    def complete(self) -> asyncio.Future[None]:
-        """Its destination has it."""
-
     def defer(self) -> asyncio.Future[None]:
         """Its destination does not take it now."""
 
@@ -44,26 +42,22 @@ class Parcel(Protocol):
 class Arrived:
     """One that came on the link."""
 
-    __slots__ = ("_delivery", "_link", "restored", "sequence_number")
+    __slots__ = ("delivery", "link", "restored", "sequence_number")
 
     def __init__(self, link: ReceivingLink, delivery: IncomingDelivery, restored: Restored) -> None:
         """`restored` is what goes to the primary."""
         self.restored = restored
         self.sequence_number = restored.sequence_number
-        self._link = link
-        self._delivery = delivery
-
-    def complete(self) -> asyncio.Future[None]:
-        """Its destination has it."""
-        return self._link.settle(self._delivery, ACCEPTED)
+        self.link = link
+        self.delivery = delivery
 
     def defer(self) -> asyncio.Future[None]:
         """Its destination does not take it now."""
-        return self._link.settle(self._delivery, _DEFERRED)
+        return self.link.settle(self.delivery, _DEFERRED)
 
     def dead_letter(self, reason: str, description: str) -> asyncio.Future[None]:
         """Its destination will never take it."""
-        return dead_letter(self._link, self._delivery, reason, description)
+        return dead_letter(self.link, self.delivery, reason, description)
 
 
 class TakenBack:
@@ -103,3 +97,17 @@ def dead_letter(link: ReceivingLink, delivery: IncomingDelivery, reason: str, de
     info: dict[str, object] = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
     error = Error(condition=Symbol("com.microsoft:dead-letter"), description=description, info=info)
     return link.settle(delivery, Rejected(error=error))
+
+
+def complete_all(parcels: Sequence[Parcel], ended: Callable[[Parcel, asyncio.Future[None]], None]) -> None:
+    """Their destination has them.
+
+    Those that came on the link share frames, and nobody waits for a confirmation: one that is not completed comes again
+    (Q17). `ended` hears of the others.
+    """
+    arrived = [parcel for parcel in parcels if isinstance(parcel, Arrived)]
+    if arrived:
+        arrived[0].link.complete_unconfirmed([parcel.delivery for parcel in arrived])
+    for parcel in parcels:
+        if isinstance(parcel, TakenBack):
+            parcel.complete().add_done_callback(partial(ended, parcel))
