@@ -39,6 +39,8 @@ NOTHING_COMES_S: Final = 5.0
 """From a queue that is said to hold messages: then it has none, and its count is wrong."""
 CREDIT: Final = 200
 SLOW_SYNC_MS: Final = (20, 200)
+USE_S: Final = 60.0
+"""So long the last life may go on until all that a run is about was used: on a busy machine lives are short."""
 
 
 class Death(Enum):
@@ -155,6 +157,8 @@ async def _live_and_die(
             break
         with _sickness(plan, server, shim, rng):
             await asyncio.sleep(rng.uniform(*plan.life_s))
+        if report.deaths == plan.deaths - 1:
+            await _until_used(report.ledger, clients)
         await server.kill()
         if shim is not None:
             torn = random.Random(rng.random()) if plan.may_tear and rng.random() < 0.5 else None
@@ -165,6 +169,12 @@ async def _live_and_die(
     if plan.fails_syncs:  # in a life that goes on, too: what a store that failed holds up is not freed by a new start
         with _sickness(plan, server, shim, rng):
             await asyncio.sleep(plan.life_s[1])
+
+
+async def _until_used(ledger: Ledger, clients: Workload) -> None:
+    deadline = time.monotonic() + USE_S
+    while ledger.unused() and not clients.has_failed and time.monotonic() < deadline:
+        await asyncio.sleep(0.1)
 
 
 def _sickness(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 HEAD: Final = struct.Struct(">Q16s")
 """A body: its number, a checksum over number and filler, and the filler."""
 PROBLEMS_MAX: Final = 50
+COMPLETIONS_ENOUGH: Final = 300
 
 
 @dataclass(slots=True)
@@ -130,6 +131,11 @@ class Ledger:
         self.entries[number].is_completion_confirmed = True
 
     # --- the reckoning ------------------------------------------------------------------------------------------------
+
+    def unused(self) -> list[str]:
+        """What a run says nothing of, because it was hardly used."""
+        completions = sum(entry.is_completion_confirmed for entry in self.entries)
+        return ["completions"] if completions < COMPLETIONS_ENOUGH else []
 
     def close(self) -> list[str]:
         """All queues were received and completed to the end: what was wrong, all in all."""

@@ -24,7 +24,7 @@ async def test_a_server_whose_power_is_cut_keeps_what_is_forwarded_and_transacte
     report = await endure(plan, tmp_path, scene=scene)
     assert report.problems == [], str(report)
     assert report.deaths == deaths
-    assert scene.ledger.uses()["transactions committed"] >= 5, str(report)  # else it has shown nothing
+    assert scene.ledger.unused() == [], str(report)
 
 
 async def test_without_syncs_the_same_run_breaks_promises_and_this_is_found(tmp_path: Path) -> None:

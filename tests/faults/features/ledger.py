@@ -315,7 +315,7 @@ class FeatureLedger(Ledger):
         }
 
     def unused(self) -> list[str]:
-        """What a run says nothing of."""
+        """What a run says nothing of, because it was hardly used."""
         return [name for name, count in self.uses().items() if count < ENOUGH]
 
     def figures(self) -> str:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 TOUCHED: Final = "touched"
 """The property that an abandon in a transaction leaves."""
+COMMITS_ENOUGH: Final = 20
 
 
 class What(Enum):
@@ -331,6 +332,11 @@ class TransferLedger(Ledger):
             **{f"arrived from {head}": arrived[head] for head in ("before", "head", "middle", "fork", "road")},
             "sent again": self.resends,
         }
+
+    def unused(self) -> list[str]:
+        """What a run says nothing of, because it was hardly used."""
+        committed = "transactions committed"
+        return [committed] if self.uses()[committed] < COMMITS_ENOUGH else []
 
     def figures(self) -> str:
         entries = self.entries
