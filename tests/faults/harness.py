@@ -173,7 +173,7 @@ async def _live_and_die(
 
 async def _until_used(ledger: Ledger, clients: Workload) -> None:
     deadline = time.monotonic() + USE_S
-    while ledger.unused() and not clients.has_failed and time.monotonic() < deadline:
+    while ledger.unused() and not clients.has_failed and time.monotonic() < deadline:  # noqa: ASYNC110  # nobody tells of it but the ledger
         await asyncio.sleep(0.1)
 
 
