@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 
 from twinbus.client import attempts
 from twinbus.client.browser import MessageBrowser
@@ -25,24 +25,21 @@ from twinbus.client.pairing.pairing import Pairing, check_pair
 from twinbus.client.receiver import MessageReceiver, ReceiveMode
 from twinbus.client.requests import RequestLinks
 from twinbus.client.sender import MessageSender
-from twinbus.client.settings import OPERATION_TIMEOUT_S, FactorySettings, trust
+from twinbus.client.settings import FactorySettings, read_options, trust
 from twinbus.client.shared_attempt import SharedAttempt
 from twinbus.client.tokens import Tokens, provider_of
 from twinbus.client.transaction import Transaction
-from twinbus.model.times import duration_s
 
 if TYPE_CHECKING:
     import datetime as dt
-    import ssl
     from collections.abc import Awaitable, Callable, Mapping
-    from pathlib import Path
     from types import TracebackType
 
-    from twinbus.client.clock import Clock
     from twinbus.client.entity import ClientEntity
     from twinbus.client.pairing.options import SendAvailabilityPairedNamespaceOptions
     from twinbus.client.requests import Answer
     from twinbus.client.retry import RetryPolicy
+    from twinbus.client.settings import ClientOptions
     from twinbus.client.tokens import TokenProvider
     from twinbus.client.witness import Witness
 
@@ -87,27 +84,14 @@ class MessagingFactory:
         self._watchers: list[Callable[[MessagingFactory], None]] = []
 
     @classmethod
-    def from_connection_string(
-        cls,
-        text: str,
-        *,
-        operation_timeout: dt.timedelta | float = OPERATION_TIMEOUT_S,
-        retry_policy: RetryPolicy | None = None,
-        ca_file: str | Path | None = None,
-        tls: ssl.SSLContext | None = None,
-        token_provider: TokenProvider | None = None,
-        clock: Clock | None = None,
-    ) -> Self:
+    def from_connection_string(cls, text: str, **options: Unpack[ClientOptions]) -> Self:
         """A factory for the namespace that a connection string names. ValueError says what is wrong with the string.
 
         With `UseDevelopmentEmulator=true` it speaks without TLS; else the certificate is checked by `tls`, by the
         authorities in `ca_file`, or by this machine's.
         """
-        given: dict[str, object] = {"tls": tls or (trust(ca_file) if ca_file is not None else None)}
-        given |= {} if retry_policy is None else {"retry_policy": retry_policy}
-        given |= {} if clock is None else {"clock": clock}
-        settings = FactorySettings(operation_timeout_s=duration_s(operation_timeout), **given)  # type: ignore[arg-type]
-        return cls(ConnectionString.parse(text), settings, token_provider=token_provider)
+        provider = options.get("token_provider")
+        return cls(ConnectionString.parse(text), read_options(options), token_provider=provider)
 
     def __repr__(self) -> str:
         return f"<MessagingFactory {self.address} {self.state.value}>"

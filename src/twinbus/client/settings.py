@@ -8,15 +8,18 @@ from __future__ import annotations
 import ssl
 import uuid
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from twinbus.client.clock import SystemClock
 from twinbus.client.retry import RetryPolicy
+from twinbus.model.times import duration_s
 
 if TYPE_CHECKING:
+    import datetime as dt
     from pathlib import Path
 
     from twinbus.client.clock import Clock
+    from twinbus.client.tokens import TokenProvider
 
 OPERATION_TIMEOUT_S: Final = 60.0
 
@@ -42,6 +45,32 @@ class FactorySettings:
             raise ValueError(f"operation_timeout is {self.operation_timeout_s:g} s; it must be more than nothing")
         if self.idle_timeout_s < 0:
             raise ValueError(f"idle_timeout is {self.idle_timeout_s:g} s; it cannot be negative (0: never given up)")
+
+
+class ClientOptions(TypedDict, total=False):
+    """What `from_connection_string` of a factory or a manager can be told beside the string."""
+
+    operation_timeout: dt.timedelta | float
+    """For an operation with all its retries; 60 s if not given."""
+    retry_policy: RetryPolicy | None
+    ca_file: str | Path | None
+    """The authorities that the namespace's certificate is checked by; else this machine's."""
+    tls: ssl.SSLContext | None
+    """How it is checked, instead."""
+    token_provider: TokenProvider | None
+    """Who gives tokens, instead of the key or the token in the string."""
+    clock: Clock | None
+
+
+def read_options(options: ClientOptions) -> FactorySettings:
+    """The settings that these come to."""
+    ca_file, tls = options.get("ca_file"), options.get("tls")
+    return FactorySettings(
+        operation_timeout_s=duration_s(options.get("operation_timeout", OPERATION_TIMEOUT_S)),
+        retry_policy=options.get("retry_policy") or RetryPolicy(),
+        tls=tls or (trust(ca_file) if ca_file is not None else None),
+        clock=options.get("clock") or SystemClock(),
+    )
 
 
 def trust(ca_file: str | Path | None) -> ssl.SSLContext:

@@ -11,12 +11,12 @@ descriptions are written is in `model.atom`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.management import places
 from twinbus.client.management.service import AtomService, as_unknown
-from twinbus.client.settings import OPERATION_TIMEOUT_S, FactorySettings, trust
+from twinbus.client.settings import FactorySettings, read_options
 from twinbus.model.atom import namespace as namespace_form
 from twinbus.model.atom import rule as rule_form
 from twinbus.model.atom.form import TARGETS
@@ -27,18 +27,13 @@ from twinbus.model.atom.topic import TOPIC
 from twinbus.model.errors import EntityNotFound
 from twinbus.model.info import NamespaceInfo, QueueInfo, SubscriptionInfo, TopicInfo
 from twinbus.model.queue import QueueDescription, QueueRuntime
-from twinbus.model.times import duration_s
 from twinbus.model.topic import SubscriptionDescription, TopicDescription, TopicRuntime
 
 if TYPE_CHECKING:
-    import datetime as dt
-    import ssl
     from collections.abc import AsyncIterator
-    from pathlib import Path
     from types import TracebackType
 
-    from twinbus.client.clock import Clock
-    from twinbus.client.retry import RetryPolicy
+    from twinbus.client.settings import ClientOptions
     from twinbus.client.tokens import TokenProvider
     from twinbus.model.atom.form import Form
     from twinbus.model.rule import RuleDescription
@@ -67,28 +62,15 @@ class NamespaceManager:
         self._view = View(where.host, NEWEST)
 
     @classmethod
-    def from_connection_string(
-        cls,
-        text: str,
-        *,
-        operation_timeout: dt.timedelta | float = OPERATION_TIMEOUT_S,
-        retry_policy: RetryPolicy | None = None,
-        ca_file: str | Path | None = None,
-        tls: ssl.SSLContext | None = None,
-        token_provider: TokenProvider | None = None,
-        clock: Clock | None = None,
-    ) -> Self:
+    def from_connection_string(cls, text: str, **options: Unpack[ClientOptions]) -> Self:
         """A manager of the namespace that a connection string names. ValueError says what is wrong with the string.
 
         It speaks https, to port 443 or the one in the string; with `UseDevelopmentEmulator=true` http, to port 5300 or
         the one in the string. The certificate is checked by `tls`, by the authorities in `ca_file`, or by this
         machine's.
         """
-        given: dict[str, object] = {"tls": tls or (trust(ca_file) if ca_file is not None else None)}
-        given |= {} if retry_policy is None else {"retry_policy": retry_policy}
-        given |= {} if clock is None else {"clock": clock}
-        settings = FactorySettings(operation_timeout_s=duration_s(operation_timeout), **given)  # type: ignore[arg-type]
-        return cls(ConnectionString.parse(text), settings, token_provider=token_provider)
+        provider = options.get("token_provider")
+        return cls(ConnectionString.parse(text), read_options(options), token_provider=provider)
 
     def __repr__(self) -> str:
         return f"<NamespaceManager {self.where.http_base}{' closed' if self._service.is_closed else ''}>"

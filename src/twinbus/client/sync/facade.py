@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
 from twinbus.client.sync.background import wait
 
@@ -11,14 +11,23 @@ if TYPE_CHECKING:
 
     from twinbus.client.entity import ClientEntity
 
+
+class Closable(Protocol):
+    """What does the work."""
+
+    async def close(self) -> None:
+        """End it, and all that was made by it. May be called again."""
+
+
+ClosableT = TypeVar("ClosableT", bound=Closable)
 InnerT = TypeVar("InnerT", bound="ClientEntity")
 
 
-class Facade(Generic[InnerT]):
-    """A sender, a receiver, or a client that has both."""
+class Blocking(Generic[ClosableT]):
+    """Stands for one object of `twinbus.client`."""
 
-    def __init__(self, inner: InnerT) -> None:
-        """Made by a factory. `inner` is what does the work; it belongs to the loop in the background."""
+    def __init__(self, inner: ClosableT) -> None:
+        """`inner` is what does the work; it belongs to the loop in the background."""
         self.inner = inner
 
     def __repr__(self) -> str:
@@ -32,6 +41,14 @@ class Facade(Generic[InnerT]):
     ) -> None:
         self.close()
 
+    def close(self) -> None:
+        """End it, and all that was made by it. May be called again."""
+        wait(self.inner.close)
+
+
+class Facade(Blocking[InnerT]):
+    """A sender, a receiver, or a client that has both. Made by a factory."""
+
     @property
     def path(self) -> str:
         """Of its entity."""
@@ -41,7 +58,3 @@ class Facade(Generic[InnerT]):
     def is_closed(self) -> bool:
         """It cannot be used any more."""
         return self.inner.is_closed
-
-    def close(self) -> None:
-        """End it. May be called again."""
-        wait(self.inner.close)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from twinbus.client import factory
 from twinbus.client.receiver import ReceiveMode
-from twinbus.client.settings import OPERATION_TIMEOUT_S
 from twinbus.client.sync.background import call, close_at_exit, wait
 from twinbus.client.sync.clients import QueueClient, SubscriptionClient, TopicClient
+from twinbus.client.sync.facade import Blocking
 from twinbus.client.sync.pairing import Pairing
 from twinbus.client.sync.receiver import MessageReceiver
 from twinbus.client.sync.sender import MessageSender
@@ -16,66 +16,25 @@ from twinbus.client.sync.transaction import Transaction
 
 if TYPE_CHECKING:
     import datetime as dt
-    import ssl
     from collections.abc import Callable
-    from pathlib import Path
-    from types import TracebackType
 
-    from twinbus.client.clock import Clock
     from twinbus.client.factory_state import FactoryState
-    from twinbus.client.retry import RetryPolicy
+    from twinbus.client.settings import ClientOptions
     from twinbus.client.sync.pairing import SendAvailabilityPairedNamespaceOptions
-    from twinbus.client.tokens import TokenProvider
 
 
-class MessagingFactory:
+class MessagingFactory(Blocking[factory.MessagingFactory]):
     """One namespace, as an application uses it."""
 
     def __init__(self, inner: factory.MessagingFactory) -> None:
         """`from_connection_string` is the usual way. `inner` does the work, on the loop in the background."""
-        self.inner = inner
+        super().__init__(inner)
         close_at_exit(inner)
 
     @classmethod
-    def from_connection_string(
-        cls,
-        text: str,
-        *,
-        operation_timeout: dt.timedelta | float = OPERATION_TIMEOUT_S,
-        retry_policy: RetryPolicy | None = None,
-        ca_file: str | Path | None = None,
-        tls: ssl.SSLContext | None = None,
-        token_provider: TokenProvider | None = None,
-        clock: Clock | None = None,
-    ) -> Self:
+    def from_connection_string(cls, text: str, **options: Unpack[ClientOptions]) -> Self:
         """A factory for the namespace that a connection string names. ValueError says what is wrong with the string."""
-        inner = call(
-            lambda: factory.MessagingFactory.from_connection_string(
-                text,
-                operation_timeout=operation_timeout,
-                retry_policy=retry_policy,
-                ca_file=ca_file,
-                tls=tls,
-                token_provider=token_provider,
-                clock=clock,
-            )
-        )
-        return cls(inner)
-
-    def __repr__(self) -> str:
-        return f"<sync {self.inner!r}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End everything made here, then the connection. May be called again."""
-        wait(self.inner.close)
+        return cls(call(lambda: factory.MessagingFactory.from_connection_string(text, **options)))
 
     # --- what it makes ------------------------------------------------------------------------------------------------
 

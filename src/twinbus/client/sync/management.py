@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from twinbus.client import management
-from twinbus.client.settings import OPERATION_TIMEOUT_S
 from twinbus.client.sync.background import call, close_at_exit, wait
+from twinbus.client.sync.facade import Blocking
 
 if TYPE_CHECKING:
-    import datetime as dt
-    import ssl
     from collections.abc import AsyncIterator
-    from pathlib import Path
-    from types import TracebackType
 
-    from twinbus.client.clock import Clock
-    from twinbus.client.retry import RetryPolicy
-    from twinbus.client.tokens import TokenProvider
+    from twinbus.client.settings import ClientOptions
     from twinbus.model.info import NamespaceInfo, QueueInfo, SubscriptionInfo, TopicInfo
     from twinbus.model.queue import QueueDescription, QueueRuntime
     from twinbus.model.rule import RuleDescription
@@ -26,54 +20,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class NamespaceManager:
+class NamespaceManager(Blocking[management.NamespaceManager]):
     """The entities of one namespace."""
 
     def __init__(self, inner: management.NamespaceManager) -> None:
         """`from_connection_string` is the usual way. `inner` does the work, on the loop in the background."""
-        self.inner = inner
+        super().__init__(inner)
         close_at_exit(inner)
 
     @classmethod
-    def from_connection_string(
-        cls,
-        text: str,
-        *,
-        operation_timeout: dt.timedelta | float = OPERATION_TIMEOUT_S,
-        retry_policy: RetryPolicy | None = None,
-        ca_file: str | Path | None = None,
-        tls: ssl.SSLContext | None = None,
-        token_provider: TokenProvider | None = None,
-        clock: Clock | None = None,
-    ) -> Self:
+    def from_connection_string(cls, text: str, **options: Unpack[ClientOptions]) -> Self:
         """A manager of the namespace that a connection string names. ValueError says what is wrong with the string."""
-        inner = call(
-            lambda: management.NamespaceManager.from_connection_string(
-                text,
-                operation_timeout=operation_timeout,
-                retry_policy=retry_policy,
-                ca_file=ca_file,
-                tls=tls,
-                token_provider=token_provider,
-                clock=clock,
-            )
-        )
-        return cls(inner)
-
-    def __repr__(self) -> str:
-        return f"<sync {self.inner!r}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End its connections. May be called again."""
-        wait(self.inner.close)
+        return cls(call(lambda: management.NamespaceManager.from_connection_string(text, **options)))
 
     def get_namespace_info(self) -> NamespaceInfo:
         """What the namespace is."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from twinbus.client.pairing import options
+from twinbus.client.pairing import options, pairing
 from twinbus.client.sync.background import call, wait
+from twinbus.client.sync.facade import Blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from prometheus_client import CollectorRegistry
 
-    from twinbus.client.pairing import PairingEvent, PairingStatus, SpoolStatus, pairing
+    from twinbus.client.pairing import PairingEvent, PairingStatus, SpoolStatus
     from twinbus.client.sync.factory import MessagingFactory
     from twinbus.client.sync.management import NamespaceManager
 
@@ -34,23 +34,8 @@ class SendAvailabilityPairedNamespaceOptions(options.SendAvailabilityPairedNames
         return options.SendAvailabilityPairedNamespaceOptions(**given)
 
 
-class Pairing:
+class Pairing(Blocking[pairing.Pairing]):
     """Two namespaces, paired. Made by `MessagingFactory.pair_namespace`."""
-
-    def __init__(self, inner: pairing.Pairing) -> None:
-        """`inner` does the work, on the loop in the background."""
-        self.inner = inner
-
-    def __repr__(self) -> str:
-        return f"<sync {self.inner!r}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def backlog_queue_count(self) -> int:
@@ -88,7 +73,3 @@ class Pairing:
     def mark_path_healthy(self, path: str) -> None:
         """Send to the primary again at once, whatever the pings say."""
         call(lambda: self.inner.mark_path_healthy(path))
-
-    def close(self) -> None:
-        """Close both factories, and all that goes on between them. May be called again."""
-        wait(self.inner.close)
