@@ -4,9 +4,18 @@ BIN := .venv/bin
 MINUTES ?= 10
 # One more than there are processors: most tests wait, for servers and for clients that wait.
 WORKERS ?= $(shell expr $$(nproc) + 1)
+# Each worker has its tests from one part of the list, as long as there are such: so it starts fewer servers.
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
+# What starts no server is tested while the hot files are compiled, which keeps one processor busy and no other.
+ALONE := $(addprefix tests/,amqp broker filters fuzz model simulation store)
+# A hundred thousand messages are sent once in each direction: on compiled files.
+MANY := tests/interop/test_many_messages.py
+
+# Tests start hundreds of processes, and each would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help linted setup compile run test lint format bench syphon client outage depth indexes connections soak demo lock clean
+.PHONY: help linted alone setup compile run test lint format bench syphon client outage depth indexes connections soak demo lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -21,9 +30,9 @@ run: compile ## serve a pair of namespaces, contoso and contoso-backup, and prin
 	@tools/run
 
 test: setup ## check style, types and import rules, then run all tests; the engine's and the pair's also on compiled files
-	@$(MAKE) --no-print-directory -j2 --output-sync=target linted compile
-	$(BIN)/pytest -n $(WORKERS)
-	$(BIN)/pytest -n $(WORKERS) -o pythonpath=. tests/amqp tests/interop tests/pairing/test_failing_over.py tests/pairing/test_parking.py
+	@$(MAKE) --no-print-directory -j2 --output-sync=target compile linted alone
+	$(PYTEST) $(addprefix --ignore=,$(ALONE) $(MANY))
+	$(PYTEST) -o pythonpath=. tests/amqp tests/interop tests/pairing/test_failing_over.py tests/pairing/test_parking.py
 
 lint: setup ## check style, types and import rules
 	@$(MAKE) --no-print-directory linted
@@ -34,6 +43,9 @@ linted:
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	PYTHONPATH=src $(BIN)/lint-imports --no-logo
+
+alone:
+	$(BIN)/pytest $(ALONE)
 
 format: setup ## put the code in the one format
 	$(BIN)/ruff check --fix

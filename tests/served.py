@@ -19,6 +19,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -43,6 +44,7 @@ ATOM: Final = (
 )
 _SIGNATURE: Final = re.compile(r"sig(?:=|%3D)(?!\*\*\*)", re.IGNORECASE)
 _numbers: Final = itertools.count(1)
+_addresses: Final = itertools.cycle(range(20, 220))
 
 
 class ServerFailed(Exception):
@@ -271,6 +273,12 @@ def wait_until(happened: Callable[[], object], *, patience_s: float = PATIENCE_S
 
 
 def _own_address() -> str:
-    """A loopback address that no other server of these tests has."""
+    """A loopback address that no other server of these tests has, and none that an earlier process has left."""
     own = os.getpid() % 65_536
-    return f"127.{next(_numbers) % 200 + 20}.{own >> 8}.{own & 255 or 1}"
+    found = (f"127.{number}.{own >> 8}.{own & 255 or 1}" for number in _addresses)
+    return next(address for address in found if _is_free(address))
+
+
+def _is_free(address: str) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((address, AMQPS_PORT)) != 0

@@ -13,7 +13,7 @@ from twinbus.amqp.events import Event
 
 ROOT = Path(__file__).parents[2]
 SEED = 1
-INPUTS = 24_000
+INPUTS = 12_000
 
 CONDITIONS = {
     errors.DECODE_ERROR,

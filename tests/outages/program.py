@@ -6,6 +6,8 @@ Owns: the process and its log.
 from __future__ import annotations
 
 import asyncio
+import re
+import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Final, Self
 
 ROOT: Final = Path(__file__).parents[2]
 STOP_S: Final = 25.0
+LOOK_EVERY_S: Final = 0.02
 LOG_LINES: Final = 12
 
 
@@ -63,10 +66,12 @@ class Program:
     async def stop(self) -> None:
         """SIGTERM: it finishes what it does."""
         assert self._process is not None, "it does not run"
-        self.check()
-        self._process.terminate()
         try:
             async with asyncio.timeout(STOP_S):
+                while not _heeds_sigterm(self._process.pid):
+                    self.check()
+                    await asyncio.sleep(LOOK_EVERY_S)
+                self._process.terminate()
                 status = await self._process.wait()
         except TimeoutError:
             raise ProgramFailed(f"{self._words[1]} goes on {STOP_S:.0f} s after SIGTERM\n{self.log_tail()}") from None
@@ -76,3 +81,13 @@ class Program:
 
     def log_tail(self) -> str:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-LOG_LINES:])
+
+
+def _heeds_sigterm(pid: int) -> bool:
+    """Not while it starts: SIGTERM would be its end."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:  # it has ended
+        return False
+    heeded = re.search(r"^SigCgt:\s*(\w+)$", status, re.MULTILINE)
+    return heeded is not None and bool(int(heeded[1], 16) >> (signal.SIGTERM - 1) & 1)

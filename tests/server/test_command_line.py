@@ -138,3 +138,9 @@ def test_the_help_tells_every_option_but_the_unsafe_one() -> None:
 def test_the_version_is_told_by_the_module_as_well() -> None:
     shown = subprocess.run([sys.executable, "-m", "twinbus", "--version"], capture_output=True, text=True, check=True)
     assert shown.stdout == twinbus("--version").stdout == f"twinbus {__version__}\n"
+
+
+def test_a_server_does_not_wait_for_what_only_other_commands_need() -> None:
+    listing = "import sys, twinbus.cli.main; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, timeout=60, check=True)
+    assert {"twinbus.client", "twinbus.server.main", "httpx", "rich"} & set(ran.stdout.split()) == set()

@@ -8,7 +8,7 @@ from tests.seeded.outcome import attempt
 from tests.simulation.run import run
 
 EACH = 250
-PARTS = 12
+PARTS = 6
 
 
 @pytest.mark.parametrize("part", range(PARTS))

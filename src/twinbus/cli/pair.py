@@ -6,16 +6,16 @@ Owns: the options as they are typed, what is printed, and the exit codes: 1 if t
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003  # typer reads it
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from twinbus.cli.pairing import Sender, read_reports, read_senders
+from twinbus.cli.pairing import read_reports, read_senders
 from twinbus.cli.service import Service, ServiceFailed
+
+if TYPE_CHECKING:
+    from twinbus.cli.pairing import Sender
 
 app = typer.Typer(help="About a pair of namespaces.", no_args_is_help=True)
 
@@ -43,12 +43,17 @@ def status(
         if as_json:
             typer.echo(msgspec.json.encode(read_reports(service, primary)))
         else:
-            _show(read_senders(service, primary), Console(soft_wrap=False))
+            _show(read_senders(service, primary))
     except ServiceFailed as error:
         stop("pair status", error)
 
 
-def _show(senders: list[Sender], console: Console) -> None:
+def _show(senders: list[Sender]) -> None:
+    from rich.console import Console  # noqa: PLC0415  # `serve` starts sooner without
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    console = Console(soft_wrap=False)
     if not senders:
         console.print("No sender has reported lately.")
         return

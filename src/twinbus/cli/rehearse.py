@@ -11,10 +11,6 @@ from pathlib import Path  # noqa: TC003  # typer reads it
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Table
-from rich.text import Text
 
 from twinbus.cli.pair import stop
 from twinbus.cli.rehearsal import Rehearsal
@@ -63,7 +59,7 @@ def rehearse(
     except ServiceFailed as error:
         stop("rehearse", error)
     if second is not None:
-        _tell(rehearsal.witness, Console())
+        _tell(rehearsal.witness)
     if not is_whole:
         typer.echo("twinbus rehearse: interrupted; the outage is switched off", err=True)
         raise typer.Exit(_INTERRUPTED)
@@ -71,6 +67,9 @@ def rehearse(
 
 def _run(rehearsal: Rehearsal) -> bool:
     """False if it was interrupted."""
+    from rich.console import Console  # noqa: PLC0415  # `serve` starts sooner without
+    from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415
+
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: in good order
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} s"))
     try:
@@ -84,7 +83,12 @@ def _run(rehearsal: Rehearsal) -> bool:
     return True
 
 
-def _tell(witness: Witness, console: Console) -> None:
+def _tell(witness: Witness) -> None:
+    from rich.console import Console  # noqa: PLC0415  # `serve` starts sooner without
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    console = Console()
     console.print(f"{len(witness.senders)} senders reported, {len(witness.experiences)} times one failed over.")
     if not witness.experiences:
         return

@@ -16,7 +16,6 @@ from xml.sax.saxutils import unescape
 
 import msgspec
 
-from twinbus.client.connection_string import ConnectionString
 from twinbus.model.signature import make_token
 
 if TYPE_CHECKING:
@@ -40,6 +39,8 @@ class Service:
 
     def __init__(self, connection_string: str, ca_files: Sequence[Path] = ()) -> None:
         """ServiceFailed if the connection string cannot be, or a file cannot be read."""
+        from twinbus.client.connection_string import ConnectionString  # noqa: PLC0415  # `serve` starts sooner without
+
         try:
             self._to = ConnectionString.parse(connection_string)
             self._tls = None if self._to.is_emulator else _context(ca_files)

@@ -36,7 +36,8 @@ _SMALLEST_HEAD: Final = 2
 _MASK_BYTES: Final = 4
 _BY_COLUMN_FROM: Final = 400
 """Bytes from which it is faster to unmask every fourth of them with a table than all as one number."""
-_XOR: Final = tuple(bytes(byte ^ key for byte in range(256)) for key in range(256))
+_EVERY_BYTE: Final = int.from_bytes(range(256))
+_XOR: Final = tuple((_EVERY_BYTE ^ int.from_bytes([key] * 256)).to_bytes(256) for key in range(256))
 
 
 class Opcode(IntEnum):
