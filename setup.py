@@ -32,6 +32,7 @@ COMPILED = {
         "session",
     ),
     "broker": (
+        "agenda",
         "bodies",
         "entity",
         "fan_out",

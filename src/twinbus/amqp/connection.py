@@ -131,6 +131,7 @@ class Connection:
         self._needed = 0
         """Bytes held must become so many before reading on makes sense."""
         self._output: list[bytes] = []
+        self._output_bytes = 0
         self._is_dropped = False
         self.last_received = now
         """When the peer was last heard of."""
@@ -401,12 +402,14 @@ class Connection:
         if not self._output and self.on_output is not None:
             self.on_output()
         self._output += chunks
+        for chunk in chunks:
+            self._output_bytes += len(chunk)
 
     @property
     def queued_bytes(self) -> int:
         """What waits to be sent: output not yet taken, and messages that wait for a window."""
         waiting = sum(session.outbox.waiting_bytes for session in self.sessions.values())
-        return sum(map(len, self._output)) + waiting
+        return self._output_bytes + waiting
 
     def send(self, step: Step, channel: int, performative: Composite) -> None:
         """Queue a frame."""
@@ -430,6 +433,7 @@ class Connection:
             return b""
         data = b"".join(self._output)
         self._output.clear()
+        self._output_bytes = 0
         self._has_sent = True
         return data
 

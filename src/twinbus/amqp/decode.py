@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.amqp.encode import encode
 from twinbus.amqp.errors import RESOURCE_LIMIT_EXCEEDED, DecodeError, EncodeError
+from twinbus.amqp.outline import uint32_at
 from twinbus.amqp.settings import Limits
 from twinbus.amqp.types import (
     Array,
@@ -97,7 +98,7 @@ def skip(data: bytes, at: int, depth: int = 0) -> int:
         elif width == _ONE_BYTE_SIZE:
             end = at + 2 + data[at + 1]
         elif width == _FOUR_BYTE_SIZE:
-            end = at + 5 + _U32(data, at + 1)[0]
+            end = at + 5 + uint32_at(data, at + 1)
         elif code == 0:
             end = _skip_described(data, at, depth)
         else:
@@ -140,7 +141,7 @@ def _open(data: bytes, at: int, narrow: int) -> tuple[int, int]:
         if data[at] == narrow:
             return data[at + 2], at + 3
         if data[at] == narrow + 0x10:
-            return _U32(data, at + 5)[0], at + 9
+            return uint32_at(data, at + 5), at + 9
     except (IndexError, struct.error):
         raise DecodeError("a list or map runs past the end of the input") from None
     raise DecodeError(f"0x{data[at]:02x} where a list or map should be")

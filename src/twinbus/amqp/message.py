@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.amqp.composite import Composite, from_described
 from twinbus.amqp.decode import DEFAULT_LIMITS, decode, open_list, open_map, skip
-from twinbus.amqp.encode import write, write_binary, write_list
+from twinbus.amqp.encode import write, write_list
 from twinbus.amqp.errors import DecodeError, EncodeError
 from twinbus.amqp.sections import Header, Properties, Section
 from twinbus.amqp.types import Described, Pairs, Symbol, ULong
@@ -55,6 +55,10 @@ _SYMBOLS: Final = {
     "amqp:footer:map": Section.FOOTER,
 }
 _NULL: Final = 0x40
+_DATA_LEAD: Final = bytes((0x00, 0x53, Section.DATA))
+_MAX_SHORT: Final = 255
+_SHORT_DATA: Final = struct.Struct(">3sBB")
+_DATA: Final = struct.Struct(">3sBI")
 _SECTION_CODES: Final = frozenset(int(section) for section in Section)
 
 
@@ -121,6 +125,11 @@ class Message:
         spans = self._body if section in BODY_SECTIONS else [self._spans[section]]
         return b"".join([self.payload[start:end] for start, _, end in spans])
 
+    def content(self, section: Section) -> bytes:
+        """A section as it came, without its descriptor; nothing where there is none. Not for a body."""
+        span = self._spans.get(section)
+        return self.payload[span[1] : span[2]] if span is not None else b""
+
     def size_of(self, section: Section) -> int:
         """Bytes of a section, descriptor included; for the body, of its first section."""
         span = self._spans.get(section)
@@ -143,25 +152,6 @@ class Message:
     def pairs(self, section: Section) -> list[tuple[object, bytes]]:
         """The keys of a section that is a map, each with the bytes of key and value as they came."""
         return [(key, raw) for key, _, raw in self.entries(section)]
-
-    def encoded_pairs(self, section: Section) -> list[tuple[bytes, bytes]]:
-        """The keys and values of a section that is a map, all as they came: none is decoded."""
-        if section not in self._spans:
-            return []
-        payload = self.payload
-        _, value_at, end = self._spans[section]
-        count, at = open_map(payload, value_at)
-        found = []
-        for _ in range(count // 2):
-            if at >= end:
-                raise DecodeError("a map with fewer elements than it says")
-            item_at = skip(payload, at)
-            stopped = skip(payload, item_at)
-            if stopped > end:
-                raise DecodeError("a value runs past the end of its section")
-            found.append((payload[at:item_at], payload[item_at:stopped]))
-            at = stopped
-        return found
 
     def entries(self, section: Section) -> list[tuple[object, int, bytes]]:
         """As `pairs`; between key and bytes, where in these the value starts."""
@@ -396,11 +386,14 @@ def section_of(shape: type[Composite], values: Sequence[object]) -> bytes:
 
 def data(*binaries: bytes) -> bytes:
     """A body of binaries, a section each."""
-    out = bytearray()
+    pieces: list[bytes] = []
     for binary in binaries:
-        _write_descriptor(out, Section.DATA)
-        write_binary(out, binary)
-    return bytes(out)
+        size = len(binary)
+        pieces.append(
+            _SHORT_DATA.pack(_DATA_LEAD, 0xA0, size) if size <= _MAX_SHORT else _DATA.pack(_DATA_LEAD, 0xB0, size)
+        )
+        pieces.append(binary)
+    return b"".join(pieces)
 
 
 def sequence(*lists: list[object]) -> bytes:

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Properties, Section
-from twinbus.amqp.outline import annotation_pairs, field_offsets, outline_of, text_at, timestamp_at
+from twinbus.amqp.outline import (
+    annotation_pairs,
+    binaries_of,
+    field_offsets,
+    is_text_map,
+    outline_of,
+    text_at,
+    timestamp_at,
+)
 from twinbus.amqp.types import Timestamp
 from twinbus.broker.record import (
     ACTIVE_STATE,
@@ -117,7 +125,9 @@ class Intake:
             raise MalformedMessage(f"the message is malformed: {error.description}") from None
 
     def _unpack(self, parcel: Parcel, payload: bytes, enqueued_ms: int, terms: Terms) -> None:
-        messages = Message(payload).data
+        messages = binaries_of(payload)
+        if messages is None:
+            messages = Message(payload).data
         if not messages:
             raise MalformedMessage("a batch without a single message: each data section of its body has to be one")
         if len(messages) > self._limits.max_batch_messages:
@@ -137,7 +147,8 @@ class Intake:
             return
         header_end, annotations_at, annotations_end, properties_at, properties_end, body_at = outline
         if (
-            properties_end < body_at  # it has application properties, which must be readable if they are to be changed
+            # application properties must be readable if they are to be changed
+            (properties_end < body_at and not is_text_map(payload, properties_end))
             or body_at - properties_at + annotations_end - annotations_at > self._limits.max_property_bytes
             or properties_end - properties_at > self._limits.max_id_characters  # a smaller section holds no longer id
             or annotations_end - annotations_at > self._limits.max_id_characters

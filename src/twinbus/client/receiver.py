@@ -121,7 +121,11 @@ class MessageReceiver(ClientEntity):
             raise InvalidArgument(f"max_count is {max_count}; it must be at least 1")
         self.check_open()
         limit_s = self.factory.settings.operation_timeout_s if timeout is None else duration_s(timeout)
-        return [self._opened(link, delivery) for link, delivery in await self._inbox.take(max_count, limit_s)]
+        taken = await self._inbox.take(max_count, limit_s)
+        settled = [delivery for _, delivery in taken if delivery.settled]
+        if settled:
+            taken[0][0].take(settled)  # they came on one link
+        return [self._opened(link, delivery) for link, delivery in taken]
 
     async def __aiter__(self) -> AsyncIterator[BrokeredMessage]:
         """All messages, for as long as the receiver is open. One at a time: whoever stops leaves none locked."""
@@ -132,7 +136,6 @@ class MessageReceiver(ClientEntity):
 
     def _opened(self, link: ReceivingLink, delivery: IncomingDelivery) -> BrokeredMessage:
         if delivery.settled:
-            link.take(delivery)
             taken = BrokeredMessage.decode(delivery.payload)
             if self.is_taking:
                 self._tell("delete", taken)

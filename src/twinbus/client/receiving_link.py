@@ -41,6 +41,8 @@ class ReceivingLink(LinkEnd):
         self._receiver = link
         self._pending: dict[IncomingDelivery, asyncio.Future[None]] = {}
         self._completed: list[IncomingDelivery] = []
+        self._done: list[IncomingDelivery] = []
+        """Completed, too, but nobody waits for the confirmation."""
 
     @property
     def credit(self) -> int:
@@ -96,16 +98,27 @@ class ReceivingLink(LinkEnd):
             self._pending[delivery] = future
 
     def complete_unconfirmed(self, deliveries: Sequence[IncomingDelivery]) -> None:
-        """Complete messages, and ask for no confirmation: one that is not completed comes again."""
-        if self.failure is None:
-            self._receiver.settle(deliveries, ACCEPTED)
+        """Complete messages, and ask for no confirmation: one that is not completed comes again.
 
-    def take(self, delivery: IncomingDelivery) -> None:
-        """A message that came settled was taken: nothing is told, but it does not count as waiting any more."""
-        self._receiver.settle([delivery])
+        Those of one turn are put in order, so that as many as can be are neighbours.
+        """
+        if not self._done:
+            self.loop.call_soon(self._tell_done)
+        self._done += deliveries
+
+    def _tell_done(self) -> None:
+        done, self._done = self._done, []
+        if done and self.failure is None:
+            done.sort(key=_id_of)
+            self._receiver.settle(done, ACCEPTED)
+
+    def take(self, deliveries: Sequence[IncomingDelivery]) -> None:
+        """Messages that came settled were taken: nothing is told, but they do not count as waiting any more."""
+        self._receiver.settle(deliveries)
 
     def release(self, deliveries: Sequence[IncomingDelivery], state: Composite) -> None:
         """Give messages back; nobody waits for an answer."""
+        self._tell_done()
         if self.failure is None:
             self._receiver.settle(deliveries, state)
 
@@ -148,6 +161,10 @@ class ReceivingLink(LinkEnd):
                 future.set_exception(_unconfirmed(error))
         if self.on_arrival is not None:
             self.on_arrival()
+
+
+def _id_of(delivery: IncomingDelivery) -> int:
+    return delivery.delivery_id
 
 
 def _refusal(outcome: Rejected) -> ServiceBusError | None:

@@ -121,7 +121,7 @@ class RequestLinks:
         answers = self._answers
         while answers.arrived:
             delivery = answers.arrived.popleft()
-            answers.take(delivery)
+            answers.take([delivery])
             self._hand_out(delivery.payload)
         if self.failure is not None:
             for future in self._asked.values():

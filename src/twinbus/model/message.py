@@ -4,7 +4,7 @@
     message.properties["priority"] = 3
 
 Owns: what a message is made of, and how that lies in the sections of an AMQP message. A received one keeps the bytes it
-came as, and its body is read when it is asked for. Sending and settling are a sender's and a receiver's.
+came as, and what is in them is read when it is asked for. Sending and settling are a sender's and a receiver's.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Self
 from twinbus.amqp import message as sections
 from twinbus.amqp.errors import EncodeError
 from twinbus.amqp.message import Header, Message, Properties, Section
+from twinbus.amqp.outline import binaries_of, outline_of
 from twinbus.amqp.types import Timestamp
 from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import InvalidArgument
@@ -44,8 +45,9 @@ class BrokeredMessage:
 
     __slots__ = (
         "_body",
+        "_found",
         "_received",
-        "_sections",
+        "_values",
         "content_type",
         "correlation_id",
         "label",
@@ -81,7 +83,10 @@ class BrokeredMessage:
     ) -> None:
         """`body`: bytes or text go as data, anything else as an AMQP value. A message without an id is given one."""
         self._body = body
-        self._sections: Message | None = None
+        self._values: dict[str, object] | None = None
+        """What was read of a received message, by the names of its properties."""
+        self._found: Message | None = None
+        """The sections of one that was received, once they were looked for; or of the one it is a clone of."""
         self._received: Received | None = None
         self.message_id = os.urandom(_ID_BYTES).hex() if message_id is None else message_id
         """What duplicates are known by: text, a number, bytes or a UUID."""
@@ -110,9 +115,14 @@ class BrokeredMessage:
     @property
     def body(self) -> object:
         """Data as bytes; a value as it is; sequences as a list of lists."""
-        message = self._sections
+        message = self._found
         if message is None:
-            return self._body.encode() if isinstance(self._body, str) else self._body
+            if self._received is None:
+                return self._body.encode() if isinstance(self._body, str) else self._body
+            binaries = binaries_of(self._received.payload)
+            if binaries is not None:
+                return b"".join(binaries)
+            message = self._received.sections
         if message.body_section is Section.VALUE:
             return from_wire(message.value)
         if message.body_section is Section.SEQUENCE:
@@ -196,9 +206,10 @@ class BrokeredMessage:
         return found or None
 
     def _encode_body(self) -> bytes:
-        if self._sections is not None:
-            section = self._sections.body_section
-            return b"" if section is None else self._sections.raw(section)
+        message = self._sections
+        if message is not None:
+            section = message.body_section
+            return b"" if section is None else message.raw(section)
         body = self._body
         if isinstance(body, bytes):
             return sections.data(body)
@@ -226,40 +237,64 @@ class BrokeredMessage:
             scheduled_enqueue_time_utc=self.scheduled_enqueue_time_utc,
             properties=self.properties,
         )
-        twin._sections = self._sections
+        twin._found = self._sections
         return twin
 
     # --- in -----------------------------------------------------------------------------------------------------------
 
     @classmethod
     def decode(cls, payload: bytes, *, lock: bytes | None = None, is_peeked: bool = False) -> Self:
-        """A message that was received, under a lock or not; DecodeError where its bytes do not add up."""
-        message = Message(payload)
-        _, _, header_ttl, _, delivery_count = message.checked(Section.HEADER, Header)
+        """A message that was received, under a lock or not; DecodeError where its bytes do not add up.
+
+        What is in its sections is read when it is first asked for: DecodeError then, if it is not what it should be.
+        """
+        decoded = cls.__new__(cls)
+        decoded._body, decoded._values = b"", None  # noqa: SLF001  # its own
+        decoded._received = received = Received(payload, lock, is_peeked=is_peeked)  # noqa: SLF001
+        decoded._found = received.sections if outline_of(payload) is None else None  # noqa: SLF001
+        return decoded
+
+    if not TYPE_CHECKING:  # else there would be no wrong names
+
+        def __getattr__(self, name: str) -> object:
+            """A property of a received message that is asked for, and was not set, for the first time."""
+            if name not in _READ_LATER:
+                raise AttributeError(f"a message has no {name!r}")
+            if self._values is None:
+                self._values = self._read()
+            setattr(self, name, self._values[name])
+            return self._values[name]
+
+    def _read(self) -> dict[str, object]:
+        message, named = self._sections, self.received.annotations
+        assert message is not None
         message_id, _, to, label, reply_to, correlation_id, content_type, _, ends_ms, made_ms, *others = (
             message.checked(Section.PROPERTIES, Properties)
         )
-        named = dict(message.message_annotations)
-        decoded = cls.__new__(cls)
-        decoded._body, decoded._sections = b"", message  # noqa: SLF001  # its own
-        decoded._received = Received(  # noqa: SLF001
-            named, lock, delivery_count=delivery_count + (not is_peeked), size=len(payload)
-        )
-        decoded.message_id = message_id
-        decoded.session_id, _, decoded.reply_to_session_id = others
-        decoded.partition_key = _text(named.get(_PARTITION_KEY))
-        decoded.via_partition_key = _text(named.get(_VIA_PARTITION_KEY))
-        decoded.correlation_id = correlation_id
-        decoded.content_type = content_type
-        decoded.label = label
-        decoded.to = to
-        decoded.reply_to = reply_to
-        decoded.time_to_live = _ttl_of(header_ttl, ends_ms, made_ms)
-        scheduled = named.get(_SCHEDULED_TIME)
-        decoded.scheduled_enqueue_time_utc = moment_of(scheduled) if isinstance(scheduled, Timestamp) else None
         own = message.application_properties if Section.APPLICATION_PROPERTIES in message else {}
-        decoded.properties = {str(name): from_wire(value) for name, value in dict(own).items()}
-        return decoded
+        ttl_ms, scheduled = message.checked(Section.HEADER, Header)[2], named.get(_SCHEDULED_TIME)
+        return {
+            "message_id": message_id,
+            "session_id": others[0],
+            "partition_key": _text(named.get(_PARTITION_KEY)),
+            "via_partition_key": _text(named.get(_VIA_PARTITION_KEY)),
+            "correlation_id": correlation_id,
+            "content_type": content_type,
+            "label": label,
+            "to": to,
+            "reply_to": reply_to,
+            "reply_to_session_id": others[2],
+            "time_to_live": _ttl_of(ttl_ms, ends_ms, made_ms),
+            "scheduled_enqueue_time_utc": moment_of(scheduled) if isinstance(scheduled, Timestamp) else None,
+            "properties": {str(name): from_wire(value) for name, value in dict(own).items()},
+        }
+
+    @property
+    def _sections(self) -> Message | None:
+        """Of a message that was received, or is the clone of one."""
+        if self._found is None and self._received is not None:
+            self._found = self._received.sections
+        return self._found
 
     @property
     def received(self) -> Received:
@@ -271,8 +306,8 @@ class BrokeredMessage:
     @property
     def payload(self) -> bytes:
         """The bytes it came as."""
-        assert self._sections is not None, "the message was not received"
-        return self._sections.payload
+        assert self._received is not None, "the message was not received"
+        return self._received.payload
 
     @property
     def sequence_number(self) -> int:
@@ -338,32 +373,66 @@ class BrokeredMessage:
     @property
     def size(self) -> int:
         """Bytes it came as."""
-        return self.received.size
+        return len(self.received.payload)
+
+
+_READ_LATER: Final = frozenset(name for name in BrokeredMessage.__slots__ if not name.startswith("_"))
 
 
 class Received:
-    """What a broker says of a message that it hands out."""
+    """What a broker says of a message that it hands out; read when it is asked for."""
 
-    __slots__ = ("annotations", "delivery_count", "handle", "lock", "locked_until_ms", "sequence_number", "size")
+    __slots__ = (
+        "_is_peeked",
+        "_sections",
+        "annotations",
+        "delivery_count",
+        "handle",
+        "lock",
+        "locked_until_ms",
+        "payload",
+    )
 
-    def __init__(
-        self,
-        annotations: Mapping[object, object],
-        lock: bytes | None,
-        *,
-        delivery_count: int,
-        size: int,
-    ) -> None:
-        """`annotations` are the message's."""
-        self.annotations = annotations
+    annotations: Mapping[object, object]
+    delivery_count: int
+    locked_until_ms: int
+
+    def __init__(self, payload: bytes, lock: bytes | None, *, is_peeked: bool) -> None:
+        """`payload` is the message as it came."""
+        self.payload = payload
         self.lock = lock
         """The lock's token, as the wire has it."""
         self.handle: object = None
         """For the receiver: how it settles the message."""
-        self.size = size
-        self.delivery_count = delivery_count
-        self.sequence_number = self.integer("x-opt-sequence-number")
-        self.locked_until_ms = self.integer("x-opt-locked-until")
+        self._is_peeked = is_peeked
+        self._sections: Message | None = None
+
+    @property
+    def sections(self) -> Message:
+        """What the message is made of."""
+        if self._sections is None:
+            self._sections = Message(self.payload)
+        return self._sections
+
+    @property
+    def sequence_number(self) -> int:
+        """Its number in the entity."""
+        return self.integer("x-opt-sequence-number")
+
+    if not TYPE_CHECKING:  # else there would be no wrong names
+
+        def __getattr__(self, name: str) -> object:
+            """What is asked for, and was not set, for the first time."""
+            if name == "annotations":
+                self.annotations = dict(self.sections.message_annotations)
+            elif name == "delivery_count":
+                earlier = self.sections.checked(Section.HEADER, Header)[4]
+                self.delivery_count = earlier + (not self._is_peeked)
+            elif name == "locked_until_ms":
+                self.locked_until_ms = self.integer("x-opt-locked-until")
+            else:
+                raise AttributeError(f"nothing received is called {name!r}")
+            return getattr(self, name)
 
     def integer(self, name: str) -> int:
         """One of its annotations; 0 where it is none."""

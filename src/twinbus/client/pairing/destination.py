@@ -87,6 +87,7 @@ class Destination:
         self._link: SendingLink | None = None
         self._ready: deque[Parcel] = deque()
         """What goes with the next batches: of each session only the next one."""
+        self._ready_bytes = 0
         self._lanes: dict[str, deque[Parcel]] = {}
         """What waits for the messages before it, by session. A lane that is there has some ready, or on their way."""
         self._on_way: dict[asyncio.Future[object], tuple[list[Parcel], float]] = {}
@@ -158,12 +159,16 @@ class Destination:
         if self._is_paused:
             return  # it is given back with all that was not sent
         self._ready.append(parcel)
+        self._ready_bytes += len(parcel.restored.payload)
+        self._ship_soon()
+
+    def _ship_soon(self) -> None:
         if not self._is_shipping:
             self._is_shipping = True
             self._loop.call_soon(self._ship)
 
     def _ship(self) -> None:
-        """Send what is ready."""
+        """Send what is ready. While something is on its way, less than a batch waits for more, or for the answer."""
         self._is_shipping = False
         if self._is_closed or self._is_paused or not self._ready:
             return
@@ -172,34 +177,37 @@ class Destination:
             if self._task is None:
                 self._task = self._loop.create_task(self._run(self._attach))
             return
-        while self._ready:
+        while self._ready and self._leaves_now:
             load = self._load()
             payloads = [parcel.restored.payload for parcel in load]
             future = link.send(payloads[0]) if len(load) == 1 else link.send(data(*payloads), BATCH_FORMAT)
             self._on_way[future] = (load, self._loop.time())
             future.add_done_callback(self._answered)
 
+    @property
+    def _leaves_now(self) -> bool:
+        """What is ready makes a batch, or will be none however long it waits; or nothing else is on its way."""
+        is_full = len(self._ready) >= BATCH_MESSAGES or self._ready_bytes >= BATCH_BYTES
+        return is_full or not self._on_way or bool(self._alone) or not self._mixes_sessions
+
     def _load(self) -> list[Parcel]:
         """What goes in one batch: what is ready, and what follows it in its session."""
-        ready, lanes, size = self._ready, self._lanes, 0
+        ready, lanes, alone, size = self._ready, self._lanes, self._alone, 0
         load: list[Parcel] = []
         first = ready[0].restored.session_id
         while ready and len(load) < BATCH_MESSAGES:
-            parcel = ready[0]
-            session_id = parcel.restored.session_id
-            goes_alone = parcel.sequence_number in self._alone
-            if load and (
-                goes_alone
-                or size + len(parcel.restored.payload) > BATCH_BYTES
-                or (session_id != first and not self._mixes_sessions)
-            ):
+            restored = ready[0].restored
+            session_id = restored.session_id
+            goes_alone = bool(alone) and ready[0].sequence_number in alone
+            size += len(restored.payload)
+            if load and (goes_alone or size > BATCH_BYTES or (not self._mixes_sessions and session_id != first)):
                 break
             load.append(ready.popleft())
-            size += len(parcel.restored.payload)
+            self._ready_bytes -= len(restored.payload)
             if goes_alone:
                 break
             lane = lanes.get(session_id) if session_id is not None else None
-            while lane and len(load) < BATCH_MESSAGES and lane[0].sequence_number not in self._alone:
+            while lane and len(load) < BATCH_MESSAGES and not (alone and lane[0].sequence_number in alone):
                 size += len(lane[0].restored.payload)
                 if size > BATCH_BYTES:
                     break
@@ -211,7 +219,7 @@ class Destination:
         try:
             self._link = await self._sender.link(RECONNECT_ONCE)
         except ServiceBusError as error:
-            waiting, self._ready = self._ready, deque()
+            waiting, self._ready, self._ready_bytes = self._ready, deque(), 0
             for parcel in waiting:
                 self._failed([parcel], error)
         else:
@@ -233,13 +241,16 @@ class Destination:
             else:
                 assert isinstance(error, ServiceBusError)
                 self._failed(load, error)
+        if self._ready:
+            self._ship_soon()
         if not self._on_way:
             self._idle.set()
 
     def _delivered(self, load: list[Parcel]) -> None:
         complete_all(load, partial(self._settled, "completed"))
-        for parcel in load:
-            self._telling.tell_parcel(EventKind.MOVED, parcel, self._backlog_queue)
+        if self._telling.wants(EventKind.MOVED):
+            for parcel in load:
+                self._telling.tell_parcel(EventKind.MOVED, parcel, self._backlog_queue)
         self._advance(load)
 
     def _failed(self, load: list[Parcel], error: ServiceBusError) -> None:
@@ -292,7 +303,7 @@ class Destination:
         """Defer what waits, and what comes, until the entity answers."""
         self._is_blocked = True
         lanes, self._lanes = self._lanes, {}
-        ready, self._ready = self._ready, deque()
+        ready, self._ready, self._ready_bytes = self._ready, deque(), 0
         for waiting in (ready, *lanes.values()):
             for parcel in waiting:
                 self._defer(parcel)
@@ -353,7 +364,7 @@ class Destination:
         if self._is_blocked:
             self._task = self._loop.create_task(self._run(self._recover))
         elif self._ready:
-            self._task = self._loop.create_task(self._run(self._attach))
+            self._ship_soon()
 
     def _settled(self, outcome: str, parcel: Parcel, future: asyncio.Future[None]) -> None:
         """A message whose settling failed comes again when its lock is over: at least once, not exactly once (Q17)."""

@@ -61,6 +61,8 @@ class Draining:
         self._link = link
         self._loop = asyncio.get_running_loop()
         self._destinations: dict[str, Destination] = {}
+        self._by_spelling: dict[str, Destination] = {}
+        """The same, by their paths as messages have them."""
         self._over: asyncio.Future[ServiceBusError] = self._loop.create_future()
         self._drained: asyncio.Future[None] | None = None
         self._woken = asyncio.Event()
@@ -178,7 +180,7 @@ class Draining:
         )
 
     def _destination(self, path: str) -> Destination:
-        destination = self._destinations.get(key_of(path))
+        destination = self._by_spelling.get(path) or self._destinations.get(key_of(path))
         if destination is None:
             destination = self._destinations[key_of(path)] = Destination(
                 self._settings.sender_to(path),
@@ -187,6 +189,7 @@ class Draining:
                 take_back=self._take_back,
                 lost=partial(self._lose_primary, path),
             )
+        self._by_spelling[path] = destination
         return destination
 
     # --- deferred ones ------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ deferred ones by its lock. Knows nothing of destinations.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from twinbus.amqp.outcomes import Modified, Rejected
 from twinbus.amqp.performatives import Error
@@ -26,28 +26,33 @@ if TYPE_CHECKING:
 _DEFERRED = Modified(delivery_failed=False, undeliverable_here=True)
 
 
-class Parcel(Protocol):
+class Parcel:
     """One message, under a lock."""
 
-    restored: Restored
-    sequence_number: int
+    __slots__ = ("restored", "sequence_number")
+
+    def __init__(self, restored: Restored, sequence_number: int) -> None:
+        """`restored` is what goes to the primary."""
+        self.restored = restored
+        self.sequence_number = sequence_number
 
     def defer(self) -> asyncio.Future[None]:
         """Its destination does not take it now."""
+        raise NotImplementedError
 
     def dead_letter(self, reason: str, description: str) -> asyncio.Future[None]:
         """Its destination will never take it."""
+        raise NotImplementedError
 
 
-class Arrived:
+class Arrived(Parcel):
     """One that came on the link."""
 
-    __slots__ = ("delivery", "link", "restored", "sequence_number")
+    __slots__ = ("delivery", "link")
 
     def __init__(self, link: ReceivingLink, delivery: IncomingDelivery, restored: Restored) -> None:
-        """`restored` is what goes to the primary."""
-        self.restored = restored
-        self.sequence_number = restored.sequence_number
+        """`delivery` is as it came."""
+        super().__init__(restored, restored.sequence_number)
         self.link = link
         self.delivery = delivery
 
@@ -60,10 +65,10 @@ class Arrived:
         return dead_letter(self.link, self.delivery, reason, description)
 
 
-class TakenBack:
+class TakenBack(Parcel):
     """One that was deferred, and was received by its number."""
 
-    __slots__ = ("_message", "_receiver", "_start", "restored", "sequence_number")
+    __slots__ = ("_message", "_receiver", "_start")
 
     def __init__(
         self,
@@ -73,8 +78,7 @@ class TakenBack:
         start: Callable[[Coroutine[None, None, None]], asyncio.Future[None]],
     ) -> None:
         """`start` runs a call."""
-        self.restored = restored
-        self.sequence_number = message.sequence_number
+        super().__init__(restored, message.sequence_number)
         self._receiver = receiver
         self._message = message
         self._start = start

@@ -10,12 +10,14 @@ Owns: both directions, and what is wrong with a message that cannot take one of 
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from twinbus.amqp.decode import decode
+from twinbus.amqp.decode import decode, open_list, open_map, skip
 from twinbus.amqp.encode import write
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Properties, Section, build, data
+from twinbus.amqp.outline import long_at, outline_of, text_at, timestamp_at
 from twinbus.amqp.types import Described, Symbol, Timestamp, UInt
 from twinbus.client.pairing.errors import MessageCannotBeParked, ParkedMessageMalformed, ReservedPropertyName
 from twinbus.model.message import BATCH_FORMAT
@@ -64,6 +66,8 @@ _TIMESTAMP: Final = struct.Struct(">Bq")
 _LIST32: Final = 0xD0
 _MAP32: Final = 0xD1
 NULL: Final = b"\x40"
+_REMEMBERED: Final = 1_024
+"""Headers, paths and times to live that are read once, however many messages have them."""
 _TTL: Final = 2
 _DELIVERY_COUNT: Final = 4
 _EXPIRY: Final = 8
@@ -152,14 +156,18 @@ def properties_size(payload: bytes) -> int:
 # --- and back ---------------------------------------------------------------------------------------------------------
 
 
-class Restored(NamedTuple):
+class Restored:
     """A message as it goes to its destination."""
 
-    path: str
-    session_id: str | None
-    payload: bytes
-    sequence_number: int
-    """In its backlog queue; 0 where that did not say."""
+    __slots__ = ("path", "payload", "sequence_number", "session_id")
+
+    def __init__(self, path: str, session_id: str | None, payload: bytes, sequence_number: int) -> None:
+        """Made by `restore`."""
+        self.path = path
+        self.session_id = session_id
+        self.payload = payload
+        self.sequence_number = sequence_number
+        """In its backlog queue; 0 where that did not say."""
 
 
 class Expired(NamedTuple):
@@ -181,71 +189,135 @@ def restore(payload: bytes, now_ms: int, *, deduct: bool = False) -> Restored | 
     `deduct`: the time for which it was parked is taken off its time to live.
     """
     try:
-        return _restore(Message(payload), now_ms, deduct=deduct)
+        return _restore(payload, now_ms, deduct=deduct)
     except DecodeError as error:
         raise ParkedMessageMalformed(f"it cannot be read: {error.description}") from error
 
 
-def _restore(message: Message, now_ms: int, *, deduct: bool) -> Restored | Expired:
-    own: list[bytes] = []
-    found: dict[object, object] = {}
-    for key, item in message.encoded_pairs(_OWN):
-        name = _name_of(key)
-        if name in ALIASES:
-            found[name] = decode(item, 0)[0]
-        elif name not in _TOLD_AT_LAST:
-            own.append(key + item)
-    annotations, parked_ms, sequence_number = _read_annotations(message, now_ms)
-    path, session_id, ttl_ms = _path_of(found), _session_of(found), _alias_ttl(found)
+def _restore(payload: bytes, now_ms: int, *, deduct: bool) -> Restored | Expired:
+    header, annotations, properties, own, rest = _sections_of(payload)
+    kept, parked_ms, sequence_number = _read_annotations(annotations, now_ms)
+    told, aliases = _read_properties(own)
+    path, session_id = _path_of(aliases.get(PATH, NULL)), _session_of(aliases.get(SESSION_ID, NULL))
+    ttl_ms = _alias_ttl(aliases[TIME_TO_LIVE]) if TIME_TO_LIVE in aliases else None
     parked_for_ms = max(0, now_ms - parked_ms)
     if ttl_ms is not None and deduct:
         if ttl_ms <= parked_for_ms:
             return Expired(path, parked_for_ms, ttl_ms)
         ttl_ms -= parked_for_ms
-    header = message.fields(_HEADER)
-    clear(header, _DELIVERY_COUNT)
-    if ttl_ms is not None:
-        set_field(header, _TTL, encoded(UInt(min(ttl_ms, _LARGEST_TTL_MS))))
-    properties = _restored_properties(message, session_id, ttl_ms, now_ms)
-    scheduled = _alias_schedule(found)
-    if scheduled is not None:
-        annotations.append(_SCHEDULE_NAME + encoded(scheduled))
-    own.append(_PARKED_AT + _timestamp(parked_ms))
-    own.append(_PARKED_FOR + encoded(timespan(parked_for_ms)))
-    return Restored(path, session_id, _assemble(message, header, annotations, properties, own), sequence_number)
-
-
-def _restored_properties(message: Message, session_id: str | None, ttl_ms: int | None, now_ms: int) -> bytes:
-    """The section as it came, if it had neither session nor end; else with these."""
+    if SCHEDULED_TIME in aliases:
+        kept += _alias_schedule(aliases[SCHEDULED_TIME])
+    told.append(_PARKED_AT + _timestamp(parked_ms))
+    told.append(_PARKED_FOR + _TIMESPAN.pack(_TIMESPAN_LEAD, parked_for_ms * TICKS_PER_MS))
     if session_id is None and ttl_ms is None:
-        return message.raw(_PROPERTIES)
-    properties = message.fields(_PROPERTIES)
-    if ttl_ms is not None:
-        set_field(properties, _CREATED, _timestamp(now_ms))
-        set_field(properties, _EXPIRY, _timestamp(now_ms + ttl_ms))
-    if session_id is not None:
-        set_field(properties, _GROUP_ID, encoded(session_id))
-    return _compound(_PROPERTIES, _LIST32, properties, len(properties))
+        properties = _PROPERTIES_LEAD + properties if properties else b""
+    else:
+        session = aliases[SESSION_ID] if session_id is not None else NULL
+        properties = _restored_properties(properties, session, ttl_ms, now_ms)
+    pieces = [_restored_header(header, ttl_ms)]
+    if kept:
+        pieces.append(_compound(_ANNOTATIONS, _MAP32, kept, 2 * len(kept)))
+    pieces += [properties, _compound(_OWN, _MAP32, told, 2 * len(told)), rest]
+    return Restored(path, session_id, b"".join(pieces), sequence_number)
 
 
-def _read_annotations(message: Message, now_ms: int) -> tuple[list[bytes], int, int]:
+def _sections_of(payload: bytes) -> tuple[bytes, bytes, bytes, bytes, bytes]:
+    """Header, annotations, properties and application properties, each without its descriptor; and the rest.
+
+    The rest is body and footer, as they came. What is not there is empty.
+    """
+    outline = outline_of(payload)
+    if outline is None:
+        message = Message(payload)
+        body = message.body_section
+        rest = (message.raw(body) if body is not None else b"") + message.raw(_FOOTER)
+        header, annotations = message.content(_HEADER), message.content(_ANNOTATIONS)
+        return header, annotations, message.content(_PROPERTIES), message.content(_OWN), rest
+    header_end, annotations_at, annotations_end, properties_at, properties_end, body_at = outline
+    return (
+        payload[3:header_end],
+        payload[annotations_at + 3 : annotations_end],
+        payload[properties_at + 3 : properties_end],
+        payload[properties_end + 3 : body_at],
+        payload[body_at:],
+    )
+
+
+def _read_annotations(section: bytes, now_ms: int) -> tuple[list[bytes], int, int]:
     """Those that the application set; when the message was parked; its number in the backlog queue."""
-    kept, parked_ms, sequence_number = [], now_ms, 0
-    for key, item in message.encoded_pairs(_ANNOTATIONS):
-        name = _name_of(key)
+    kept: list[bytes] = []
+    parked_ms, sequence_number = now_ms, 0
+    count, at = open_map(section, 0) if section else (0, 0)
+    for _ in range(count // 2):
+        item_at = skip(section, at)
+        end = skip(section, item_at)
+        name = _name_of(section[at:item_at])
         if name not in _SET_BY_BROKER:
-            kept.append(key + item)
+            kept.append(section[at:end])
         elif name == _ENQUEUED_TIME:
-            enqueued = decode(item, 0)[0]
-            parked_ms = int(enqueued) if isinstance(enqueued, int) else now_ms
+            enqueued = timestamp_at(section, item_at)
+            parked_ms = now_ms if enqueued is None else enqueued
         elif name == _SEQUENCE_NUMBER:
-            number = decode(item, 0)[0]
-            sequence_number = int(number) if isinstance(number, int) else 0
+            sequence_number = long_at(section, item_at) or 0
+        at = end
     return kept, parked_ms, sequence_number
 
 
-def _path_of(found: Mapping[object, object]) -> str:
-    path = found.get(PATH)
+def _read_properties(section: bytes) -> tuple[list[bytes], dict[object, bytes]]:
+    """Those that stay, and the values of the aliases: all as they came."""
+    own: list[bytes] = []
+    aliases: dict[object, bytes] = {}
+    count, at = open_map(section, 0) if section else (0, 0)
+    for _ in range(count // 2):
+        item_at = skip(section, at)
+        end = skip(section, item_at)
+        name = _name_of(section[at:item_at])
+        if name in ALIASES:
+            aliases[name] = section[item_at:end]
+        elif name not in _TOLD_AT_LAST:
+            own.append(section[at:end])
+        at = end
+    return own, aliases
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _restored_header(section: bytes, ttl_ms: int | None) -> bytes:
+    """Without the count of deliveries from the backlog queue. Most messages have the same header: it is made once."""
+    fields = _fields_of(section, 0)[1] if section else []
+    clear(fields, _DELIVERY_COUNT)
+    if ttl_ms is not None:
+        set_field(fields, _TTL, encoded(UInt(min(ttl_ms, _LARGEST_TTL_MS))))
+    return _compound(_HEADER, _LIST32, fields, len(fields)) if fields else b""
+
+
+def _restored_properties(section: bytes, session: bytes, ttl_ms: int | None, now_ms: int) -> bytes:
+    """With the session that the message had, and the end of its life."""
+    before, fields = _fields_of(section, _EXPIRY) if section else (_EXPIRY * NULL, [])
+    if ttl_ms is not None:
+        set_field(fields, _CREATED - _EXPIRY, _timestamp(now_ms))
+        set_field(fields, 0, _timestamp(now_ms + ttl_ms))
+    if session != NULL:
+        set_field(fields, _GROUP_ID - _EXPIRY, session)
+    return _compound(_PROPERTIES, _LIST32, [before, *fields], _EXPIRY + len(fields))
+
+
+def _fields_of(section: bytes, first: int) -> tuple[bytes, list[bytes]]:
+    """The fields of a section that is a list: those before the `first` in one piece, the others one by one."""
+    count, at = open_list(section, 0)
+    start = at
+    for _ in range(min(count, first)):
+        at = skip(section, at)
+    before = section[start:at] + max(0, first - count) * NULL
+    fields: list[bytes] = []
+    for _ in range(first, count):
+        start, at = at, skip(section, at)
+        fields.append(section[start:at])
+    return before, fields
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _path_of(item: bytes) -> str:
+    path = decode(item, 0)[0]
     if path is None:
         raise ParkedMessageMalformed(f"it has no property {PATH}: nobody knows where it belongs")
     if type(path) is not str or not path.strip("/"):
@@ -253,16 +325,19 @@ def _path_of(found: Mapping[object, object]) -> str:
     return path
 
 
-def _session_of(found: Mapping[object, object]) -> str | None:
-    session_id = found.get(SESSION_ID)
-    if session_id is not None and type(session_id) is not str:
-        raise ParkedMessageMalformed(f"its property {SESSION_ID} is {session_id!r:.80}, not a text")
+def _session_of(item: bytes) -> str | None:
+    if item == NULL:
+        return None
+    session_id = text_at(item, 0)
+    if session_id is None:
+        raise ParkedMessageMalformed(f"its property {SESSION_ID} is {decode(item, 0)[0]!r:.80}, not a text")
     return session_id
 
 
-def _alias_ttl(found: Mapping[object, object]) -> int | None:
+@lru_cache(maxsize=_REMEMBERED)
+def _alias_ttl(item: bytes) -> int | None:
     """Milliseconds: .NET's duration, or a plain number of them (Q06)."""
-    ttl = found.get(TIME_TO_LIVE)
+    ttl = decode(item, 0)[0]
     if ttl is None:
         return None
     if isinstance(ttl, Described) and ttl.descriptor == TIMESPAN and type(ttl.value) is int and ttl.value > 0:
@@ -272,11 +347,12 @@ def _alias_ttl(found: Mapping[object, object]) -> int | None:
     raise ParkedMessageMalformed(f"its property {TIME_TO_LIVE} is {ttl!r:.80}, not a duration")
 
 
-def _alias_schedule(found: Mapping[object, object]) -> Timestamp | None:
-    scheduled = found.get(SCHEDULED_TIME)
+def _alias_schedule(item: bytes) -> list[bytes]:
+    """The annotation, if there is a time."""
+    scheduled = decode(item, 0)[0]
     if scheduled is not None and type(scheduled) is not Timestamp:
         raise ParkedMessageMalformed(f"its property {SCHEDULED_TIME} is {scheduled!r:.80}, not a time")
-    return scheduled
+    return [] if scheduled is None else [_SCHEDULE_NAME + item]
 
 
 # --- both ways --------------------------------------------------------------------------------------------------------
@@ -325,7 +401,8 @@ def field_of(fields: list[bytes], index: int) -> bytes:
 
 def set_field(fields: list[bytes], index: int, item: bytes) -> None:
     """Set one, with nulls before it where the list is shorter."""
-    fields += [NULL] * (index + 1 - len(fields))
+    if index >= len(fields):
+        fields += [NULL] * (index + 1 - len(fields))
     fields[index] = item
 
 
@@ -347,9 +424,9 @@ def _timestamp(at_ms: int) -> bytes:
 
 
 def _name_of(key: bytes) -> object:
-    """What a key says. Those that we look for are known by their bytes, as everybody writes them."""
+    """What a key says, if it is a name we look for. As short texts and symbols these are known by their bytes."""
     known = _NAMES.get(key)
-    return decode(key, 0)[0] if known is None else known
+    return decode(key, 0)[0] if known is None and key[0] not in _SHORT_NAMES else known
 
 
 _PATH: Final = encoded(PATH)
@@ -360,7 +437,12 @@ _POSSIBLE_DUPLICATE: Final = encoded(POSSIBLE_DUPLICATE) + encoded(True)  # noqa
 _PARKED_AT: Final = encoded(PARKED_AT)
 _PARKED_FOR: Final = encoded(PARKED_FOR)
 _SCHEDULE_NAME: Final = encoded(Symbol(_SCHEDULE_ANNOTATION))
-_NAMES: Final = {
-    **{encoded(name): name for name in (*ALIASES, *_TOLD)},
-    **{encoded(Symbol(name)): name for name in (*_SET_BY_BROKER, _SCHEDULE_ANNOTATION)},
+_TIMESPAN_LEAD: Final = b"\x00" + encoded(TIMESPAN) + b"\x81"
+_TIMESPAN: Final = struct.Struct(f">{len(_TIMESPAN_LEAD)}sq")
+_PROPERTIES_LEAD: Final = bytes((0x00, 0x53, _PROPERTIES))
+_LOOKED_FOR: Final = (*ALIASES, *_TOLD, *_SET_BY_BROKER, _SCHEDULE_ANNOTATION)
+_NAMES: Final[dict[bytes, object]] = {
+    **{encoded(name): name for name in _LOOKED_FOR},
+    **{encoded(Symbol(name)): name for name in _LOOKED_FOR},
 }
+_SHORT_NAMES: Final = frozenset((0xA1, 0xA3))

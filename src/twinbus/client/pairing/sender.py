@@ -63,6 +63,9 @@ class SendAvailabilitySender(MessageSender):
         """Its backlog queue."""
         self.policy = ReconnectOnce(health=self.health)
         """Of an attempt at the primary."""
+        limit_s = pairing.primary.settings.operation_timeout_s
+        self._limits_s = (limit_s, pairing.attempt_s(limit_s))
+        """Of an operation, where its caller sets none, and of its attempt at the primary."""
 
     async def _dispatch(
         self,
@@ -75,27 +78,23 @@ class SendAvailabilitySender(MessageSender):
         for message in messages:
             if message.properties:
                 rewriting.check_names(message.properties)
-        spool = self._pairing.spool
+        spool, health = self._pairing.spool, self.health
         is_behind = spool is not None and not spool.is_empty and spool.holds(self.path, sessions_of(messages))
         if transaction is not None:
-            self._check_not_failed_over("a transaction needs the primary, and cannot be parked: nothing was sent")
-            if is_behind:
-                raise FailedOver(f"the session has messages in the spool for '{self.path}': a transaction has to wait")
-            await super()._dispatch(payload, message_format, messages, transaction, timeout_s)
+            await self._dispatch_in(transaction, payload, message_format, messages, is_behind=is_behind)
             return
         failure = None
-        limit_s = self.factory.settings.operation_timeout_s if timeout_s is None else timeout_s
+        limit_s, attempt_s = self._limits_s if timeout_s is None else (timeout_s, self._pairing.attempt_s(timeout_s))
         deadline_s = asyncio.get_running_loop().time() + limit_s
-        if self.health.state is _HEALTHY and not is_behind:
+        if health.state is _HEALTHY and not is_behind:
             try:
-                await self.deliver(
-                    payload, message_format, timeout_s=self._pairing.attempt_s(limit_s), policy=self.policy
-                )
+                await self.deliver(payload, message_format, timeout_s=attempt_s, policy=self.policy)
             except ServiceBusError as error:
                 failure = error
             else:
-                self.health.send_succeeded()
-                self.tell_sent(messages)
+                health.send_succeeded()
+                if self.factory.witnesses:
+                    self.tell_sent(messages)
                 return
         sending = Sending(
             self._pairing,
@@ -110,6 +109,20 @@ class SendAvailabilitySender(MessageSender):
             await sending.spool_behind()
         else:
             await sending.run(failure)
+
+    async def _dispatch_in(
+        self,
+        transaction: Transaction,
+        payload: bytes,
+        message_format: int,
+        messages: Sequence[BrokeredMessage],
+        *,
+        is_behind: bool,
+    ) -> None:
+        self._check_not_failed_over("a transaction needs the primary, and cannot be parked: nothing was sent")
+        if is_behind:
+            raise FailedOver(f"the session has messages in the spool for '{self.path}': a transaction has to wait")
+        await super()._dispatch(payload, message_format, messages, transaction, None)
 
     async def send_spooled(
         self, payload: bytes, message_format: int, messages: Sequence[BrokeredMessage], *, may_have_arrived: bool

@@ -37,9 +37,13 @@ class Telling:
         self._events = events
         self._clock = clock
 
+    def wants(self, kind: EventKind) -> bool:
+        """Somebody hears of such events, or reads of them."""
+        return self._events.wants(kind) or logs.is_wanted(kind)
+
     def tell_parcel(self, kind: EventKind, parcel: Parcel, backlog_queue: str, reason: str | None = None) -> None:
         """It happened to a parked message."""
-        if self._events.wants(kind) or logs.is_wanted(kind):
+        if self.wants(kind):
             restored = parcel.restored
             self.tell(
                 kind,
