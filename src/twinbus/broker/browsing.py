@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.broker.keys import pack_sequence, pack_session, sequence_of
 from twinbus.broker.lookup import look_up
-from twinbus.broker.record import DEFERRED_STATE, SCHEDULED_STATE, render_open
+from twinbus.broker.record import DEFERRED_STATE, SCHEDULED_STATE, enqueued_of, render_open
 from twinbus.model.errors import StoreUnavailable
 from twinbus.store.protocol import StoreError, Table
 
@@ -50,7 +50,7 @@ class Browsing:
         holdings, shown = fragment.holdings, fragment.holdings.shown
         found: list[bytes] = []
         promise = fragment.journal.promise(lambda error: done(error if error is not None else found))
-        start = min(max(from_sequence, 1), shown.next)
+        start = min(max(from_sequence, holdings.first), shown.next)
         places = [(holdings.deferred, start)]
         if not deferred_only:
             places = [(holdings.active, min(max(start, holdings.low), shown.next))]
@@ -78,6 +78,40 @@ class Browsing:
                 place + pack_sequence(first), place + pack_sequence(shown.next), add, limit=count, max_bytes=max_bytes
             )
 
+    def find_time(self, enqueued_ms: int, done: Callable[[int | ServiceBusError], None]) -> None:
+        """A sequence number below which all messages were enqueued before a time; active ones from it on were not.
+
+        Enqueued times never decrease, so half of what is left is ruled out by each look.
+        """
+        fragment = self._fragment
+        fragment.journal.check_works()
+        fragment.check_loaded()
+        holdings, life = fragment.holdings, fragment.life
+        active, shown = holdings.active, holdings.shown
+
+        def look(low: int, high: int) -> None:
+            """What is asked for is not below `low`, nor above `high`."""
+            if low >= high:
+                done(low)
+                return
+            middle = (low + high) // 2
+            promise = fragment.journal.promise(lambda error: done(error) if error is not None else None)
+
+            def read(rows: list[Row] | StoreError) -> None:
+                if life != fragment.life or isinstance(rows, StoreError):
+                    promise.give(StoreUnavailable("the store failed before the place was found"))
+                elif promise.is_open:
+                    promise.give(None)
+                    if not rows or enqueued_of(rows[0][1]) >= enqueued_ms:
+                        look(low, middle)
+                    else:
+                        look(sequence_of(rows[0][0]) + 1, high)
+
+            key = active + pack_sequence(middle)
+            fragment.journal.scan(key, active + pack_sequence(high), read, limit=1, max_bytes=1)
+
+        look(min(holdings.low, shown.next), shown.next)
+
     def peek_session(
         self,
         session: bytes,
@@ -91,7 +125,7 @@ class Browsing:
         fragment.journal.check_works()
         fragment.check_loaded()
         holdings, shown = fragment.holdings, fragment.holdings.shown
-        start, limit = min(max(from_sequence, 1), shown.next), min(count, SESSION_AT_ONCE)
+        start, limit = min(max(from_sequence, holdings.first), shown.next), min(count, SESSION_AT_ONCE)
         places = ((holdings.sessions, min(max(start, holdings.low), shown.next)), (holdings.aside, start))
         listed: list[Row] = []
         waiting = len(places)

@@ -27,7 +27,7 @@ from twinbus.broker.record import (
     with_ttl,
 )
 from twinbus.model.description import FOREVER_MS
-from twinbus.model.errors import ArgumentOutOfRange, MalformedMessage, MessageTooLarge, NotAllowed
+from twinbus.model.errors import ArgumentOutOfRange, InvalidOperation, MalformedMessage, MessageTooLarge, NotAllowed
 from twinbus.model.message import BATCH_FORMAT, PING_CONTENT_TYPE
 
 if TYPE_CHECKING:
@@ -50,6 +50,9 @@ SET_BY_BROKER: Final = frozenset(
 )
 """Annotations of ours: who sends on a message it received sends them along, and they mean nothing then."""
 SCHEDULED_TIME: Final = "x-opt-scheduled-enqueue-time"
+PARTITION_KEY: Final = "x-opt-partition-key"
+VIA_PARTITION_KEY: Final = "x-opt-via-partition-key"
+"""Of a message that is sent via another entity: what says to which fragment of that it goes."""
 LONGEST_DELAY_MS: Final = FOREVER_MS
 _HEADER_DEFAULT: Final = Envelope()
 _MESSAGE_ID: Final = 0
@@ -61,6 +64,7 @@ _NAMES_OF_IDS: Final = {_MESSAGE_ID: "message-id", _GROUP_ID: "session id (group
 _LIST8: Final = 0xC0
 _PING: Final = PING_CONTENT_TYPE.encode()
 _SCHEDULED_NAME: Final = SCHEDULED_TIME.encode()
+_KEY_NAME: Final = PARTITION_KEY.encode()
 _SET_BY_BROKER: Final = frozenset(name.encode() for name in SET_BY_BROKER)
 _NO_PAIRS: Final[list[tuple[bytes, int, int]]] = []
 _DIGEST_BYTES: Final = 16
@@ -69,28 +73,38 @@ _DIGEST_BYTES: Final = 16
 class Terms:
     """What a queue wants of each message, as its description says."""
 
-    __slots__ = ("detects_duplicates", "is_plain", "requires_session", "ttl_ms")
+    __slots__ = ("detects_duplicates", "is_partitioned", "is_plain", "requires_session", "ttl_ms")
 
     def __init__(
-        self, *, ttl_ms: int = FOREVER_MS, requires_session: bool = False, detects_duplicates: bool = False
+        self,
+        *,
+        ttl_ms: int = FOREVER_MS,
+        requires_session: bool = False,
+        detects_duplicates: bool = False,
+        is_partitioned: bool = False,
     ) -> None:
-        """`ttl_ms` is how long a message lives at most."""
+        """`ttl_ms` is how long a message lives at most; `is_partitioned` if its key says where it goes."""
         self.ttl_ms = ttl_ms
         self.requires_session = requires_session
         self.detects_duplicates = detects_duplicates
+        self.is_partitioned = is_partitioned
         self.is_plain = ttl_ms >= FOREVER_MS and not requires_session and not detects_duplicates
 
 
 class Parcel:
     """What came in together."""
 
-    __slots__ = ("ids", "pings", "records")
+    __slots__ = ("ids", "keys", "ping_keys", "pings", "records")
 
     def __init__(self) -> None:
         """Nothing yet."""
         self.records: list[bytes] = []
         self.ids: list[bytes] = []
         """What each message is known by, where duplicates are detected."""
+        self.keys: list[bytes | None] = []
+        """Where the queue is partitioned: what says to which fragment each message goes."""
+        self.ping_keys: list[bytes | None] = []
+        """... and each ping."""
         self.pings = 0
         """Messages that only ask whether the queue is there."""
 
@@ -128,6 +142,8 @@ class Intake:
             self._add(unpacked, message, enqueued_ms, terms)
         parcel.records += unpacked.records
         parcel.ids += unpacked.ids
+        parcel.keys += unpacked.keys
+        parcel.ping_keys += unpacked.ping_keys
         parcel.pings += unpacked.pings
 
     def _add(self, parcel: Parcel, payload: bytes, enqueued_ms: int, terms: Terms) -> None:
@@ -156,6 +172,8 @@ class Intake:
             and payload[properties_at + 5] <= _ABSOLUTE_EXPIRY
         ):
             parcel.records.append(make_plain_record(envelope, bare, enqueued_ms))
+            if terms.is_partitioned:
+                parcel.keys.append(None)
         else:
             self._add_outlined(parcel, payload, pairs, envelope, bare, enqueued_ms, terms)
 
@@ -175,6 +193,10 @@ class Intake:
         if fields is None or (terms.detects_duplicates and message_id is None):
             self._add_special(parcel, Message(payload), envelope, bare, enqueued_ms, terms)
             return
+        if terms.is_partitioned:
+            key = _key_in(payload, pairs)
+            group = text_at(bare, fields[_GROUP_ID]) if fields[_GROUP_ID] else None
+            parcel.keys.append(partition_key(group, key, message_id))
         if fields[_ABSOLUTE_EXPIRY] and not envelope.flags & HAS_TTL:
             expiry_ms = timestamp_at(bare, fields[_ABSOLUTE_EXPIRY])
             created_ms = timestamp_at(bare, fields[_CREATION_TIME]) if fields[_CREATION_TIME] else None
@@ -211,9 +233,13 @@ class Intake:
     def _add_special(
         self, parcel: Parcel, message: Message, envelope: Envelope, bare: bytes, enqueued_ms: int, terms: Terms
     ) -> None:
+        key = _key_of(message, bare, terms) if terms.is_partitioned else None
         if is_ping(message):
             parcel.pings += 1
+            parcel.ping_keys.append(key)
             return
+        if terms.is_partitioned:
+            parcel.keys.append(key)
         envelope = _with_all_limits(message, envelope, enqueued_ms, terms)
         state, alarm_ms = ACTIVE_STATE, expires_ms(envelope, enqueued_ms)
         due_ms = message.lookup(Section.MESSAGE_ANNOTATIONS, SCHEDULED_TIME)
@@ -263,7 +289,7 @@ class Intake:
     def _check_ids(self, message: Message) -> None:
         limit = self._limits.max_id_characters
         ids = {name: message.field(Section.PROPERTIES, index) for index, name in _NAMES_OF_IDS.items()}
-        ids["partition key"] = message.lookup(Section.MESSAGE_ANNOTATIONS, "x-opt-partition-key")
+        ids["partition key"] = message.lookup(Section.MESSAGE_ANNOTATIONS, PARTITION_KEY)
         for name, found in ids.items():
             if isinstance(found, str | bytes) and len(found) > limit:
                 raise ArgumentOutOfRange(f"a {name} of {len(found)} characters; it can have {limit}")
@@ -286,6 +312,41 @@ def is_ping(message: Message) -> bool:
     if section is Section.DATA:
         return not any(message.data)
     return section is None or (section is Section.VALUE and message.value in (None, "", b""))
+
+
+def partition_key(session: str | None, key: str | None, message_id: object) -> bytes | None:
+    """What says to which fragment a message goes; `message_id` counts where duplicates are looked for, else it is None.
+
+    InvalidOperation if session and key are not equal.
+    """
+    if session is not None and key is not None and session != key:
+        raise InvalidOperation(
+            f"the message's partition key is {key!r:.80} and its session id {session!r:.80}: where both are given they "
+            "have to be equal"
+        )
+    chosen = session if session is not None else key
+    if chosen is not None:
+        return chosen.encode()
+    if message_id is None:
+        return None
+    return message_id.encode() if isinstance(message_id, str) else digest_of(message_id)
+
+
+def _key_of(message: Message, bare: bytes, terms: Terms) -> bytes | None:
+    session = message.field(Section.PROPERTIES, _GROUP_ID)
+    key = message.lookup(Section.MESSAGE_ANNOTATIONS, PARTITION_KEY)
+    message_id = Message(bare).field(Section.PROPERTIES, _MESSAGE_ID) if terms.detects_duplicates else None
+    return partition_key(
+        str(session) if isinstance(session, str) else None, str(key) if isinstance(key, str) else None, message_id
+    )
+
+
+def _key_in(payload: bytes, pairs: list[tuple[bytes, int, int]]) -> str | None:
+    """The partition key among annotations."""
+    for name, start, _ in pairs:
+        if name == _KEY_NAME:
+            return text_at(payload, start + 2 + len(name))
+    return None
 
 
 def _read_annotations(payload: bytes, pairs: list[tuple[bytes, int, int]]) -> tuple[int, list[bytes]]:

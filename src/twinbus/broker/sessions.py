@@ -56,10 +56,10 @@ class Sessions:
         """Those to be looked at by the next dispatch."""
         self._held_up: dict[Hold, None] = {}
         """Those whose receivers could take more, were not too many messages out."""
-        self._next_search = 1
+        self._next_search = first = fragment.holdings.first
         """From this sequence number on there may be sessions that are not remembered."""
         self._is_searching = False
-        self._lowest = 1
+        self._lowest = first
         self._removals = 0
 
     # --- who has a session --------------------------------------------------------------------------------------------
@@ -87,6 +87,7 @@ class Sessions:
         hold = self._trying.get(consumer)
         if hold is not None:
             self._let_go(hold)
+            self._offer()  # the session that was meant for it may be had by another
             return True
         return self._waiting.pop(consumer, None) is not None
 

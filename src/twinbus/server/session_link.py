@@ -8,18 +8,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.types import Symbol
+from twinbus.broker.gathering import Gathering
+from twinbus.broker.partitioned.hashing import fragment_of
 from twinbus.broker.sessions import session_lock_lost
-from twinbus.model.errors import ArgumentOutOfRange, InvalidArgument, LinkStolen, OperationTimeout, ServiceBusError
+from twinbus.model.errors import (
+    ArgumentOutOfRange,
+    InvalidArgument,
+    LinkStolen,
+    OperationTimeout,
+    ServiceBusError,
+    StoreUnavailable,
+)
 from twinbus.server.answers import error_of
 from twinbus.server.outgoing import Outgoing, source_with
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from twinbus.amqp.aio import Peer
     from twinbus.amqp.delivery import OutgoingDelivery
     from twinbus.amqp.sender import Sender
     from twinbus.broker.clock import Clock, Timer, Timers
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.hold import Hold
+    from twinbus.broker.sessions import Sessions
     from twinbus.server.socket_room import Soon
 
 SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
@@ -40,7 +52,7 @@ class SessionLink(Outgoing):
         link: Sender,
         peer: Peer,
         path: str,
-        fragment: Fragment,
+        fragments: Sequence[Fragment],
         clock: Clock,
         soon: Soon,
         *,
@@ -52,7 +64,9 @@ class SessionLink(Outgoing):
         self._max_characters = max_characters
         self._timers = timers
         self._patience: Timer | None = None
-        super().__init__(link, peer, path, fragment, clock, soon)
+        self._waits = False
+        """Some fragment knows that it waits."""
+        super().__init__(link, peer, path, fragments, clock, soon)
 
     @property
     def is_busy(self) -> bool:
@@ -60,15 +74,32 @@ class SessionLink(Outgoing):
         return True
 
     def _enter(self) -> None:
-        sessions = self._fragment.sessions
-        assert sessions is not None
         session = asked_session(self.link, self._max_characters)
-        if session is not None:
-            sessions.accept(self, session, self._granted)
+        if session is None:
+            self._accept_any()
             return
-        sessions.accept_any(self, self._granted)
-        if self.hold is None:
-            self._patience = self._timers.call_at(self._clock.monotonic_s() + self._wait_s(), self._give_up)
+        fragments = self._gathering.fragments
+        self._gathering = Gathering([fragments[0] if len(fragments) == 1 else fragments[fragment_of(session)]])
+        self._sessions()[0].accept(self, session, self._granted)
+
+    def _accept_any(self) -> None:
+        """Wait for a session of any fragment that works; the first that has one is the one."""
+        unavailable: ServiceBusError | None = None
+        for sessions in self._sessions():
+            try:
+                sessions.accept_any(self, self._granted)
+            except StoreUnavailable as error:
+                unavailable = error
+            else:
+                self._waits = True
+            if self.hold is not None:
+                return
+        if not self._waits and unavailable is not None:
+            raise unavailable
+        self._patience = self._timers.call_at(self._clock.monotonic_s() + self._wait_s(), self._give_up)
+
+    def _sessions(self) -> list[Sessions]:
+        return [fragment.sessions for fragment in self._gathering.fragments if fragment.sessions is not None]
 
     def _wait_s(self) -> float:
         attach = self.link.remote_attach
@@ -77,6 +108,7 @@ class SessionLink(Outgoing):
 
     def _granted(self, hold: Hold) -> None:
         self.hold = hold
+        self._settle_on(hold)
         if self._patience is not None:
             self._patience.cancel()
         source = source_with(self.link, {SESSION_FILTER: hold.session.decode()})
@@ -84,12 +116,21 @@ class SessionLink(Outgoing):
         self.link.accept(source=source, properties={LOCKED_UNTIL: ticks})
         self.feed()
 
+    def _settle_on(self, hold: Hold) -> None:
+        """The fragment that has its session is the only one for it from now on."""
+        for fragment in self._gathering.fragments:
+            sessions = fragment.sessions
+            assert sessions is not None
+            if sessions.holds.get(hold.session) is hold:
+                self._gathering = Gathering([fragment])
+            else:
+                sessions.give_up(self)
+
     def _give_up(self) -> None:
-        sessions = self._fragment.sessions
-        assert sessions is not None
         if self.hold is None and not self.is_gone:
             self.is_gone = True
-            sessions.give_up(self)
+            for sessions in self._sessions():
+                sessions.give_up(self)
             text = f"No session of '{self.path}' became free in time: accept one again."
             self.link.refuse(error_of(OperationTimeout(text)))
 
@@ -102,14 +143,14 @@ class SessionLink(Outgoing):
         else:
             self.link.detach(error=error_of(error))
         if isinstance(error, LinkStolen):
-            self._fragment.line.remove(self)
+            self._gathering.remove(self)
 
     def detached(self, _lost: list[OutgoingDelivery]) -> None:
         """The link is over: the session is free, and what was out is there again, uncounted."""
         self.is_gone = True
         if self._patience is not None:
             self._patience.cancel()
-        self._fragment.line.remove(self)
+        self._gathering.remove(self)
         self._give_up_claim()
 
     def _lost(self) -> ServiceBusError:
