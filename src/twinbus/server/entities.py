@@ -17,11 +17,10 @@ import msgspec
 
 from twinbus.broker.filters.rule import compile_rule
 from twinbus.broker.kinds import AnyEntity, AnyQueue, AnySubscription, AnyTopic
-from twinbus.broker.partitioned.hashing import FRAGMENTS
 from twinbus.broker.partitioned.queue import PartitionedQueue
 from twinbus.broker.partitioned.topic import PartitionedTopic
 from twinbus.model import path as paths
-from twinbus.model.description import FOREVER_MS
+from twinbus.model.description import FOREVER_MS, FRAGMENTS, shown_size_mb
 from twinbus.model.errors import (
     EntityAlreadyExists,
     EntityNotFound,
@@ -420,7 +419,10 @@ def _kind(entity: AnyEntity) -> str:
 
 
 def _queue_info(queue: AnyQueue) -> QueueInfo:
-    return QueueInfo(path=queue.path, description=queue.description, runtime=queue.runtime())
+    description = queue.description
+    if isinstance(queue, PartitionedQueue):
+        description = replace(description, max_size_mb=shown_size_mb(description.max_size_mb))
+    return QueueInfo(path=queue.path, description=description, runtime=queue.runtime())
 
 
 def _topic_info(topic: AnyTopic) -> TopicInfo:
@@ -431,7 +433,10 @@ def _topic_info(topic: AnyTopic) -> TopicInfo:
         sql_filter_count=sum(isinstance(one, SqlFilter) for one in filters),
         correlation_filter_count=correlations,
     )
-    return TopicInfo(path=topic.path, description=topic.description, runtime=runtime)
+    description = topic.description
+    if isinstance(topic, PartitionedTopic):
+        description = replace(description, max_size_mb=shown_size_mb(description.max_size_mb))
+    return TopicInfo(path=topic.path, description=description, runtime=runtime)
 
 
 def _subscription_info(subscription: AnySubscription) -> SubscriptionInfo:

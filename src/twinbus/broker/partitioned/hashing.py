@@ -10,8 +10,8 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Final
 
-FRAGMENTS: Final = 16
-"""Of a partitioned entity."""
+from twinbus.model.description import FRAGMENTS
+
 _DIGEST_BYTES: Final = 8
 
 

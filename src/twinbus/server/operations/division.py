@@ -75,7 +75,17 @@ def _by_number(subject: Subject, arguments: Arguments) -> dict[int, Arguments]:
 
 
 def _cancel(subject: Subject, arguments: Arguments, reply: Reply) -> None:
-    _ask(subject, messages.cancel, _by_number(subject, arguments), _done, reply)
+    """All of them, or none: where they are of several fragments, it is looked first whether all are there."""
+    _ = subject.sendable  # raises for a subscription
+    requests = _by_number(subject, arguments)
+
+    def found(response: Response) -> None:
+        if first_failure({0: response}) is not None:
+            reply(response)
+        else:
+            _ask(subject, messages.cancel, requests, _done, reply)
+
+    _ask(subject, messages.find_scheduled, requests, _done, found)
 
 
 def _delete_numbers(subject: Subject, arguments: Arguments, reply: Reply) -> None:
@@ -105,6 +115,10 @@ def _receive_deferred(subject: Subject, arguments: Arguments, reply: Reply) -> N
 
     So messages that are to be deleted are locked first, and deleted when all are.
     """
+    session = arguments.session()
+    if session is not None and subject.fragment.sessions is not None:  # what is not in its fragment is not its own
+        messages.receive_deferred(subject.parts[fragment_of(session)], arguments, reply)
+        return
     requests = _by_number(subject, arguments)
     mode = arguments.number("receiver-settle-mode", lowest=0, default=_PEEK_LOCK)
     deletes = mode == 0 and len(requests) > 1

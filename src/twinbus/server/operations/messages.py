@@ -111,6 +111,11 @@ def _check_sizes(subject: Subject, payloads: list[bytes], most: int) -> None:
         raise MessageTooLarge(f"messages of {total} bytes together; {most} can be scheduled at once")
 
 
+def find_scheduled(subject: Subject, arguments: Arguments, reply: Reply) -> None:
+    """Whether all of these messages are scheduled."""
+    subject.fragment.schedule.find(arguments.sequence_numbers(), done(reply))
+
+
 def cancel(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Cancel scheduled messages: all of them, or none."""
     _ = subject.sendable  # raises for a subscription
