@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Final
 from twinbus.broker.keys import pack_sequence, pack_session, sequence_of
 from twinbus.broker.lookup import look_up
 from twinbus.broker.record import DEFERRED_STATE, SCHEDULED_STATE, enqueued_of, render_open
-from twinbus.model.errors import StoreUnavailable
+from twinbus.model.errors import ServiceBusError, StoreUnavailable
 from twinbus.store.protocol import StoreError, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.fragment import Fragment
-    from twinbus.model.errors import ServiceBusError
     from twinbus.store.protocol import Row
 
 SESSION_AT_ONCE: Final = 100
@@ -79,38 +78,58 @@ class Browsing:
             )
 
     def find_time(self, enqueued_ms: int, done: Callable[[int | ServiceBusError], None]) -> None:
-        """A sequence number below which all messages were enqueued before a time; active ones from it on were not.
-
-        Enqueued times never decrease, so half of what is left is ruled out by each look.
-        """
+        """The first sequence number of a message that was not enqueued before a time; the next one if there is none."""
         fragment = self._fragment
         fragment.journal.check_works()
         fragment.check_loaded()
-        holdings, life = fragment.holdings, fragment.life
-        active, shown = holdings.active, holdings.shown
+        holdings, shown = fragment.holdings, fragment.holdings.shown
+        places = [(holdings.active, min(holdings.low, shown.next))]
+        places += [(holdings.deferred, holdings.first)] if shown.deferred_count else []
+        places += [(holdings.scheduled, holdings.first)] if shown.scheduled_count else []
+        answers: list[int | ServiceBusError] = []
 
-        def look(low: int, high: int) -> None:
-            """What is asked for is not below `low`, nor above `high`."""
-            if low >= high:
-                done(low)
-                return
-            middle = (low + high) // 2
-            promise = fragment.journal.promise(lambda error: done(error) if error is not None else None)
+        def found(answer: int | ServiceBusError) -> None:
+            answers.append(answer)
+            if len(answers) == len(places):
+                error = next((one for one in answers if isinstance(one, ServiceBusError)), None)
+                done(error or min(one for one in answers if isinstance(one, int)))
 
-            def read(rows: list[Row] | StoreError) -> None:
-                if life != fragment.life or isinstance(rows, StoreError):
-                    promise.give(StoreUnavailable("the store failed before the place was found"))
-                elif promise.is_open:
-                    promise.give(None)
-                    if not rows or enqueued_of(rows[0][1]) >= enqueued_ms:
-                        look(low, middle)
-                    else:
-                        look(sequence_of(rows[0][0]) + 1, high)
+        for place, low in places:
+            self._find_time_in(place, (low, shown.next), shown.next, enqueued_ms, found)
 
-            key = active + pack_sequence(middle)
-            fragment.journal.scan(key, active + pack_sequence(high), read, limit=1, max_bytes=1)
+    def _find_time_in(
+        self,
+        place: bytes,
+        span: tuple[int, int],
+        best: int,
+        enqueued_ms: int,
+        done: Callable[[int | ServiceBusError], None],
+    ) -> None:
+        """... among those of one kind: it is `best`, or in the span.
 
-        look(min(holdings.low, shown.next), shown.next)
+        Enqueued times never decrease, so half of what is left is ruled out by each look.
+        """
+        low, high = span
+        if low >= high:
+            done(best)
+            return
+        fragment, middle = self._fragment, (low + high) // 2
+        life = fragment.life
+        promise = fragment.journal.promise(lambda error: done(error) if error is not None else None)
+
+        def read(rows: list[Row] | StoreError) -> None:
+            if life != fragment.life or isinstance(rows, StoreError):
+                promise.give(StoreUnavailable("the store failed before the place was found"))
+            elif promise.is_open:
+                promise.give(None)
+                if not rows:
+                    self._find_time_in(place, (low, middle), best, enqueued_ms, done)
+                elif enqueued_of(rows[0][1]) >= enqueued_ms:
+                    self._find_time_in(place, (low, middle), sequence_of(rows[0][0]), enqueued_ms, done)
+                else:
+                    self._find_time_in(place, (sequence_of(rows[0][0]) + 1, high), best, enqueued_ms, done)
+
+        fragment.journal.scan(place + pack_sequence(middle), place + pack_sequence(high), read, limit=1, max_bytes=1)
 
     def peek_session(
         self,

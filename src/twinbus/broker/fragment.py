@@ -128,6 +128,8 @@ class Fragment:
         self.locks = Locks(make_life(), self.number)
         self.sessions = Sessions(self) if has_sessions else None
         self.line: Line | Sessions = self.sessions or Line(self)
+        self.newcomers = 0
+        """Receivers that have come to an entity of which it is the first fragment."""
         self.receive_count = 0
         """Receives, as they are charged: each message handed out, and each wait that nothing came of."""
         self.settlement = Settlement(self)

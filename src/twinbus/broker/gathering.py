@@ -26,9 +26,21 @@ class Gathering:
         self.fragments = list(fragments)
         self._next = 0
 
+    def begin(self) -> list[Fragment]:
+        """A receiver has come. The fragments, from another one on each time: else the last would wait for ever.
+
+        Many a receiver takes one message, or one session, and goes.
+        """
+        first = self.fragments[0]
+        self._next, first.newcomers = first.newcomers % len(self.fragments), first.newcomers + 1
+        return self._in_turn()
+
+    def _in_turn(self) -> list[Fragment]:
+        return self.fragments[self._next :] + self.fragments[: self._next]
+
     def add(self, consumer: Consumer) -> None:
         """A receiver has come; it says when it is hungry."""
-        for fragment in self.fragments:
+        for fragment in self.begin():
             assert isinstance(fragment.line, Line)
             fragment.line.add(consumer)
 
@@ -60,8 +72,11 @@ class Gathering:
             if not left:
                 drained()
 
-        for fragment in self.fragments:
+        begun = self._next
+        for fragment in self._in_turn():
             fragment.line.drain(consumer, one_drained)
+            if consumer.room <= 0 and self._next == begun:
+                self._next = (self.fragments.index(fragment) + 1) % len(self.fragments)
 
     def find(self, tag: bytes) -> Fragment:
         """The fragment that a lock's tag or token is of; any, if it is of none."""

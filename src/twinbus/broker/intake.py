@@ -111,6 +111,25 @@ class Parcel:
     def __len__(self) -> int:
         return len(self.records) + self.pings
 
+    def take(self, other: Parcel) -> None:
+        """All that another has as well."""
+        self.records += other.records
+        self.ids += other.ids
+        self.keys += other.keys
+        self.ping_keys += other.ping_keys
+        self.pings += other.pings
+
+    def split(self, count: int) -> Parcel:
+        """What came after the first `count` messages, of which the keys are known already; these are left."""
+        rest = Parcel()
+        rest.records, self.records[count:] = self.records[count:], []
+        rest.ids, rest.keys, rest.ping_keys, rest.pings = self.ids[:], self.keys[:], self.ping_keys[:], self.pings
+        self.ids.clear()
+        self.keys.clear()
+        self.ping_keys.clear()
+        self.pings = 0
+        return rest
+
 
 class Intake:
     """Makes records of what clients send."""
@@ -140,11 +159,7 @@ class Intake:
         unpacked = Parcel()
         for message in messages:
             self._add(unpacked, message, enqueued_ms, terms)
-        parcel.records += unpacked.records
-        parcel.ids += unpacked.ids
-        parcel.keys += unpacked.keys
-        parcel.ping_keys += unpacked.ping_keys
-        parcel.pings += unpacked.pings
+        parcel.take(unpacked)
 
     def _add(self, parcel: Parcel, payload: bytes, enqueued_ms: int, terms: Terms) -> None:
         outline = outline_of(payload)

@@ -17,7 +17,6 @@ from twinbus.model.errors import (
     LinkStolen,
     OperationTimeout,
     ServiceBusError,
-    StoreUnavailable,
 )
 from twinbus.server.answers import error_of
 from twinbus.server.outgoing import Outgoing, source_with
@@ -64,8 +63,6 @@ class SessionLink(Outgoing):
         self._max_characters = max_characters
         self._timers = timers
         self._patience: Timer | None = None
-        self._waits = False
-        """Some fragment knows that it waits."""
         super().__init__(link, peer, path, fragments, clock, soon)
 
     @property
@@ -83,19 +80,16 @@ class SessionLink(Outgoing):
         self._sessions()[0].accept(self, session, self._granted)
 
     def _accept_any(self) -> None:
-        """Wait for a session of any fragment that works; the first that has one is the one."""
-        unavailable: ServiceBusError | None = None
-        for sessions in self._sessions():
-            try:
-                sessions.accept_any(self, self._granted)
-            except StoreUnavailable as error:
-                unavailable = error
-            else:
-                self._waits = True
+        """Wait for a session of any fragment, also of one that does not work now; the first that has one is the one."""
+        fragments = self._gathering.begin()
+        if not any(fragment.is_available for fragment in fragments):
+            fragments[0].journal.check_works()
+            fragments[0].check_loaded()
+        for fragment in fragments:
+            if fragment.sessions is not None:
+                fragment.sessions.wait(self, self._granted)
             if self.hold is not None:
                 return
-        if not self._waits and unavailable is not None:
-            raise unavailable
         self._patience = self._timers.call_at(self._clock.monotonic_s() + self._wait_s(), self._give_up)
 
     def _sessions(self) -> list[Sessions]:
@@ -136,9 +130,13 @@ class SessionLink(Outgoing):
 
     def entity_gone(self, error: ServiceBusError) -> None:
         """The entity was deleted or disabled, or the session lost."""
+        if self.is_gone:
+            return  # another fragment of it has said so
         self.is_gone = True
         self._give_up_claim()
         if self.hold is None:
+            for sessions in self._sessions():
+                sessions.give_up(self)
             self.link.refuse(error_of(error))
         else:
             self.link.detach(error=error_of(error))

@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING
 
 from twinbus.broker.intake import Parcel
 from twinbus.broker.partitioned.entity import Partitioned
+from twinbus.broker.partitioned.queue import PartitionedQueue
+from twinbus.broker.partitioned.topic import PartitionedTopic
+from twinbus.model.description import FRAGMENTS
 from twinbus.model.errors import ServiceBusError
 from twinbus.server.incoming import Incoming
 
 if TYPE_CHECKING:
     from twinbus.amqp.delivery import IncomingDelivery
+    from twinbus.broker.partitioned.spread import Spread
 
 
 class _Portion:
@@ -25,8 +29,39 @@ class _Portion:
     def __init__(self) -> None:
         self.parcel = Parcel()
         self.deliveries: list[IncomingDelivery] = []
-        self.keyed: list[bool] = []
-        """Of each delivery: its key leads here, and nowhere else."""
+        self.keyed: set[int] = set()
+        """The places of deliveries whose keys lead here, and nowhere else."""
+
+
+class _Portions:
+    """What goes where, of messages that came in one read."""
+
+    def __init__(self, spread: Spread) -> None:
+        self.by_number: dict[int, _Portion] = {}
+        self._spread = spread
+
+    def _find(self, key: bytes | None) -> _Portion:
+        return self.by_number.setdefault(self._spread.choose(key), _Portion())
+
+    def add(self, delivery: IncomingDelivery, parcel: Parcel, key: bytes | None) -> None:
+        """A delivery that is not divided."""
+        portion = self._find(key)
+        if key is not None:
+            portion.keyed.add(len(portion.deliveries))
+        portion.deliveries.append(delivery)
+        portion.parcel.take(parcel)
+
+    def share_out(self, free: _Portion) -> None:
+        """Single messages without keys: each fragment gets a share, of such as follow each other.
+
+        They are answered in one frame; where each fragment got every sixteenth, each needed a frame for itself.
+        """
+        records, deliveries = free.parcel.records, free.deliveries
+        share = -(-len(deliveries) // FRAGMENTS)
+        for start in range(0, len(deliveries), share or 1):
+            portion = self._find(None)
+            portion.parcel.records += records[start : start + share]
+            portion.deliveries += deliveries[start : start + share]
 
 
 class SpreadIncoming(Incoming):
@@ -35,36 +70,43 @@ class SpreadIncoming(Incoming):
     def receive(self, deliveries: list[IncomingDelivery]) -> None:
         """Messages that came in one read: those of a fragment are stored together."""
         target, namespace = self._target, self._namespace
-        assert isinstance(target, Partitioned)
+        assert isinstance(target, PartitionedQueue | PartitionedTopic)
         self.used_s, now_ms = namespace.clock.monotonic_s(), namespace.clock.wall_ms()
         target.accessed_ms, target.used_s = now_ms, self.used_s
-        add_to, terms, choose = namespace.intake.add_to, target.terms, target.spread.choose
-        portions: dict[int, _Portion] = {}
+        add_to, terms = namespace.intake.add_to, target.terms
+        portions, free = _Portions(target.spread), _Portion()
+        parcel = free.parcel
+        keys, keep = parcel.keys, free.deliveries.append
         for delivery in deliveries:
             if delivery.state is not None:
                 self._send_later(delivery)
                 continue
-            parcel = Parcel()
             try:
                 add_to(parcel, delivery.payload, delivery.message_format, now_ms, terms)
             except ServiceBusError as error:
+                keys.clear()
                 self._answer([delivery], error)
                 continue
-            keys = parcel.keys or parcel.ping_keys
-            key = keys[0]
-            if len(keys) > 1 and any(other != key for other in keys):
-                self._send(parcel, [delivery])
-                continue
-            number = choose(key)
-            portion = portions.get(number)
-            if portion is None:
-                portion = portions[number] = _Portion()
-            portion.parcel.records += parcel.records
-            portion.parcel.ids += parcel.ids
-            portion.parcel.pings += parcel.pings
-            portion.deliveries.append(delivery)
-            portion.keyed.append(key is not None)
-        for number, portion in portions.items():
+            if len(keys) == 1 and keys[0] is None and not parcel.pings:
+                keys.clear()
+                keep(delivery)
+            else:
+                self._divide(delivery, parcel.split(len(free.deliveries)), portions)
+        portions.share_out(free)
+        self._send_portions(portions)
+
+    def _divide(self, delivery: IncomingDelivery, parcel: Parcel, portions: _Portions) -> None:
+        """Messages with a key, or several that came as one delivery."""
+        keys = parcel.keys or parcel.ping_keys
+        if keys.count(keys[0]) == len(keys):
+            portions.add(delivery, parcel, keys[0])
+            return
+        self._send_portions(portions)  # what came before it is stored before it
+        portions.by_number.clear()
+        self._send(parcel, [delivery])
+
+    def _send_portions(self, portions: _Portions) -> None:
+        for number, portion in portions.by_number.items():
             self._send_portion(number, portion)
 
     def _send_portion(self, number: int, portion: _Portion) -> None:
@@ -88,8 +130,8 @@ class SpreadIncoming(Incoming):
 
     def _stranded(self, portion: _Portion, error: ServiceBusError) -> None:
         """A fragment has not taken what was meant for it: what has no key goes to another."""
-        free = [delivery for delivery, keyed in zip(portion.deliveries, portion.keyed, strict=True) if not keyed]
-        bound = [delivery for delivery, keyed in zip(portion.deliveries, portion.keyed, strict=True) if keyed]
+        places = list(enumerate(portion.deliveries))
+        bound = [delivery for place, delivery in places if place in portion.keyed]
         if bound:
             self._answer(bound, error)
-        self._send_each(free)
+        self._send_each([delivery for place, delivery in places if place not in portion.keyed])

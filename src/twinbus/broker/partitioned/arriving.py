@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from twinbus.amqp.message import Message, Section
 from twinbus.broker.intake import PARTITION_KEY, partition_key
 from twinbus.broker.partitioned.hashing import fragment_of
+from twinbus.broker.partitioned.sending import all_of
 from twinbus.broker.record import annotation_pairs_of, session_in, take_apart
 from twinbus.model.errors import ServiceBusError
 
@@ -32,16 +33,7 @@ def take(
         groups.setdefault(fragment_of(key) if key is not None else number % len(target.parts), []).append(
             (number, record)
         )
-    left = len(groups)
-    first: ServiceBusError | None = None
-
-    def told(error: ServiceBusError | None) -> None:
-        nonlocal left, first
-        left -= 1
-        first = first or error
-        if not left:
-            answer(first)  # if one failed all are offered again; the others have seen theirs
-
+    told = all_of(len(groups), answer)  # if one failed all are offered again; the others have seen theirs
     for part, group in groups.items():
         try:
             target.parts[part].take_arrivals(source, group, told)

@@ -49,11 +49,14 @@ class Target(Protocol):
 
 def send(target: Target, parcel: Parcel, answer: Answered, numbers: list[int]) -> None:
     """Store messages; `answer` hears when they are on disk, and by then `numbers` has their sequence numbers."""
-    keys = set(parcel.keys) if parcel.records else set(parcel.ping_keys)
+    keys = set(parcel.keys)
     if len(keys) > 1:
         _Mixed(target, parcel, answer, numbers).send()
         return
-    key = next(iter(keys), None)
+    if not parcel.records and len(set(parcel.ping_keys)) > 1:
+        _ping_each(target, parcel.ping_keys, answer)
+        return
+    key = next(iter(keys or parcel.ping_keys), None)
     if key is not None:
         target.parts[target.spread.choose(key)].send(parcel, answer, numbers)
     else:
@@ -61,23 +64,59 @@ def send(target: Target, parcel: Parcel, answer: Answered, numbers: list[int]) -
 
 
 def _send_anywhere(target: Target, parcel: Parcel, answer: Answered, numbers: list[int], tried: set[int]) -> None:
-    """To a part that takes it; to the next where one does not, until all have been asked."""
-    number = target.spread.choose(None, tried)
-    tried.add(number)
+    """To a part that takes it; to the next where one does not, until all have been asked: then what the last said."""
+    while True:
+        number = target.spread.choose(None, tried)
+        tried.add(number)
+        try:
+            target.parts[number].send(parcel, _or_elsewhere(target, parcel, answer, numbers, tried), numbers)
+        except _ELSEWHERE:
+            if len(tried) == len(target.parts):
+                raise
+        else:
+            return
+
+
+def _or_elsewhere(target: Target, parcel: Parcel, answer: Answered, numbers: list[int], tried: set[int]) -> Answered:
+    """What hears whether a part has stored a message without a key: if not, it is sent to another."""
 
     def told(error: ServiceBusError | None) -> None:
-        if isinstance(error, _ELSEWHERE) and len(tried) < len(target.parts):
-            numbers.clear()
-            _send_anywhere(target, parcel, answer, numbers, tried)
-        else:
+        if not isinstance(error, _ELSEWHERE) or len(tried) == len(target.parts):
             answer(error)
+            return
+        numbers.clear()
+        try:
+            _send_anywhere(target, parcel, answer, numbers, tried)
+        except ServiceBusError as refusal:  # whoever sent it waits for the answer by now
+            answer(refusal)
 
-    try:
-        target.parts[number].send(parcel, told, numbers)
-    except _ELSEWHERE as error:
-        if len(tried) == len(target.parts):
-            raise
-        told(error)
+    return told
+
+
+def _ping_each(target: Target, keys: Sequence[bytes | None], answer: Answered) -> None:
+    """Ask all parts that several pings lead to."""
+    numbers = {target.spread.choose(key) for key in keys}
+    told = all_of(len(numbers), answer)
+    for number in numbers:
+        try:
+            target.parts[number].send(Parcel(), told)
+        except ServiceBusError as error:
+            told(error)
+
+
+def all_of(count: int, answer: Answered) -> Answered:
+    """What hears of so many things, and tells when all are done: the first error, if there is one."""
+    left = count
+    first: ServiceBusError | None = None
+
+    def told(error: ServiceBusError | None) -> None:
+        nonlocal left, first
+        left -= 1
+        first = first or error
+        if not left:
+            answer(first)
+
+    return told
 
 
 def send_on(target: PartitionedQueue, parcel: Parcel, destination: str, answer: Answered) -> None:
@@ -88,18 +127,12 @@ def send_on(target: PartitionedQueue, parcel: Parcel, destination: str, answer: 
         groups.setdefault(number, []).append(record)
     for number, records in groups.items():
         check_takes(target.parts[number], records)
-    left = len(groups)
-    first: ServiceBusError | None = None
-
-    def told(error: ServiceBusError | None) -> None:
-        nonlocal left, first
-        left -= 1
-        first = first or error
-        if not left:
-            answer(first)
-
+    told = all_of(len(groups), answer)
     for number, records in groups.items():
-        target.parts[number].send_on(records, destination, told)
+        try:
+            target.parts[number].send_on(records, destination, told)
+        except ServiceBusError as error:  # others may have theirs: all are answered together
+            told(error)
 
 
 class _Mixed:

@@ -11,11 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.types import Array, Int, Timestamp
+from twinbus.broker.intake import Parcel, Terms
 from twinbus.broker.keys import fragment_of_sequence
 from twinbus.broker.locks import FRAGMENT_BYTE
 from twinbus.broker.partitioned.hashing import fragment_of
-from twinbus.broker.settlement import lock_lost
-from twinbus.model.errors import InvalidArgument, ServiceBusError
+from twinbus.broker.partitioned.sending import all_of
+from twinbus.broker.settlement import How, lock_lost
+from twinbus.model.errors import InvalidArgument, InvalidOperation, ServiceBusError
 from twinbus.server.operations import messages, removals, sessions
 from twinbus.server.operations.outcomes import failure, nothing, success
 from twinbus.server.operations.peeking import Peeking
@@ -24,12 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TypeAlias
 
+    from twinbus.broker.journal import Answered
     from twinbus.server.operations.arguments import Arguments
     from twinbus.server.operations.subject import Subject
     from twinbus.server.requests import Reply, Response
 
     Operation: TypeAlias = Callable[[Subject, Arguments, Reply], None]
     Merge: TypeAlias = Callable[[Mapping[int, Response]], Response]
+    AllAnswered: TypeAlias = Callable[[Mapping[int, Response]], None]
 
 _OK: Final = 200
 _NO_CONTENT: Final = 204
@@ -38,12 +42,16 @@ _PEEK_LOCK: Final = 1
 
 def _ask(subject: Subject, act: Operation, requests: Mapping[int, Arguments], merge: Merge, reply: Reply) -> None:
     """Have something done in several fragments, each with arguments of its own, and answer when all have."""
+    _ask_all(subject, act, requests, lambda answers: reply(merge(answers)))
+
+
+def _ask_all(subject: Subject, act: Operation, requests: Mapping[int, Arguments], answered_all: AllAnswered) -> None:
     answers: dict[int, Response] = {}
 
     def answered(number: int, response: Response) -> None:
         answers[number] = response
         if len(answers) == len(requests):
-            reply(merge({number: answers[number] for number in requests}))
+            answered_all({number: answers[number] for number in requests})
 
     for number, arguments in requests.items():
         try:
@@ -94,7 +102,25 @@ def _delete_numbers(subject: Subject, arguments: Arguments, reply: Reply) -> Non
 
 def _resubmit(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     removals.check_resubmission(subject, arguments)
+    if arguments.has("message"):
+        _check_stays(subject, arguments)
     _ask(subject, removals.resubmit, _by_number(subject, arguments), _all_numbers, reply)
+
+
+def _check_stays(subject: Subject, arguments: Arguments) -> None:
+    """InvalidOperation if a message is changed so that its key leads elsewhere: nobody would look where it is then."""
+    terms, parcel, now_ms = subject.received_part.terms, Parcel(), subject.namespace.clock.wall_ms()
+    wanted = Terms(
+        requires_session=terms.requires_session, detects_duplicates=terms.detects_duplicates, is_partitioned=True
+    )
+    subject.namespace.intake.add_to(parcel, arguments.binary("message"), 0, now_ms, wanted)
+    key = next(iter(parcel.keys), None)
+    (number,) = arguments.sequence_numbers()
+    if key is not None and fragment_of(key) != fragment_of_sequence(number):
+        raise InvalidOperation(
+            f"'{subject.path}' is partitioned, and the new contents of message {number} have a session id, partition "
+            "key or message id of another fragment: send them as a new message, and delete this one"
+        )
 
 
 def _all_numbers(answers: Mapping[int, Response]) -> Response:
@@ -125,25 +151,40 @@ def _receive_deferred(subject: Subject, arguments: Arguments, reply: Reply) -> N
     if deletes:
         requests = {number: one.but(**{"receiver-settle-mode": _PEEK_LOCK}) for number, one in requests.items()}
 
-    def merge(answers: Mapping[int, Response]) -> Response:
+    def taken(answers: Mapping[int, Response]) -> None:
         bad = first_failure(answers)
         given = {number: _items(one, "messages") for number, one in answers.items()}
-        locked = {
-            number: [item["lock-token"].bytes for item in items if isinstance(item, dict) and "lock-token" in item]
-            for number, items in given.items()
-        }
-        if bad is None and not deletes:
-            return success({"messages": [item for items in given.values() for item in items]})
-        for number, tokens in locked.items():
-            settlement = subject.parts[number].fragment.settlement
-            numbers = subject.parts[number].fragment.lock_numbers(tokens)
-            (settlement.release if bad is not None else settlement.complete)(numbers, _ignore)
+        items = [item for some in given.values() for item in some]
         if bad is not None:
-            return bad
-        bare = [{"message": item["message"]} for items in given.values() for item in items if isinstance(item, dict)]
-        return success({"messages": bare})
+            _settle_all(subject, How.RELEASE, given, lambda _: reply(bad))
+        elif not deletes:
+            reply(success({"messages": items}))
+        else:
+            bare = [{"message": item["message"]} for item in items if isinstance(item, dict)]
+            deleted = success({"messages": bare})
+            _settle_all(subject, How.COMPLETE, given, lambda error: reply(failure(error) if error else deleted))
 
-    _ask(subject, messages.receive_deferred, requests, merge, reply)
+    _ask_all(subject, messages.receive_deferred, requests, taken)
+
+
+def _settle_all(subject: Subject, how: How, given: Mapping[int, list[object]], answer: Answered) -> None:
+    """Settle what several fragments gave under locks."""
+    locked = {
+        number: [item["lock-token"].bytes for item in items if isinstance(item, dict)]
+        for number, items in given.items()
+        if items
+    }
+    told = all_of(len(locked), answer)
+    for number, tokens in locked.items():
+        fragment = subject.parts[number].fragment
+        numbers = fragment.lock_numbers(tokens)
+        try:
+            if len(fragment.settlement.settle(how, numbers, told, {})) == len(numbers):
+                told(lock_lost())  # nobody else tells it
+        except ServiceBusError as error:
+            told(error)
+    if not locked:
+        answer(None)
 
 
 # --- by lock ----------------------------------------------------------------------------------------------------------
@@ -310,10 +351,6 @@ def _list_fragments(subject: Subject, arguments: Arguments, reply: Reply) -> Non
         return success({"entity-id": subject.entity.entity_id, "fragments": listed})
 
     _ask(subject, removals.list_fragments, dict.fromkeys(range(len(subject.parts)), arguments), merge, reply)
-
-
-def _ignore(_error: ServiceBusError | None) -> None:
-    """Nobody waits for this."""
 
 
 DIVIDED: Final[dict[str, Operation]] = {

@@ -6,6 +6,9 @@ else before the first message of n's fragment that is not below n. The other fra
 never decreases in a fragment, so the place is found without reading what is before it. So each message is seen once,
 over any number of pages. From 1 or below means from the beginning.
 
+A dead-letter queue is shown fragment by fragment: what is in it is as old as it was before, so its times say nothing of
+where a message lies.
+
 Owns: that order. Fragments that do not answer are left out, and named in the answer.
 """
 
@@ -17,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from twinbus.amqp.message import Message, Section
 from twinbus.broker.keys import fragment_of_sequence
 from twinbus.model.errors import ServiceBusError
+from twinbus.model.path import SubQueue
 from twinbus.server.operations import messages
 from twinbus.server.operations.outcomes import failure, nothing, success
 
@@ -48,6 +52,7 @@ class Peeking:
         self._start = arguments.number("from-sequence-number", lowest=-(2**63))
         self._count = min(arguments.number("message-count", lowest=1), messages.PEEK_MAX_COUNT)
         self._deferred_only = messages.only_deferred(arguments)
+        self._is_by_age = subject.sub_queue is SubQueue.MAIN
         self._found: dict[int, list[bytes] | ServiceBusError] = {}
 
     def begin(self) -> None:
@@ -57,6 +62,10 @@ class Peeking:
             self._look(Place(0, 0, 0))
             return
 
+        if not self._is_by_age:
+            self._look(Place(0, fragment, self._start))
+            return
+
         def found(page: list[bytes] | ServiceBusError) -> None:
             if isinstance(page, ServiceBusError):
                 self._reply(failure(page))
@@ -64,20 +73,25 @@ class Peeking:
                 latest_ms = self._subject.parts[fragment].fragment.holdings.latest_ms
                 self._look(Place(latest_ms, fragment, self._start))
             else:
-                place = place_of(page[0])
-                self._look(Place(place.enqueued_ms, fragment, self._start))
+                self._look(Place(self._place_of(page[0]).enqueued_ms, fragment, self._start))
 
         self._peek(fragment, self._start - 1, 1, found)
 
     def _look(self, place: Place) -> None:
         for number, part in enumerate(self._subject.parts):
-            if number == place.fragment or not place.enqueued_ms:
-                self._peek_into(number, place.sequence if number == place.fragment else 0, place)
-                continue
-            try:
-                part.fragment.browsing.find_time(place.enqueued_ms, partial(self._entered, number, place))
-            except ServiceBusError as error:
-                self._take(number, error, place)
+            if number == place.fragment:
+                self._peek_into(number, place.sequence, place)
+            elif not place.enqueued_ms and number < place.fragment:
+                self._take(number, [], place)
+            elif not place.enqueued_ms:
+                self._peek_into(number, 0, place)
+            else:
+                # Of the same time, those of a fragment before its own are before it: there may be more than a page.
+                since_ms = place.enqueued_ms + (number < place.fragment)
+                try:
+                    part.fragment.browsing.find_time(since_ms, partial(self._entered, number, place))
+                except ServiceBusError as error:
+                    self._take(number, error, place)
 
     def _entered(self, number: int, place: Place, start: int | ServiceBusError) -> None:
         if isinstance(start, ServiceBusError):
@@ -120,7 +134,7 @@ class Peeking:
         for page in pages.values():
             if not page:
                 continue
-            placed += [(place_of(message), message) for message in page]
+            placed += [(self._place_of(message), message) for message in page]
             if len(page) == self._count or sum(map(len, page)) > messages.PEEK_MAX_BYTES:
                 reach.append(placed[-1][0])  # beyond it there may be more
         end = min(reach, default=None)
@@ -135,12 +149,11 @@ class Peeking:
             shown.append(message)
         return shown
 
-
-def place_of(payload: bytes) -> Place:
-    """Of a message as it was peeked."""
-    message = Message(payload)
-    sequence = message.lookup(Section.MESSAGE_ANNOTATIONS, SEQUENCE_NUMBER)
-    enqueued_ms = message.lookup(Section.MESSAGE_ANNOTATIONS, ENQUEUED_TIME)
-    assert isinstance(sequence, int)
-    assert isinstance(enqueued_ms, int)
-    return Place(int(enqueued_ms), fragment_of_sequence(sequence), int(sequence))
+    def _place_of(self, payload: bytes) -> Place:
+        """Of a message as it was peeked."""
+        message = Message(payload)
+        sequence = message.lookup(Section.MESSAGE_ANNOTATIONS, SEQUENCE_NUMBER)
+        enqueued_ms = message.lookup(Section.MESSAGE_ANNOTATIONS, ENQUEUED_TIME)
+        assert isinstance(sequence, int)
+        assert isinstance(enqueued_ms, int)
+        return Place(int(enqueued_ms) if self._is_by_age else 0, fragment_of_sequence(sequence), int(sequence))
