@@ -208,10 +208,11 @@ class Intake:
         if fields is None or (terms.detects_duplicates and message_id is None):
             self._add_special(parcel, Message(payload), envelope, bare, enqueued_ms, terms)
             return
+        key = None
         if terms.is_partitioned:
-            key = _key_in(payload, pairs)
             group = text_at(bare, fields[_GROUP_ID]) if fields[_GROUP_ID] else None
-            parcel.keys.append(partition_key(group, key, message_id))
+            key = partition_key(group, _key_in(payload, pairs), message_id)
+            parcel.keys.append(key)
         if fields[_ABSOLUTE_EXPIRY] and not envelope.flags & HAS_TTL:
             expiry_ms = timestamp_at(bare, fields[_ABSOLUTE_EXPIRY])
             created_ms = timestamp_at(bare, fields[_CREATION_TIME]) if fields[_CREATION_TIME] else None
@@ -235,7 +236,7 @@ class Intake:
             parts = Parts(envelope, bare, enqueued_ms, alarm_ms, state, 0, owner, 2 * len(kept), annotations)
             parcel.records.append(make_record(parts))
         if message_id is not None:
-            parcel.ids.append(digest_of(message_id))
+            parcel.ids.append(identity_of(message_id, key))
 
     def _add_unusual(self, parcel: Parcel, payload: bytes, enqueued_ms: int, terms: Terms) -> None:
         message = Message(payload)
@@ -277,7 +278,7 @@ class Intake:
             )
         )
         if terms.detects_duplicates:
-            parcel.ids.append(digest_of(Message(bare).field(Section.PROPERTIES, _MESSAGE_ID)))
+            parcel.ids.append(identity_of(Message(bare).field(Section.PROPERTIES, _MESSAGE_ID), key))
 
     def _check(self, message: Message) -> None:
         limits = self._limits
@@ -381,8 +382,14 @@ def _checked_due(due_ms: int) -> int:
     return due_ms
 
 
+def identity_of(message_id: object, key: bytes | None) -> bytes:
+    """What a message is known by as long as duplicates are looked for; on a partitioned entity its key counts, too."""
+    digest = digest_of(message_id)
+    return digest if key is None else blake2b(digest + key, digest_size=_DIGEST_BYTES).digest()
+
+
 def digest_of(message_id: object) -> bytes:
-    """What a message is known by as long as duplicates are looked for; ids of different types are different."""
+    """An id in few bytes; ids of different types are different."""
     kind = type(message_id).__name__.encode()
     raw = message_id if isinstance(message_id, bytes) else str(message_id).encode()
     return blake2b(kind + b":" + raw, digest_size=_DIGEST_BYTES).digest()

@@ -74,6 +74,7 @@ class Queue(Receivable):
             ttl_ms=description.default_time_to_live_ms,
             requires_session=description.requires_session,
             detects_duplicates=description.requires_duplicate_detection,
+            is_partitioned=description.enable_partitioning,
         )
         window_ms = description.duplicate_window_ms
         self.main.policy, self.dead_letters.policy = policies(description, limits, duplicate_window_ms=window_ms)

@@ -82,6 +82,7 @@ class Topic(Entity):
         self.terms = Terms(
             ttl_ms=description.default_time_to_live_ms,
             detects_duplicates=description.requires_duplicate_detection,
+            is_partitioned=description.enable_partitioning,
         )
         self.main.policy = topic_policy(description, limits)
         self.set_status(description.status)

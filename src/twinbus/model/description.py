@@ -34,7 +34,7 @@ RANGES: Final = {
 
 def fragment_size_mb(max_size_mb: int) -> int:
     """What one fragment can hold of an entity that is described, or shown, with this size."""
-    return max_size_mb if max_size_mb in SIZES_MB else max_size_mb // FRAGMENTS
+    return max_size_mb // FRAGMENTS if max_size_mb in SHOWN_SIZES_MB else max_size_mb
 
 
 def shown_size_mb(max_size_mb: int) -> int:

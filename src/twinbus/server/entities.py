@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -17,6 +18,7 @@ import msgspec
 
 from twinbus.broker.filters.rule import compile_rule
 from twinbus.broker.kinds import AnyEntity, AnyQueue, AnySubscription, AnyTopic
+from twinbus.broker.partitioned.entity import Partitioned
 from twinbus.broker.partitioned.queue import PartitionedQueue
 from twinbus.broker.partitioned.topic import PartitionedTopic
 from twinbus.model import path as paths
@@ -222,6 +224,7 @@ class Entities:
         """Describe an entity anew."""
         async with self._turn:
             entity = self._namespace.find(path)
+            _check_works(entity)
             if type(entity.description) is not type(description):
                 raise InvalidArgument(f"'{entity.path}' is a {_kind(entity)}, and stays one")
             for field, name in FIXED.items():
@@ -242,6 +245,7 @@ class Entities:
         """Delete an entity and all it holds."""
         async with self._turn:
             entity = self._namespace.find(path)
+            _check_works(entity)
             keys, topic_id = [paths.key_of(entity.path)], None
             if isinstance(entity, AnyTopic):
                 keys += [paths.key_of(one.path) for one in entity.subscriptions.values()]
@@ -330,8 +334,9 @@ class Entities:
     async def _delete_idle(self, entity: AnyEntity) -> None:
         idle_s = entity.description.auto_delete_on_idle_ms / 1000
         if self._namespace.entities.get(paths.key_of(entity.path)) is entity and not entity.is_in_use:
-            log.info("%s deleted: it was idle", _kind(entity), extra={"path": entity.path, "idle_s": idle_s})
-            await self.delete(entity.path)
+            with suppress(StoreUnavailable):  # then at a later look
+                await self.delete(entity.path)
+                log.info("%s was deleted: it was idle", _kind(entity), extra={"path": entity.path, "idle_s": idle_s})
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -339,6 +344,7 @@ class Entities:
         """Where the fragments of a new entity are to lie: those of a subscription where its topic's do."""
         if isinstance(description, SubscriptionDescription):
             topic = self._topic(paths.split_subscription(path)[0])
+            _check_works(topic)
             parts = topic.parts if isinstance(topic, PartitionedTopic) else [topic]
             return [self._namespace.journals.index(part.main.journal) for part in parts]
         if not description.enable_partitioning:
@@ -392,6 +398,18 @@ def _tell(future: asyncio.Future[ServiceBusError | None], error: ServiceBusError
     """Whoever waited may have been cancelled: the server stops."""
     if not future.done():
         future.set_result(error)
+
+
+def _check_works(entity: AnyEntity) -> None:
+    """StoreUnavailable while a store of a partitioned entity does not work: nothing is done to a part of it."""
+    if isinstance(entity, Partitioned):
+        for part in entity.parts:
+            journal = part.main.journal
+            if journal.trouble is not None:
+                raise StoreUnavailable(
+                    f"store {journal.store.name} does not work now, and a fragment of '{entity.path}' lies in it: try "
+                    "again later"
+                )
 
 
 def _check_stores(rows: Sequence[EntityRow], count: int) -> None:

@@ -369,9 +369,7 @@ class Client:
             claim.displace(where, epoch, fragments)
         use: Outgoing
         if has_sessions:
-            most = self._namespace.limits.max_id_characters
-            timers = self._namespace.timers
-            use = SessionLink(link, self._peer, where, fragments, clock, soon, timers=timers, max_characters=most)
+            use = SessionLink(link, self._peer, where, fragments, self._namespace, soon)
         else:
             use = Outgoing(link, self._peer, where, fragments, clock, soon)
         if isinstance(epoch, int):

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from twinbus.amqp.aio import Peer
     from twinbus.amqp.delivery import OutgoingDelivery
     from twinbus.amqp.sender import Sender
-    from twinbus.broker.clock import Clock, Timer, Timers
+    from twinbus.broker.clock import Timer
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.hold import Hold
+    from twinbus.broker.namespace import Namespace
     from twinbus.broker.sessions import Sessions
     from twinbus.server.socket_room import Soon
 
@@ -52,18 +53,15 @@ class SessionLink(Outgoing):
         peer: Peer,
         path: str,
         fragments: Sequence[Fragment],
-        clock: Clock,
+        namespace: Namespace,
         soon: Soon,
-        *,
-        timers: Timers,
-        max_characters: int,
     ) -> None:
-        """Accepted once it has a session; `max_characters` are what the id of one may have."""
+        """Accepted once it has a session."""
         self.hold: Hold | None = None
-        self._max_characters = max_characters
-        self._timers = timers
+        self._max_characters = namespace.limits.max_id_characters
+        self._timers = namespace.timers
         self._patience: Timer | None = None
-        super().__init__(link, peer, path, fragments, clock, soon)
+        super().__init__(link, peer, path, fragments, namespace.clock, soon)
 
     @property
     def is_busy(self) -> bool:

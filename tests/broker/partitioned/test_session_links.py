@@ -42,10 +42,8 @@ class Link(SessionLink):
             None,  # type: ignore[arg-type]
             "orders",
             rig.mains,
-            rig.clock,
+            rig.namespace,
             lambda *_: None,
-            timers=rig.namespace.timers,
-            max_characters=128,
         )
 
     @property

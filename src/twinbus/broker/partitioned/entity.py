@@ -5,7 +5,7 @@ Owns: that all parts are what their entity is: they have its description, its st
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from twinbus.broker.entity import Entity
 from twinbus.broker.queue import Queue
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
     from twinbus.broker.outage import Outage
     from twinbus.model.errors import ServiceBusError
+    from twinbus.model.path import SubQueue
 
+_PAGE_ENDS: Final = 1_000
 Part = TypeVar("Part", bound=Queue | Topic | Subscription)
 
 
@@ -30,6 +32,16 @@ class Partitioned(Entity, Generic[Part]):
         """Made by the namespace; `parts` are those of its fragments, by their numbers."""
         super().__init__(entity_id, path, status, created_ms=created_ms, updated_ms=updated_ms)
         self.parts = parts
+        self.page_ends: dict[tuple[SubQueue, int], int] = {}
+        """When the messages were enqueued that the last pages of peeks ended with: a reader goes on behind its page
+        also if that message has gone meanwhile."""
+
+    def note_page_end(self, sub_queue: SubQueue, sequence: int, enqueued_ms: int) -> None:
+        """A page of a peek ends with this message."""
+        ends = self.page_ends
+        ends[sub_queue, sequence] = enqueued_ms
+        if len(ends) > _PAGE_ENDS:
+            del ends[next(iter(ends))]
 
     def part(self, number: int) -> Part:
         """What is of one fragment of it."""

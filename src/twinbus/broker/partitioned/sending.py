@@ -164,7 +164,8 @@ class _Mixed:
         """The places of messages in the parcel, by the numbers of their parts."""
         choose, keyless = self._target.spread.choose, -1
         places: dict[int, list[int]] = {}
-        for place, key in enumerate(self._parcel.keys):
+        parcel = self._parcel
+        for place, key in enumerate(parcel.keys if parcel.records else parcel.ping_keys):
             if key is None and keyless < 0:
                 keyless = choose(None)  # those without a key stay together
             places.setdefault(choose(key) if key is not None else keyless, []).append(place)
@@ -172,6 +173,8 @@ class _Mixed:
 
     def _portion(self, places: list[int]) -> Parcel:
         portion, parcel = Parcel(), self._parcel
+        if not parcel.records:  # nothing but pings: each part of them is asked whether it is there
+            return portion
         portion.records = [parcel.records[place] for place in places]
         portion.ids = [parcel.ids[place] for place in places] if parcel.ids else []
         return portion
@@ -184,6 +187,9 @@ class _Mixed:
             self._finish()
 
     def _finish(self) -> None:
+        if not self._errors and not self._parcel.records:
+            self._answer(None)
+            return
         if not self._errors:
             by_place = {
                 place: number
@@ -195,15 +201,16 @@ class _Mixed:
             return
         stored = [number for number in self._places if number not in self._errors]
         reason = next(iter(self._errors.values()))
-        if not stored:
+        if not stored or not self._parcel.records:
             self._answer(reason)
             return
         ids = [_id_of(self._parcel.records[place]) for number in stored for place in self._places[number]]
         more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
+        why = str(reason).rstrip(".")
         self._answer(
             PartlyStored(
-                f"some messages of the batch are stored, and others are not, because {reason} Stored are those with "
-                f"the ids {', '.join(ids[:_NAMED])}{more}. To send the batch again doubles these, unless the entity "
+                f"some messages of the batch are stored, and others are not, because {why}. Stored are those with the "
+                f"ids {', '.join(ids[:_NAMED])}{more}. To send the batch again doubles these, unless the entity "
                 "detects duplicates."
             )
         )

@@ -29,9 +29,11 @@ from twinbus.broker.intake import Parcel
 from twinbus.broker.keys import pack_sequence
 from twinbus.broker.locks import token_of
 from twinbus.broker.outage import Silence
+from twinbus.broker.partitioned.entity import Partitioned
 from twinbus.broker.record import take_apart
 from twinbus.broker.settlement import lock_lost
 from twinbus.model import path
+from twinbus.model.atom.kinds import PARTITIONING_SINCE
 from twinbus.model.errors import InvalidArgument, MessageLockLost, MessageTooLarge, NotAllowed, StoreUnavailable
 from twinbus.model.path import SubQueue
 from twinbus.server.http import body, broker_properties, custom_properties
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
     from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Answered
-    from twinbus.broker.kinds import AnySource, Sendable
+    from twinbus.broker.kinds import AnyEntity, AnySource, Sendable
     from twinbus.broker.locks import Lock
     from twinbus.broker.namespace import Namespace
     from twinbus.server.http.call import Call
@@ -104,6 +106,7 @@ class DataPlane:
     async def _send(self, call: Call) -> Response:
         address = self._address(call)
         target = self._namespace.find_sendable(address.entity)
+        _check_version(call, target)
         if address.sub_queue is not SubQueue.MAIN:
             raise NotAllowed(f"nothing can be sent to '{call.entity}': a dead-letter queue is filled by its queue")
         most = target.description.max_message_kb * 1024
@@ -248,6 +251,7 @@ class DataPlane:
     async def _find_receivable(self, call: Call) -> tuple[AnySource, SubQueue, list[Fragment]]:
         address = self._address(call)
         source, sub_queue = self._namespace.find_receivable(address.entity), address.sub_queue
+        _check_version(call, source)
         fragments = source.fragments_of(sub_queue)
         if fragments[0].sessions is not None:
             raise NotAllowed(f"'{call.entity}' requires sessions, which HTTP has not: receive from it over AMQP")
@@ -292,6 +296,12 @@ def _respond(kind: type[Kind], message: Message, token: uuid.UUID | None, status
     response.raw_headers.append((b"BrokerProperties", broker_properties.describe(message, token)))
     response.raw_headers.extend(custom_properties.write(message))
     return response
+
+
+def _check_version(call: Call, entity: AnyEntity) -> None:
+    """InvalidArgument where a partitioned entity is opened by who has not heard of any."""
+    if isinstance(entity, Partitioned) and not call.knows_partitioning:
+        raise InvalidArgument(f"'{entity.path}' is partitioned: it needs api-version {PARTITIONING_SINCE} or later")
 
 
 def _check_works(fragments: list[Fragment]) -> None:

@@ -1,10 +1,10 @@
 """Peeking into a partitioned entity: messages of all fragments, in the order of their age.
 
 The order is that of (enqueued time, fragment, sequence number). A client asks for the messages from a sequence number n
-on, which stands for a place in that order: behind message n - 1, if that is there, as it is for who reads page by page;
-else before the first message of n's fragment that is not below n. The other fragments are entered at that time: it
-never decreases in a fragment, so the place is found without reading what is before it. So each message is seen once,
-over any number of pages. From 1 or below means from the beginning.
+on, which stands for a place in that order: behind message n - 1, if that is there, or ended a page not long ago, as it
+did for who reads page by page; else before the first message of n's fragment that is not below n. The other fragments
+are entered at that time: it never decreases in a fragment, so the place is found without reading what is before it. So
+each message is seen once, over any number of pages. From 1 or below means from the beginning.
 
 A dead-letter queue is shown fragment by fragment: what is in it is as old as it was before, so its times say nothing of
 where a message lies.
@@ -15,10 +15,11 @@ Owns: that order. Fragments that do not answer are left out, and named in the an
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from twinbus.amqp.message import Message, Section
 from twinbus.broker.keys import fragment_of_sequence
+from twinbus.broker.partitioned.entity import Partitioned
 from twinbus.model.errors import ServiceBusError
 from twinbus.model.path import SubQueue
 from twinbus.server.operations import messages
@@ -54,12 +55,18 @@ class Peeking:
         self._deferred_only = messages.only_deferred(arguments)
         self._is_by_age = subject.sub_queue is SubQueue.MAIN
         self._found: dict[int, list[bytes] | ServiceBusError] = {}
+        self._reach: list[Place] = []
+        """Of each fragment that may have more than was read of it: the last that was."""
 
     def begin(self) -> None:
         """Find the place, and look from there."""
         fragment = fragment_of_sequence(self._start)
         if self._start <= 1 or fragment >= len(self._subject.parts):
             self._look(Place(0, 0, 0))
+            return
+        ended_ms = self._entity.page_ends.get((self._subject.sub_queue, self._start - 1))
+        if ended_ms is not None:
+            self._look(Place(ended_ms, fragment, self._start))
             return
 
         if not self._is_by_age:
@@ -76,6 +83,12 @@ class Peeking:
                 self._look(Place(self._place_of(page[0]).enqueued_ms, fragment, self._start))
 
         self._peek(fragment, self._start - 1, 1, found)
+
+    @property
+    def _entity(self) -> Partitioned[Any]:
+        entity = self._subject.entity
+        assert isinstance(entity, Partitioned)
+        return entity
 
     def _look(self, place: Place) -> None:
         for number, part in enumerate(self._subject.parts):
@@ -100,7 +113,12 @@ class Peeking:
             self._peek_into(number, start, place)
 
     def _peek_into(self, number: int, start: int, place: Place) -> None:
-        self._peek(number, start, self._count, lambda page: self._take(number, page, place))
+        def read(page: list[bytes] | ServiceBusError) -> None:
+            if isinstance(page, list) and (len(page) == self._count or sum(map(len, page)) > messages.PEEK_MAX_BYTES):
+                self._reach.append(self._place_of(page[-1]))
+            self._take(number, page, place)
+
+        self._peek(number, start, self._count, read)
 
     def _peek(self, number: int, start: int, count: int, done: messages.Peeked) -> None:
         browsing = self._subject.parts[number].fragment.browsing
@@ -119,6 +137,9 @@ class Peeking:
             return
         pages = {number: one for number, one in self._found.items() if not isinstance(one, ServiceBusError)}
         shown = self._merge(pages, place)
+        if shown:
+            last = self._place_of(shown[-1])
+            self._entity.note_page_end(self._subject.sub_queue, last.sequence, last.enqueued_ms)
         told: dict[str, object] = {"twinbus:unavailable-fragments": list(silent)} if silent else {}
         if not shown:
             self._reply(nothing(told))
@@ -129,15 +150,8 @@ class Peeking:
 
     def _merge(self, pages: dict[int, list[bytes]], start: Place) -> list[bytes]:
         """The first of all messages from a place on, up to where every fragment was read."""
-        placed: list[tuple[Place, bytes]] = []
-        reach: list[Place] = []
-        for page in pages.values():
-            if not page:
-                continue
-            placed += [(self._place_of(message), message) for message in page]
-            if len(page) == self._count or sum(map(len, page)) > messages.PEEK_MAX_BYTES:
-                reach.append(placed[-1][0])  # beyond it there may be more
-        end = min(reach, default=None)
+        placed = [(self._place_of(message), message) for page in pages.values() for message in page]
+        end = min(self._reach, default=None)
         shown: list[bytes] = []
         size = 0
         for place, message in sorted(placed):
