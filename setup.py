@@ -37,6 +37,7 @@ COMPILED = {
         "entity",
         "fan_out",
         "fragment",
+        "gathering",
         "hold",
         "holdings",
         "intake",
@@ -55,9 +56,19 @@ COMPILED = {
         "topic",
         "window",
     ),
+    "broker/partitioned": (
+        "arriving",
+        "entity",
+        "hashing",
+        "queue",
+        "receivable",
+        "sending",
+        "spread",
+        "topic",
+    ),
     "client": ("deadlines", "link_end", "receiving_link", "sending_link"),
     "client/pairing": ("destination", "draining", "parcel", "rewriting"),
-    "server": ("incoming", "outgoing", "session_link", "socket_room"),
+    "server": ("incoming", "outgoing", "session_link", "socket_room", "spreading"),
     "store": ("changes",),
 }
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.config.here import brought, emulator_file
+from twinbus.model.description import shown_size_mb
 from twinbus.model.queue import QueueDescription
 from twinbus.model.rule import DEFAULT_RULE, CorrelationFilter, RuleDescription, SqlAction, SqlFilter, Value
 from twinbus.model.topic import TopicDescription
@@ -62,6 +63,14 @@ async def test_a_second_start_with_the_same_file_changes_nothing(tmp_path: Path)
         topics=[topic({"Name": "some", "Rules": rules}, {"Name": "all"})],
     )
     assert await brought(tmp_path, FILE, content) == await brought(tmp_path, FILE, content)
+
+
+async def test_a_second_start_leaves_a_partitioned_queue_with_its_size(tmp_path: Path) -> None:
+    content = '[[queues]]\nname = "orders"\nenable_partitioning = true\nmax_size_mb = 3072'
+    first = await brought(tmp_path, "twinbus.toml", content)
+    assert first == await brought(tmp_path, "twinbus.toml", content)
+    larger = await brought(tmp_path, "twinbus.toml", content.replace("3072", "4096"))
+    assert shown_size_mb(larger["orders"].description.max_size_mb) == 16 * 4096
 
 
 async def test_a_changed_file_changes_what_it_says_and_nothing_else(tmp_path: Path) -> None:

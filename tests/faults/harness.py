@@ -22,7 +22,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tests.faults import management
-from tests.faults.ledger import Ledger
+from tests.faults.ledger import PARTITIONED, Ledger
 from tests.faults.line import LineFailed, ReceivingLine, close, connected
 from tests.faults.server_process import ServerFailed, ServerProcess
 from tests.faults.shim import Action, Shim
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 QUEUES: Final = tuple(f"queue-{number}" for number in range(6))
+DIVIDED: Final = tuple(f"{PARTITIONED}{number}" for number in range(2))
+"""Queues over all stores."""
 STORES: Final = 4
 DRAIN_S: Final = 30.0
 NOTHING_COMES_S: Final = 5.0
@@ -117,7 +119,7 @@ async def endure(
 ) -> Report:
     """Go through with a plan. A server that does not start any more, or does not stop, is a problem as well."""
     report, rng, started = Report(plan.seed), random.Random(plan.seed), time.monotonic()
-    scene = scene if scene is not None else PlainQueues(plan.seed)
+    scene = scene if scene is not None else PlainQueues(plan.seed, with_partitioned=not plan.fails_syncs)
     report.ledger = scene.ledger
     async with AsyncExitStack() as stack:
         shim = None
@@ -203,21 +205,24 @@ async def _reckon(scene: Scene, server: ServerProcess, clients: Workload) -> lis
 class PlainQueues:
     """Senders and receivers, and somebody who makes queues and removes them."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, with_partitioned: bool) -> None:
+        """Where a sync fails, what a partitioned queue may have on disk it has elsewhere as well: not once only."""
         self.ledger = Ledger(random.Random(seed))
+        self._queues = QUEUES + DIVIDED if with_partitioned else QUEUES
 
     async def prepare(self, server: ServerProcess) -> None:
-        for queue in QUEUES:
-            await management.make_queue(server.endpoint, queue)
+        for queue in self._queues:
+            is_partitioned = str(queue in DIVIDED).lower()
+            await management.make_queue(server.endpoint, queue, EnablePartitioning=is_partitioned)
 
     def clients(self, server: ServerProcess, rng: random.Random) -> Workload:
-        return Workload(server, self.ledger, QUEUES, rng)
+        return Workload(server, self.ledger, self._queues, rng)
 
     async def reckon(self, server: ServerProcess, clients: Workload) -> list[str]:
         await server.kill()
         await server.start()
         problems = await _check_made(server, clients.made)
-        for queue in QUEUES:
+        for queue in self._queues:
             told = await management.active_count(server.endpoint, queue)
             completed = await drain(server, self.ledger, queue)
             if told != completed:
@@ -225,7 +230,7 @@ class PlainQueues:
         self.ledger.close()
         await server.stop()
         await server.start()
-        for queue in QUEUES:
+        for queue in self._queues:
             told = await management.active_count(server.endpoint, queue)
             if told != 0:
                 problems.append(f"count: {queue} is empty and is said to hold {told} messages")

@@ -11,7 +11,7 @@ The promises, in the words of `problems`:
 - back: a message whose completion was confirmed never comes again.
 - strange: nothing comes that was not sent, and nothing comes changed, or from another queue.
 - doubled: a message has one sequence number, and a sequence number one message, for ever.
-- order: messages of one link have growing sequence numbers.
+- order: messages of one link have growing sequence numbers, but in a partitioned queue, which has more than one row.
 
 A message without an answer, or with an error, may be there or not: the sender has to send it again.
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 HEAD: Final = struct.Struct(">Q16s")
 """A body: its number, a checksum over number and filler, and the filler."""
+PARTITIONED: Final = "partitioned-"
+"""How the names of partitioned queues begin."""
 PROBLEMS_MAX: Final = 50
 COMPLETIONS_ENOUGH: Final = 300
 
@@ -66,7 +68,7 @@ class Ledger:
     def write(self, queue: str, line: int | None, filler_bytes: int) -> tuple[int, bytes]:
         """A new message, which will be sent now."""
         number, filler = len(self.entries), self._rng.randbytes(filler_bytes)
-        self.entries.append(Entry(queue, line))
+        self.entries.append(Entry(queue, line if not queue.startswith(PARTITIONED) else None))
         return number, HEAD.pack(number, _checksum(number, filler)) + filler
 
     def accepted(self, number: int) -> None:

@@ -20,7 +20,8 @@ async def idle(hours: int) -> int:
     async with paired(backlog_queue_count=10, enable_syphon=True) as app:
         await asyncio.sleep(hours * 3600 + 30)
         namespace, queues = app.namespaces.secondary.broker, app.pairing.rotation.queues
-        return sum(namespace.find_receivable(queue.path).main.receive_count for queue in queues)
+        found = [namespace.find_receivable(queue.path).part(0) for queue in queues]
+        return sum(queue.main.receive_count for queue in found)
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ def sends(namespace: InMemoryNamespace, path: str) -> int:
 
 
 def receives(namespace: InMemoryNamespace, path: str) -> int:
-    return namespace.broker.find_receivable(path).main.receive_count
+    return namespace.broker.find_receivable(path).part(0).main.receive_count
 
 
 @in_virtual_time

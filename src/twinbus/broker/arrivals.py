@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.message import Message, Section
 from twinbus.broker import keys
-from twinbus.broker.intake import Parcel, digest_of
-from twinbus.broker.record import take_apart
+from twinbus.broker.intake import PARTITION_KEY, Parcel, identity_of, partition_key
+from twinbus.broker.record import annotation_pairs_of, session_in, take_apart
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
 from twinbus.store.protocol import StoreError, Table
 
@@ -78,7 +78,8 @@ class Arrivals:
         parcel = Parcel()
         parcel.records = [record for _, record in fresh]
         if destination.terms.detects_duplicates:
-            parcel.ids = [_id_of(record) for record in parcel.records]
+            is_keyed = destination.terms.is_partitioned
+            parcel.ids = [_identity_of(record, is_keyed=is_keyed) for record in parcel.records]
         last = fresh[-1][0]
 
         def note() -> None:
@@ -88,5 +89,17 @@ class Arrivals:
         destination.send(parcel, answer, beside=note)
 
 
-def _id_of(record: bytes) -> bytes:
-    return digest_of(Message(take_apart(record).bare).field(Section.PROPERTIES, _MESSAGE_ID))
+def key_of(record: bytes, *, looks_for_duplicates: bool) -> bytes | None:
+    """What says to which fragment of a partitioned entity a stored message goes. InvalidOperation."""
+    parts = take_apart(record)
+    session = session_in(parts.bare)
+    key = next((value for name, value, _ in annotation_pairs_of(parts) if name == PARTITION_KEY), None)
+    message_id = Message(parts.bare).field(Section.PROPERTIES, _MESSAGE_ID) if looks_for_duplicates else None
+    return partition_key(
+        session.decode() if session is not None else None, str(key) if isinstance(key, str) else None, message_id
+    )
+
+
+def _identity_of(record: bytes, *, is_keyed: bool) -> bytes:
+    message_id = Message(take_apart(record).bare).field(Section.PROPERTIES, _MESSAGE_ID)
+    return identity_of(message_id, key_of(record, looks_for_duplicates=True) if is_keyed else None)

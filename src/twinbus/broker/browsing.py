@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.broker.keys import pack_sequence, pack_session, sequence_of
 from twinbus.broker.lookup import look_up
-from twinbus.broker.record import DEFERRED_STATE, SCHEDULED_STATE, render_open
-from twinbus.model.errors import StoreUnavailable
+from twinbus.broker.record import DEFERRED_STATE, SCHEDULED_STATE, enqueued_of, render_open
+from twinbus.model.errors import ServiceBusError, StoreUnavailable
 from twinbus.store.protocol import StoreError, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.fragment import Fragment
-    from twinbus.model.errors import ServiceBusError
     from twinbus.store.protocol import Row
 
 SESSION_AT_ONCE: Final = 100
@@ -50,7 +49,7 @@ class Browsing:
         holdings, shown = fragment.holdings, fragment.holdings.shown
         found: list[bytes] = []
         promise = fragment.journal.promise(lambda error: done(error if error is not None else found))
-        start = min(max(from_sequence, 1), shown.next)
+        start = min(max(from_sequence, holdings.first), shown.next)
         places = [(holdings.deferred, start)]
         if not deferred_only:
             places = [(holdings.active, min(max(start, holdings.low), shown.next))]
@@ -78,6 +77,60 @@ class Browsing:
                 place + pack_sequence(first), place + pack_sequence(shown.next), add, limit=count, max_bytes=max_bytes
             )
 
+    def find_time(self, enqueued_ms: int, done: Callable[[int | ServiceBusError], None]) -> None:
+        """The first sequence number of a message that was not enqueued before a time; the next one if there is none."""
+        fragment = self._fragment
+        fragment.journal.check_works()
+        fragment.check_loaded()
+        holdings, shown = fragment.holdings, fragment.holdings.shown
+        places = [(holdings.active, min(holdings.low, shown.next))]
+        places += [(holdings.deferred, holdings.first)] if shown.deferred_count else []
+        places += [(holdings.scheduled, holdings.first)] if shown.scheduled_count else []
+        answers: list[int | ServiceBusError] = []
+
+        def found(answer: int | ServiceBusError) -> None:
+            answers.append(answer)
+            if len(answers) == len(places):
+                error = next((one for one in answers if isinstance(one, ServiceBusError)), None)
+                done(error or min(one for one in answers if isinstance(one, int)))
+
+        for place, low in places:
+            self._find_time_in(place, (low, shown.next), shown.next, enqueued_ms, found)
+
+    def _find_time_in(
+        self,
+        place: bytes,
+        span: tuple[int, int],
+        best: int,
+        enqueued_ms: int,
+        done: Callable[[int | ServiceBusError], None],
+    ) -> None:
+        """... among those of one kind: it is `best`, or in the span.
+
+        Enqueued times never decrease, so half of what is left is ruled out by each look.
+        """
+        low, high = span
+        if low >= high:
+            done(best)
+            return
+        fragment, middle = self._fragment, (low + high) // 2
+        life = fragment.life
+        promise = fragment.journal.promise(lambda error: done(error) if error is not None else None)
+
+        def read(rows: list[Row] | StoreError) -> None:
+            if life != fragment.life or isinstance(rows, StoreError):
+                promise.give(StoreUnavailable("the store failed before the place was found"))
+            elif promise.is_open:
+                promise.give(None)
+                if not rows:
+                    self._find_time_in(place, (low, middle), best, enqueued_ms, done)
+                elif enqueued_of(rows[0][1]) >= enqueued_ms:
+                    self._find_time_in(place, (low, middle), sequence_of(rows[0][0]), enqueued_ms, done)
+                else:
+                    self._find_time_in(place, (sequence_of(rows[0][0]) + 1, high), best, enqueued_ms, done)
+
+        fragment.journal.scan(place + pack_sequence(middle), place + pack_sequence(high), read, limit=1, max_bytes=1)
+
     def peek_session(
         self,
         session: bytes,
@@ -91,7 +144,7 @@ class Browsing:
         fragment.journal.check_works()
         fragment.check_loaded()
         holdings, shown = fragment.holdings, fragment.holdings.shown
-        start, limit = min(max(from_sequence, 1), shown.next), min(count, SESSION_AT_ONCE)
+        start, limit = min(max(from_sequence, holdings.first), shown.next), min(count, SESSION_AT_ONCE)
         places = ((holdings.sessions, min(max(start, holdings.low), shown.next)), (holdings.aside, start))
         listed: list[Row] = []
         waiting = len(places)

@@ -15,6 +15,8 @@ from twinbus.model.errors import StoreUnavailable
 from twinbus.store.protocol import StoreError, Table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from twinbus.broker.bodies import Bodies
     from twinbus.broker.journal import Answered, Journal
     from twinbus.model.errors import ServiceBusError
@@ -23,10 +25,13 @@ if TYPE_CHECKING:
 AT_ONCE: Final = 500
 
 
-def bury(journal: Journal, entity_id: int, bodies: Bodies | None, answer: Answered) -> None:
-    """Remove all records of a deleted entity from a store. `bodies` are those of the topic that goes on without it."""
+def bury(journal: Journal, entity_id: int, bodies: Sequence[tuple[int, Bodies]], answer: Answered) -> None:
+    """Remove all records of a deleted entity from a store.
+
+    `bodies` are those of the topic that goes on without it, with the numbers of their fragments.
+    """
     journal.check_works()
-    if bodies is not None:
+    if bodies:
         _release(journal, entity_id, bodies, answer)
         return
     start, end = entity_range(entity_id)
@@ -35,20 +40,21 @@ def bury(journal: Journal, entity_id: int, bodies: Bodies | None, answer: Answer
     journal.add_loose(answer)
 
 
-def _release(journal: Journal, entity_id: int, bodies: Bodies, answer: Answered) -> None:
-    """Remove the first messages of a subscription, and what they needed; then the next."""
-    prefix = area_prefix(entity_id, 0, Area.MAIN)
+def _release(journal: Journal, entity_id: int, all_bodies: Sequence[tuple[int, Bodies]], answer: Answered) -> None:
+    """Remove the first messages of a subscription's fragment, and what they needed; then the next."""
+    number, bodies = all_bodies[0]
+    prefix = area_prefix(entity_id, number, Area.MAIN)
 
     def found(rows: list[Row] | StoreError) -> None:
         if isinstance(rows, StoreError):
             answer(StoreUnavailable(str(rows)))
         elif not rows:
-            bury(journal, entity_id, None, answer)
+            bury(journal, entity_id, all_bodies[1:], answer)
         else:
             for _, record in rows:
-                number = shared_of(record)
-                if number:
-                    bodies.release(number)
+                shared = shared_of(record)
+                if shared:
+                    bodies.release(shared)
             journal.batch.delete_range(rows[0][0], rows[-1][0] + b"\0")
             journal.add_loose(removed)
 
@@ -57,6 +63,6 @@ def _release(journal: Journal, entity_id: int, bodies: Bodies, answer: Answered)
             answer(error)
         else:
             bodies.settled_down()
-            _release(journal, entity_id, bodies, answer)
+            _release(journal, entity_id, all_bodies, answer)
 
     journal.scan(prefix + ACTIVE, after_kind(prefix, ACTIVE), found, limit=AT_ONCE, max_bytes=AT_ONCE * 65_536)

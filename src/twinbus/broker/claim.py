@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from twinbus.model.errors import EntityClaimed, LinkStolen, StoreUnavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from twinbus.broker.consumer import Consumer
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.locks import Locks
@@ -28,9 +30,8 @@ class Claim:
         """Nobody has it."""
         self.holder: Consumer | None = None
         self.epoch = 0
-        self._locks: Locks | None = None
-        self._first = self._end = 0
-        """The locks of its time: from this number on, and below that one."""
+        self._spans: list[_Span] = []
+        """The locks of its time, of each fragment."""
 
     def check_open(self, path: str) -> None:
         """EntityClaimed if someone has it."""
@@ -44,21 +45,20 @@ class Claim:
         if self.holder is None and others:
             raise EntityClaimed(f"'{path}' has receivers without a claim: end them first")
 
-    def displace(self, path: str, epoch: int, fragment: Fragment) -> None:
+    def displace(self, path: str, epoch: int, fragments: Sequence[Fragment]) -> None:
         """Whoever has it loses it to a newer claim, and what it had under locks is free."""
         displaced = self.holder
         self._let_go()
         if displaced is not None:
             displaced.entity_gone(LinkStolen(f"a receiver of '{path}' with epoch {epoch} took the place of this one"))
-        left = [number for number in fragment.locks.by_number if self._first <= number < self._end]
-        if left and fragment.locks is self._locks and fragment.sessions is None and epoch >= self.epoch:
-            with suppress(StoreUnavailable):  # then all locks are void
-                fragment.settlement.free(left)
+        if epoch >= self.epoch:
+            for fragment, span in zip(fragments, self._spans, strict=False):  # none if nobody had it before
+                _free(fragment, span)
 
-    def take(self, consumer: Consumer, epoch: int, locks: Locks) -> None:
+    def take(self, consumer: Consumer, epoch: int, fragments: Sequence[Fragment]) -> None:
         """It is this consumer's now, and so are the locks that are given from now on."""
         self.holder, self.epoch = consumer, epoch
-        self._locks, self._first = locks, locks.next_number
+        self._spans = [_Span(fragment.locks) for fragment in fragments]
 
     def give_up(self, consumer: Consumer) -> None:
         """A consumer has gone."""
@@ -66,6 +66,32 @@ class Claim:
             self._let_go()
 
     def _let_go(self) -> None:
-        if self.holder is not None and self._locks is not None:
-            self._end = self._locks.next_number
+        if self.holder is not None:
+            for span in self._spans:
+                span.end()
         self.holder = None
+
+
+class _Span:
+    """The locks that one fragment gave while someone had it for himself."""
+
+    def __init__(self, locks: Locks) -> None:
+        self._locks = locks
+        self._first = self._end = locks.next_number
+
+    def end(self) -> None:
+        """Those that are given from now on are not of it."""
+        self._end = self._locks.next_number
+
+    def left(self, locks: Locks) -> list[int]:
+        """Those that are still there; none if the fragment was loaded anew meanwhile."""
+        if locks is not self._locks:
+            return []
+        return [number for number in locks.by_number if self._first <= number < self._end]
+
+
+def _free(fragment: Fragment, span: _Span) -> None:
+    left = span.left(fragment.locks) if fragment.sessions is None else []
+    if left:
+        with suppress(StoreUnavailable):  # then all locks are void
+            fragment.settlement.free(left)

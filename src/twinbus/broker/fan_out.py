@@ -19,11 +19,13 @@ from twinbus.broker.filters.rule import compile_rule
 from twinbus.broker.filters.view import View
 from twinbus.broker.fragment import Fragment
 from twinbus.broker.keys import pack_sequence
+from twinbus.broker.partitioned.hashing import fragment_of
 from twinbus.broker.record import (
     SCHEDULED_STATE,
     enqueued_of,
     make_record,
     numbered,
+    session_in,
     take_apart,
     with_enqueued,
 )
@@ -183,8 +185,19 @@ class TopicFragment(Fragment):
             altered = action.apply(record, self._limits, number)
         except FilterError as problem:
             self._bury(subscription, numbered(take_apart(record), number), name, problem)
+            return
+        parts = numbered(take_apart(altered), number)
+        if self._leads_elsewhere(subscription, parts):
+            subscription.bury(parts, *OTHER_FRAGMENT)
         else:
-            self._add(subscription, numbered(take_apart(altered), number), fresh)
+            self._add(subscription, parts, fresh)
+
+    def _leads_elsewhere(self, subscription: Subscription, parts: Parts) -> bool:
+        """Whoever accepts the session of a message would look for it in another fragment than this."""
+        if not subscription.terms.requires_session or not subscription.topic.description.enable_partitioning:
+            return False
+        session = session_in(parts.bare)
+        return session is not None and fragment_of(session) != self.number
 
     def _share(
         self,
@@ -259,6 +272,10 @@ class TopicFragment(Fragment):
         super().load(loaded)
 
 
+OTHER_FRAGMENT: Final = (
+    "Session of another fragment.",
+    "A rule gave the message a session id that is of another fragment of the topic, which is partitioned.",
+)
 NO_SESSION: Final = ("Session ID is null.", "The subscription requires sessions, and the message names none.")
 
 

@@ -52,11 +52,10 @@ if TYPE_CHECKING:
     from twinbus.broker.clock import Timer
     from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
+    from twinbus.broker.kinds import Sendable
     from twinbus.broker.locks import Lock
-    from twinbus.broker.queue import Queue
-    from twinbus.broker.topic import Topic
 
-    Find = Callable[[str], Queue | Topic]
+    Find = Callable[[str], Sendable]
 
 AT_ONCE: Final = 200
 MAX_HOPS: Final = 4
@@ -187,7 +186,7 @@ class Forwarder:
             destination = self._find(target)
             destination.check_sends()
             items = [(lock.sequence, self._prepared(lock, record, destination)) for lock, record in some]
-            destination.main.arrivals.take(self._fragment.holdings.prefix, items, destination, answered)
+            destination.take_arrivals(self._fragment.holdings.prefix, items, answered)
         except ServiceBusError as error:
             self._answered(some, error)
 
@@ -243,7 +242,7 @@ class Forwarder:
             self._fragment.bring_back(lock, record)
         self._fragment.line.dispatch()
 
-    def _prepared(self, lock: Lock, record: bytes, destination: Queue | Topic) -> bytes:
+    def _prepared(self, lock: Lock, record: bytes, destination: Sendable) -> bytes:
         """A message as it arrives at its destination: as if it had just been sent there."""
         parts = numbered(take_apart(record), lock.sequence)
         hops = hops_of(parts.envelope)

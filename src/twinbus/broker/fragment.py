@@ -19,7 +19,7 @@ from twinbus.broker.browsing import Browsing
 from twinbus.broker.deferral import Deferral
 from twinbus.broker.duplicates import Duplicates
 from twinbus.broker.holdings import Holdings
-from twinbus.broker.keys import pack_sequence
+from twinbus.broker.keys import fragment_in, pack_sequence
 from twinbus.broker.line import Line
 from twinbus.broker.locks import Lock, Locks, pack_number
 from twinbus.broker.outstanding import Outstanding
@@ -124,9 +124,12 @@ class Fragment:
         self.out = Outstanding()
         self.deferred_out: dict[int, Lock] = {}
         """Deferred messages that someone has, by their sequence number."""
-        self.locks = Locks(make_life())
+        self.number = fragment_in(prefix)
+        self.locks = Locks(make_life(), self.number)
         self.sessions = Sessions(self) if has_sessions else None
         self.line: Line | Sessions = self.sessions or Line(self)
+        self.newcomers = 0
+        """Receivers that have come to an entity of which it is the first fragment."""
         self.receive_count = 0
         """Receives, as they are charged: each message handed out, and each wait that nothing came of."""
         self.settlement = Settlement(self)
@@ -158,6 +161,16 @@ class Fragment:
         return self.holdings.shown.size
 
     # --- sending ------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_available(self) -> bool:
+        """Its store works, and what it holds is known."""
+        return self.is_loaded and self.journal.trouble is None
+
+    @property
+    def takes_sends(self) -> bool:
+        """What is sent now can be stored, as far as is known."""
+        return self.is_loaded and self.journal.takes_sends
 
     def enqueue(self, records: Sequence[bytes], answer: Answered) -> int:
         """Store messages: all or none. `answer` hears when they are on disk.
@@ -222,7 +235,7 @@ class Fragment:
     @property
     def may_hand_out(self) -> bool:
         """What is handed out now can be settled."""
-        return self.is_loaded and self.journal.trouble is None and not self.is_held_back
+        return self.is_available and not self.is_held_back
 
     @property
     def free_locks(self) -> int:
@@ -476,7 +489,7 @@ class Fragment:
         self.is_loaded = False
         self.life += 1
         self.line.restart(self.holdings.low)
-        self.locks = Locks(self._make_life())
+        self.locks = Locks(self._make_life(), self.number)
         self.out.clear()
         self.deferred_out.clear()
         self.settlement.restart()

@@ -12,7 +12,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from twinbus.broker import keys
-from twinbus.broker.keys import pack_sequence, pack_session
+from twinbus.broker.keys import FRAGMENT_SHIFT, fragment_in, pack_sequence, pack_session
 from twinbus.broker.record import (
     DEFERRED_STATE,
     HAS_ALARM,
@@ -73,6 +73,8 @@ class Holdings:
     def __init__(self, prefix: bytes, journal: Journal) -> None:
         """None yet."""
         self.prefix = prefix
+        self.first = first = (fragment_in(prefix) << FRAGMENT_SHIFT) + 1
+        """The lowest sequence number that a message of it can have."""
         self.active = prefix + keys.ACTIVE
         """How the keys of active messages start, and so on."""
         self.deferred = prefix + keys.DEFERRED
@@ -80,10 +82,10 @@ class Holdings:
         self.sessions = prefix + keys.SESSION
         self.aside = prefix + keys.ASIDE
         self.marks_key = prefix + keys.MARKS
-        self.shown = Marks()
+        self.shown = Marks(first, first)
         """What is synced."""
-        self.next = 1
-        self.low = 1
+        self.next = first
+        self.low = first
         self.latest_ms = 0
         self.active_count = 0
         self.active_bytes = 0
@@ -136,7 +138,7 @@ class Holdings:
 
     def read_marks(self, value: bytes | None) -> None:
         """What the disk holds is what there is."""
-        marks = Marks(*MARKS.unpack(value)[1:]) if value is not None else Marks()
+        marks = Marks(*MARKS.unpack(value)[1:]) if value is not None else Marks(self.first, self.first)
         self.shown = marks
         self._written.clear()
         self.next, self.low, self.latest_ms = marks.next, marks.low, marks.latest_ms

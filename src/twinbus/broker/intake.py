@@ -35,7 +35,7 @@ from twinbus.broker.record import (
     with_ttl,
 )
 from twinbus.model.description import FOREVER_MS
-from twinbus.model.errors import ArgumentOutOfRange, MalformedMessage, MessageTooLarge, NotAllowed
+from twinbus.model.errors import ArgumentOutOfRange, InvalidOperation, MalformedMessage, MessageTooLarge, NotAllowed
 from twinbus.model.message import BATCH_FORMAT, PING_CONTENT_TYPE
 
 if TYPE_CHECKING:
@@ -58,6 +58,9 @@ SET_BY_BROKER: Final = frozenset(
 )
 """Annotations of ours: who sends on a message it received sends them along, and they mean nothing then."""
 SCHEDULED_TIME: Final = "x-opt-scheduled-enqueue-time"
+PARTITION_KEY: Final = "x-opt-partition-key"
+VIA_PARTITION_KEY: Final = "x-opt-via-partition-key"
+"""Of a message that is sent via another entity: what says to which fragment of that it goes."""
 LONGEST_DELAY_MS: Final = FOREVER_MS
 _HEADER_DEFAULT: Final = Envelope()
 _MESSAGE_ID: Final = 0
@@ -69,6 +72,7 @@ _NAMES_OF_IDS: Final = {_MESSAGE_ID: "message-id", _GROUP_ID: "session id (group
 _LIST8: Final = 0xC0
 _PING: Final = PING_CONTENT_TYPE.encode()
 _SCHEDULED_NAME: Final = SCHEDULED_TIME.encode()
+_KEY_NAME: Final = PARTITION_KEY.encode()
 _SET_BY_BROKER: Final = frozenset(name.encode() for name in SET_BY_BROKER)
 _NO_PAIRS: Final[list[tuple[bytes, int, int]]] = []
 _DIGEST_BYTES: Final = 16
@@ -77,33 +81,62 @@ _DIGEST_BYTES: Final = 16
 class Terms:
     """What a queue wants of each message, as its description says."""
 
-    __slots__ = ("detects_duplicates", "is_plain", "requires_session", "ttl_ms")
+    __slots__ = ("detects_duplicates", "is_partitioned", "is_plain", "requires_session", "ttl_ms")
 
     def __init__(
-        self, *, ttl_ms: int = FOREVER_MS, requires_session: bool = False, detects_duplicates: bool = False
+        self,
+        *,
+        ttl_ms: int = FOREVER_MS,
+        requires_session: bool = False,
+        detects_duplicates: bool = False,
+        is_partitioned: bool = False,
     ) -> None:
-        """`ttl_ms` is how long a message lives at most."""
+        """`ttl_ms` is how long a message lives at most; `is_partitioned` if its key says where it goes."""
         self.ttl_ms = ttl_ms
         self.requires_session = requires_session
         self.detects_duplicates = detects_duplicates
+        self.is_partitioned = is_partitioned
         self.is_plain = ttl_ms >= FOREVER_MS and not requires_session and not detects_duplicates
 
 
 class Parcel:
     """What came in together."""
 
-    __slots__ = ("ids", "pings", "records")
+    __slots__ = ("ids", "keys", "ping_keys", "pings", "records")
 
     def __init__(self) -> None:
         """Nothing yet."""
         self.records: list[bytes] = []
         self.ids: list[bytes] = []
         """What each message is known by, where duplicates are detected."""
+        self.keys: list[bytes | None] = []
+        """Where the queue is partitioned: what says to which fragment each message goes."""
+        self.ping_keys: list[bytes | None] = []
+        """... and each ping."""
         self.pings = 0
         """Messages that only ask whether the queue is there."""
 
     def __len__(self) -> int:
         return len(self.records) + self.pings
+
+    def take(self, other: Parcel) -> None:
+        """All that another has as well."""
+        self.records += other.records
+        self.ids += other.ids
+        self.keys += other.keys
+        self.ping_keys += other.ping_keys
+        self.pings += other.pings
+
+    def split(self, count: int) -> Parcel:
+        """What came after the first `count` messages, of which the keys are known already; these are left."""
+        rest = Parcel()
+        rest.records, self.records[count:] = self.records[count:], []
+        rest.ids, rest.keys, rest.ping_keys, rest.pings = self.ids[:], self.keys[:], self.ping_keys[:], self.pings
+        self.ids.clear()
+        self.keys.clear()
+        self.ping_keys.clear()
+        self.pings = 0
+        return rest
 
 
 class Intake:
@@ -136,9 +169,7 @@ class Intake:
         unpacked = Parcel()
         for message in messages:
             self._add(unpacked, message, enqueued_ms, terms)
-        parcel.records += unpacked.records
-        parcel.ids += unpacked.ids
-        parcel.pings += unpacked.pings
+        parcel.take(unpacked)
 
     def _add(self, parcel: Parcel, payload: bytes, enqueued_ms: int, terms: Terms) -> None:
         outline = outline_of(payload)
@@ -167,6 +198,8 @@ class Intake:
             and payload[properties_at + 5] <= _ABSOLUTE_EXPIRY
         ):
             parcel.records.append(make_plain_record(envelope, bare, enqueued_ms))
+            if terms.is_partitioned:
+                parcel.keys.append(None)
         else:
             self._add_outlined(parcel, payload, pairs, envelope, bare, enqueued_ms, terms)
 
@@ -186,6 +219,11 @@ class Intake:
         if fields is None or (terms.detects_duplicates and message_id is None):
             self._add_special(parcel, Message(payload), envelope, bare, enqueued_ms, terms)
             return
+        key = None
+        if terms.is_partitioned:
+            group = text_at(bare, fields[_GROUP_ID]) if fields[_GROUP_ID] else None
+            key = partition_key(group, _key_in(payload, pairs), message_id)
+            parcel.keys.append(key)
         if fields[_ABSOLUTE_EXPIRY] and not envelope.flags & HAS_TTL:
             expiry_ms = timestamp_at(bare, fields[_ABSOLUTE_EXPIRY])
             created_ms = timestamp_at(bare, fields[_CREATION_TIME]) if fields[_CREATION_TIME] else None
@@ -209,7 +247,7 @@ class Intake:
             parts = Parts(envelope, bare, enqueued_ms, alarm_ms, state, 0, owner, 2 * len(kept), annotations)
             parcel.records.append(make_record(parts))
         if message_id is not None:
-            parcel.ids.append(digest_of(message_id))
+            parcel.ids.append(identity_of(message_id, key))
 
     def _add_unusual(self, parcel: Parcel, payload: bytes, enqueued_ms: int, terms: Terms) -> None:
         message = Message(payload)
@@ -222,16 +260,20 @@ class Intake:
     def _add_special(
         self, parcel: Parcel, message: Message, envelope: Envelope, bare: bytes, enqueued_ms: int, terms: Terms
     ) -> None:
+        key = _key_of(message, bare, terms) if terms.is_partitioned else None
         if is_ping(message):
             parcel.pings += 1
+            parcel.ping_keys.append(key)
             return
+        if terms.is_partitioned:
+            parcel.keys.append(key)
         envelope = _with_all_limits(message, envelope, enqueued_ms, terms)
         state, alarm_ms = ACTIVE_STATE, expires_ms(envelope, enqueued_ms)
         due_ms = message.lookup(Section.MESSAGE_ANNOTATIONS, SCHEDULED_TIME)
         if isinstance(due_ms, Timestamp) and due_ms > enqueued_ms:
             state, alarm_ms = SCHEDULED_STATE, _checked_due(int(due_ms))
         session = _session_of(message) if terms.requires_session else None
-        kept = [raw for key, raw in message.pairs(Section.MESSAGE_ANNOTATIONS) if key not in SET_BY_BROKER]
+        kept = [raw for name, raw in message.pairs(Section.MESSAGE_ANNOTATIONS) if name not in SET_BY_BROKER]
         parcel.records.append(
             make_record(
                 Parts(
@@ -247,7 +289,7 @@ class Intake:
             )
         )
         if terms.detects_duplicates:
-            parcel.ids.append(digest_of(Message(bare).field(Section.PROPERTIES, _MESSAGE_ID)))
+            parcel.ids.append(identity_of(Message(bare).field(Section.PROPERTIES, _MESSAGE_ID), key))
 
     def _check(self, message: Message) -> None:
         limits = self._limits
@@ -274,7 +316,7 @@ class Intake:
     def _check_ids(self, message: Message) -> None:
         limit = self._limits.max_id_characters
         ids = {name: message.field(Section.PROPERTIES, index) for index, name in _NAMES_OF_IDS.items()}
-        ids["partition key"] = message.lookup(Section.MESSAGE_ANNOTATIONS, "x-opt-partition-key")
+        ids["partition key"] = message.lookup(Section.MESSAGE_ANNOTATIONS, PARTITION_KEY)
         for name, found in ids.items():
             if isinstance(found, str | bytes) and len(found) > limit:
                 raise ArgumentOutOfRange(f"a {name} of {len(found)} characters; it can have {limit}")
@@ -299,6 +341,41 @@ def is_ping(message: Message) -> bool:
     return section is None or (section is Section.VALUE and message.value in (None, "", b""))
 
 
+def partition_key(session: str | None, key: str | None, message_id: object) -> bytes | None:
+    """What says to which fragment a message goes; `message_id` counts where duplicates are looked for, else it is None.
+
+    InvalidOperation if session and key are not equal.
+    """
+    if session is not None and key is not None and session != key:
+        raise InvalidOperation(
+            f"the message's partition key is {key!r:.80} and its session id {session!r:.80}: where both are given they "
+            "have to be equal"
+        )
+    chosen = session if session is not None else key
+    if chosen is not None:
+        return chosen.encode()
+    if message_id is None:
+        return None
+    return message_id.encode() if isinstance(message_id, str) else digest_of(message_id)
+
+
+def _key_of(message: Message, bare: bytes, terms: Terms) -> bytes | None:
+    session = message.field(Section.PROPERTIES, _GROUP_ID)
+    key = message.lookup(Section.MESSAGE_ANNOTATIONS, PARTITION_KEY)
+    message_id = Message(bare).field(Section.PROPERTIES, _MESSAGE_ID) if terms.detects_duplicates else None
+    return partition_key(
+        str(session) if isinstance(session, str) else None, str(key) if isinstance(key, str) else None, message_id
+    )
+
+
+def _key_in(payload: bytes, pairs: list[tuple[bytes, int, int]]) -> str | None:
+    """The partition key among annotations."""
+    for name, start, _ in pairs:
+        if name == _KEY_NAME:
+            return text_at(payload, start + 2 + len(name))
+    return None
+
+
 def _read_annotations(payload: bytes, pairs: list[tuple[bytes, int, int]]) -> tuple[int, list[bytes]]:
     """When a message is due, or 0, and those annotations that are kept."""
     due_ms, kept = 0, []
@@ -316,8 +393,14 @@ def _checked_due(due_ms: int) -> int:
     return due_ms
 
 
+def identity_of(message_id: object, key: bytes | None) -> bytes:
+    """What a message is known by as long as duplicates are looked for; on a partitioned entity its key counts, too."""
+    digest = digest_of(message_id)
+    return digest if key is None else blake2b(digest + key, digest_size=_DIGEST_BYTES).digest()
+
+
 def digest_of(message_id: object) -> bytes:
-    """What a message is known by as long as duplicates are looked for; ids of different types are different."""
+    """An id in few bytes; ids of different types are different."""
     kind = type(message_id).__name__.encode()
     raw = message_id if isinstance(message_id, bytes) else str(message_id).encode()
     return blake2b(kind + b":" + raw, digest_size=_DIGEST_BYTES).digest()

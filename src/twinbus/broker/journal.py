@@ -131,6 +131,11 @@ class Journal:
         if self.trouble is not None:
             raise StoreUnavailable(f"store {self.store.name} is unavailable: {self.trouble}")
 
+    @property
+    def takes_sends(self) -> bool:
+        """It works, and takes more messages."""
+        return self.trouble is None and self.refusal is None and self.pending_bytes <= self._max_pending_bytes
+
     def check_takes_sends(self) -> None:
         """... or takes no more messages."""
         if self.trouble is not None or self.refusal is not None:

@@ -22,6 +22,7 @@ from struct import Struct
 from typing import Final
 
 _PREFIX: Final = Struct(">IHB")
+_FRAGMENT: Final = Struct(">H")
 _ENTITY: Final = Struct(">I")
 _SEQUENCE: Final = Struct(">Q")
 _MOMENT: Final = Struct(">QQ")
@@ -29,6 +30,8 @@ _SESSION_SIZE: Final = Struct(">H")
 PREFIX_BYTES: Final = _PREFIX.size
 RECORD_KEY_BYTES: Final = _PREFIX.size + 1 + _SEQUENCE.size
 KIND_BYTES: Final = 1
+FRAGMENT_SHIFT: Final = 48
+"""A sequence number's bits above these are the number of its fragment."""
 
 ACTIVE: Final = b"\x00"
 DEFERRED: Final = b"\x01"
@@ -64,6 +67,17 @@ class Area(IntEnum):
 def area_prefix(entity_id: int, fragment: int, area: Area) -> bytes:
     """How all keys of an area start."""
     return _PREFIX.pack(entity_id, fragment, area)
+
+
+def fragment_in(prefix: bytes) -> int:
+    """The number of the fragment whose keys start so."""
+    number: int = _FRAGMENT.unpack_from(prefix, _ENTITY.size)[0]
+    return number
+
+
+def fragment_of_sequence(sequence: int) -> int:
+    """The number of the fragment that a message of that number is in."""
+    return sequence >> FRAGMENT_SHIFT
 
 
 def sequence_of(key: bytes) -> int:

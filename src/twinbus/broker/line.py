@@ -35,7 +35,7 @@ class Line:
     def __init__(self, fragment: Fragment) -> None:
         """Nobody is there yet."""
         self.consumers: set[Consumer] = set()
-        self.window = Window(1)
+        self.window = Window(fragment.holdings.first)
         self._fragment = fragment
         self._hungry: OrderedDict[Consumer, None] = OrderedDict()
         self._draining: dict[Consumer, Callable[[], None]] = {}

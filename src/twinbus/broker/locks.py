@@ -4,8 +4,8 @@ Owns: who may settle which message until when. Knows nothing of queues, wires or
 Locks are not persisted: after a restart what was out is free again. The delivery count is, when it changes (abandon,
 lock expiry), not on delivery.
 
-A token has 16 bytes: which life of which fragment it is of (8), and the lock's number (8). So a token of an earlier
-life finds nothing.
+A token has 16 bytes: which life of which fragment it is of (8), and the lock's number (8), which starts with that of
+the fragment. So a token of an earlier life finds nothing, and any token finds its fragment.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 _NUMBER: Final = Struct(">Q")
 pack_number: Final = _NUMBER.pack
 _LIFE_BYTES: Final = 8
+FRAGMENT_BYTE: Final = 8
+"""Where a token, and the tag that it is, says which fragment of its entity it is of: in the first byte of its number,
+which is at the same place in both."""
+_FRAGMENT_SHIFT: Final = 56
 TOKEN_BYTES: Final = 16
 
 
@@ -82,14 +86,14 @@ token_of: Final = tag_of
 class Locks:
     """The locks of one fragment."""
 
-    def __init__(self, life: bytes) -> None:
-        """`life` is unlike that of any other fragment, or of this one before a restart."""
+    def __init__(self, life: bytes, fragment: int = 0) -> None:
+        """`life` is unlike that of any other fragment, or of this one before a restart; `fragment` is its number."""
         assert len(life) == _LIFE_BYTES
         self.token_prefix = life
         self.tag_prefix = tag_of(life + bytes(8))[:_LIFE_BYTES]
         self.by_number: dict[int, Lock] = {}
         """In the order of their deadlines, which is that of their making as long as the duration stays the same."""
-        self.next_number = 1
+        self.next_number = (fragment << _FRAGMENT_SHIFT) + 1
         """Of the next lock: those given later have higher ones."""
         self._latest_s = 0.0
         self._is_mixed = False

@@ -15,7 +15,10 @@ from twinbus.broker.fragment import Fragment
 from twinbus.broker.intake import Intake
 from twinbus.broker.journal import Journal
 from twinbus.broker.keys import Area, area_prefix
+from twinbus.broker.kinds import AnyEntity, AnyQueue, AnySource, AnySubscription, AnyTopic, Sendable
 from twinbus.broker.outage import Outages
+from twinbus.broker.partitioned.queue import PartitionedQueue
+from twinbus.broker.partitioned.topic import PartitionedSubscription, PartitionedTopic
 from twinbus.broker.queue import Queue
 from twinbus.broker.receivable import policies
 from twinbus.broker.subscription import Subscription
@@ -25,7 +28,7 @@ from twinbus.model.limits import NamespaceLimits
 from twinbus.model.path import key_of, split_subscription
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from random import Random
 
     from twinbus.broker.bodies import Bodies
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
 _LIFE_BITS = 64
 _ID_BITS = 128
+_START_BITS = 16
 
 
 class _Rooms:
@@ -47,7 +51,7 @@ class _Rooms:
         main: Fragment,
         dead_letters: Fragment,
         make: Callable[[Area], Fragment],
-        find: Callable[[str], Queue | Topic],
+        find: Callable[[str], Sendable],
         prefix: Callable[[Area], bytes],
     ) -> None:
         self.main = main
@@ -76,7 +80,7 @@ class Namespace:
         self._times = Times(clock)
         self.timers = self._times.timers
         self.journals: list[Journal] = []
-        self.entities: dict[str, Queue | Topic | Subscription] = {}
+        self.entities: dict[str, AnyEntity] = {}
         """By the keys of their paths."""
         self.outages = Outages(clock, self.timers, self.entities)
         self.intake = Intake(self.limits, lambda: f"{random.getrandbits(_ID_BITS):032x}")
@@ -101,24 +105,24 @@ class Namespace:
 
     # --- finding ------------------------------------------------------------------------------------------------------
 
-    def find(self, path: str) -> Queue | Topic | Subscription:
+    def find(self, path: str) -> AnyEntity:
         """The entity of that path, in any spelling. EntityNotFound."""
         entity = self.entities.get(key_of(path))
         if entity is None:
             raise EntityNotFound(path)
         return entity
 
-    def find_sendable(self, path: str) -> Queue | Topic:
+    def find_sendable(self, path: str) -> Sendable:
         """What messages can be sent to. EntityNotFound, NotAllowed."""
         entity = self.find(path)
-        if isinstance(entity, Subscription):
+        if isinstance(entity, AnySubscription):
             raise NotAllowed(f"nothing can be sent to '{entity.path}': a subscription is filled by its topic")
         return entity
 
-    def find_receivable(self, path: str) -> Queue | Subscription:
+    def find_receivable(self, path: str) -> AnySource:
         """What messages can be received from. EntityNotFound, NotAllowed."""
         entity = self.find(path)
-        if isinstance(entity, Topic):
+        if isinstance(entity, AnyTopic):
             raise NotAllowed(
                 f"nothing can be received from the topic '{entity.path}': receive from a subscription of it"
             )
@@ -137,16 +141,37 @@ class Namespace:
         updated_ms: int,
     ) -> Queue:
         """A queue that was just created; one that may hold messages is loaded (`load`) before it is used."""
-        rooms = self._make_rooms(entity_id, self.journals[store], description)
+        rooms = self._make_rooms(entity_id, 0, store, description)
         queue = Queue(entity_id, path, description, rooms, created_ms=created_ms, updated_ms=updated_ms)
         queue.describe(description, self.limits)
         self._add(queue)
         return queue
 
-    def update_queue(self, path: str, description: QueueDescription, *, updated_ms: int) -> Queue:
+    def add_partitioned_queue(
+        self,
+        entity_id: int,
+        path: str,
+        description: QueueDescription,
+        stores: Sequence[int],
+        *,
+        created_ms: int,
+        updated_ms: int,
+    ) -> PartitionedQueue:
+        """A queue whose fragments lie in these stores, as `add_queue`."""
+        times = {"created_ms": created_ms, "updated_ms": updated_ms}
+        parts = [
+            Queue(entity_id, path, description, self._make_rooms(entity_id, number, store, description), **times)
+            for number, store in enumerate(stores)
+        ]
+        queue = PartitionedQueue(entity_id, path, description, parts, start=self._any_start(), **times)
+        queue.describe(description, self.limits)
+        self._add(queue)
+        return queue
+
+    def update_queue(self, path: str, description: QueueDescription, *, updated_ms: int) -> AnyQueue:
         """A queue is described anew; locks that are out keep the time they have."""
         queue = self.find(path)
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, AnyQueue)
         queue.updated_ms = updated_ms
         queue.describe(description, self.limits)
         return queue
@@ -164,23 +189,35 @@ class Namespace:
         updated_ms: int,
     ) -> Topic:
         """A topic that was just created, without subscriptions."""
-        main = TopicFragment(
-            area_prefix(entity_id, 0, Area.MAIN),
-            self.journals[store],
-            topic_policy(description, self.limits),
-            times=self._times,
-            make_life=self._make_life,
-            limits=self.limits,
-        )
+        main = self._make_topic_fragment(entity_id, 0, store, description)
         topic = Topic(entity_id, path, description, main, created_ms=created_ms, updated_ms=updated_ms)
         topic.describe(description, self.limits)
         self._add(topic)
         return topic
 
-    def update_topic(self, path: str, description: TopicDescription, *, updated_ms: int) -> Topic:
+    def add_partitioned_topic(
+        self,
+        entity_id: int,
+        path: str,
+        description: TopicDescription,
+        stores: Sequence[int],
+        *,
+        created_ms: int,
+        updated_ms: int,
+    ) -> PartitionedTopic:
+        """A topic whose fragments lie in these stores, as `add_topic`."""
+        times = {"created_ms": created_ms, "updated_ms": updated_ms}
+        mains = [self._make_topic_fragment(entity_id, *place, description) for place in enumerate(stores)]
+        parts = [Topic(entity_id, path, description, main, **times) for main in mains]
+        topic = PartitionedTopic(entity_id, path, description, parts, start=self._any_start(), **times)
+        topic.describe(description, self.limits)
+        self._add(topic)
+        return topic
+
+    def update_topic(self, path: str, description: TopicDescription, *, updated_ms: int) -> AnyTopic:
         """A topic is described anew."""
         topic = self.find(path)
-        assert isinstance(topic, Topic)
+        assert isinstance(topic, AnyTopic)
         topic.updated_ms = updated_ms
         topic.describe(description, self.limits)
         return topic
@@ -192,24 +229,55 @@ class Namespace:
 
         It lies where its topic does, so that a fan-out is one batch.
         """
-        topic_path, name = split_subscription(path)
-        topic = self.find(topic_path)
+        topic = self.find(split_subscription(path)[0])
         assert isinstance(topic, Topic)
-        rooms = self._make_rooms(entity_id, topic.main.journal, description, topic.main.bodies)
-        subscription = Subscription(
-            entity_id, path, description, topic, rooms, created_ms=created_ms, updated_ms=updated_ms
-        )
+        times = {"created_ms": created_ms, "updated_ms": updated_ms}
+        subscription = self._make_subscription(entity_id, path, description, topic, **times)
         subscription.describe(description, self.limits)
-        topic.subscriptions[key_of(name)] = subscription
         self._add(subscription)
         return subscription
 
-    def update_subscription(self, path: str, description: SubscriptionDescription, *, updated_ms: int) -> Subscription:
+    def add_partitioned_subscription(
+        self, entity_id: int, path: str, description: SubscriptionDescription, *, created_ms: int, updated_ms: int
+    ) -> PartitionedSubscription:
+        """A subscription of a partitioned topic, as `add_subscription`: it lies where that does, part by part."""
+        topic_path, name = split_subscription(path)
+        topic = self.find(topic_path)
+        assert isinstance(topic, PartitionedTopic)
+        times = {"created_ms": created_ms, "updated_ms": updated_ms}
+        parts = [self._make_subscription(entity_id, path, description, part, **times) for part in topic.parts]
+        subscription = PartitionedSubscription(entity_id, path, description, topic, parts, **times)
+        topic.subscriptions[key_of(name)] = subscription
+        subscription.describe(description, self.limits)
+        self._add(subscription)
+        return subscription
+
+    def update_subscription(
+        self, path: str, description: SubscriptionDescription, *, updated_ms: int
+    ) -> AnySubscription:
         """A subscription is described anew."""
         subscription = self.find(path)
-        assert isinstance(subscription, Subscription)
+        assert isinstance(subscription, AnySubscription)
         subscription.updated_ms = updated_ms
         subscription.describe(description, self.limits)
+        return subscription
+
+    def _make_subscription(
+        self,
+        entity_id: int,
+        path: str,
+        description: SubscriptionDescription,
+        topic: Topic,
+        *,
+        created_ms: int,
+        updated_ms: int,
+    ) -> Subscription:
+        store = self.journals.index(topic.main.journal)
+        rooms = self._make_rooms(entity_id, topic.main.number, store, description, topic.main.bodies)
+        subscription = Subscription(
+            entity_id, path, description, topic, rooms, created_ms=created_ms, updated_ms=updated_ms
+        )
+        topic.subscriptions[key_of(split_subscription(path)[1])] = subscription
         return subscription
 
     # --- all of them --------------------------------------------------------------------------------------------------
@@ -218,14 +286,14 @@ class Namespace:
         """An entity was deleted, a topic with its subscriptions: who uses it is told, and it is not found any more."""
         entity = self.entities.pop(key_of(path))
         error = EntityDeleted(f"The messaging entity '{entity.path}' could not be found: it was deleted.")
-        if isinstance(entity, Topic):
-            for subscription in entity.subscriptions.values():
+        if isinstance(entity, AnyTopic):
+            for subscription in list(entity.subscriptions.values()):
                 self.remove(subscription.path)
-        elif isinstance(entity, Subscription):
-            entity.topic.main.remove_subscription(entity)
+        elif isinstance(entity, AnySubscription):
+            entity.leave_topic()
         entity.close(error)
 
-    def _add(self, entity: Queue | Topic | Subscription) -> None:
+    def _add(self, entity: AnyEntity) -> None:
         entity.used_s = self.clock.monotonic_s()
         self.entities[key_of(entity.path)] = entity
         self.outages.strike(entity)
@@ -233,14 +301,17 @@ class Namespace:
     def _make_rooms(
         self,
         entity_id: int,
-        journal: Journal,
+        number: int,
+        store: int,
         description: QueueDescription | SubscriptionDescription,
         bodies: Bodies | None = None,
     ) -> _Rooms:
+        """What one fragment of an entity is made of."""
+        journal = self.journals[store]
         main_policy, dead_letter_policy = policies(description, self.limits)
 
         def prefix(area: Area) -> bytes:
-            return area_prefix(entity_id, 0, area)
+            return area_prefix(entity_id, number, area)
 
         def make(area: Area) -> Fragment:
             return Fragment(prefix(area), journal, dead_letter_policy, times=self._times, make_life=self._make_life)
@@ -258,11 +329,30 @@ class Namespace:
         )
         return _Rooms(main, dead_letters, make, self.find_sendable, prefix)
 
+    def _make_topic_fragment(
+        self, entity_id: int, number: int, store: int, description: TopicDescription
+    ) -> TopicFragment:
+        return TopicFragment(
+            area_prefix(entity_id, number, Area.MAIN),
+            self.journals[store],
+            topic_policy(description, self.limits),
+            times=self._times,
+            make_life=self._make_life,
+            limits=self.limits,
+        )
+
     def bury(self, entity_id: int, store: int, answer: Answered, topic_id: int | None = None) -> None:
         """Remove all records of a deleted entity from a store; `topic_id` is that of a subscription's topic."""
-        topics = [entity for entity in self.entities.values() if isinstance(entity, Topic)]
+        topics = [entity for entity in self.entities.values() if isinstance(entity, AnyTopic)]
         topic = next((topic for topic in topics if topic.entity_id == topic_id), None)
-        bury(self.journals[store], entity_id, topic.main.bodies if topic is not None else None, answer)
+        parts = topic.parts if isinstance(topic, PartitionedTopic) else [topic] if topic is not None else []
+        journal = self.journals[store]
+        bodies = [(part.main.number, part.main.bodies) for part in parts if part.main.journal is journal]
+        bury(journal, entity_id, bodies, answer)
+
+    def _any_start(self) -> int:
+        """Where messages without a key begin to be spread: at another part for each entity, at each start."""
+        return self._random.getrandbits(_START_BITS)
 
     def make_token(self) -> bytes:
         """Sixteen bytes that nobody can guess."""

@@ -39,6 +39,10 @@ class Queue(Receivable):
         super().__init__(entity_id, path, description.status, rooms, created_ms=created_ms, updated_ms=updated_ms)
         self.description = description
 
+    def part(self, _number: int) -> Queue:
+        """What is of one fragment of it: it has one."""
+        return self
+
     def send(
         self,
         parcel: Parcel,
@@ -59,6 +63,10 @@ class Queue(Receivable):
         sending.check_room(self, records)
         self.open_transfers().enqueue([addressed(record, destination) for record in records], answer)
 
+    def take_arrivals(self, source: bytes, items: list[tuple[int, bytes]], answer: Answered) -> None:
+        """Messages that another entity forwards here, as `Arrivals.take`; `source` is how the keys of that start."""
+        self.main.arrivals.take(source, items, self, answer)
+
     def describe(self, description: QueueDescription, limits: NamespaceLimits) -> None:
         """It is to be like this from now on; locks that are out keep the time they have."""
         self.description = description
@@ -66,6 +74,7 @@ class Queue(Receivable):
             ttl_ms=description.default_time_to_live_ms,
             requires_session=description.requires_session,
             detects_duplicates=description.requires_duplicate_detection,
+            is_partitioned=description.enable_partitioning,
         )
         window_ms = description.duplicate_window_ms
         self.main.policy, self.dead_letters.policy = policies(description, limits, duplicate_window_ms=window_ms)

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.fragment import Fragment
+    from twinbus.broker.kinds import Sendable
     from twinbus.broker.outage import Outage
-    from twinbus.broker.queue import Queue
-    from twinbus.broker.topic import Topic
     from twinbus.model.errors import ServiceBusError
     from twinbus.model.limits import NamespaceLimits
     from twinbus.model.queue import QueueDescription
@@ -46,7 +45,7 @@ class Rooms(Protocol):
     def make(self, area: Area) -> Fragment:
         """One more fragment of the entity."""
 
-    def find(self, path: str) -> Queue | Topic:
+    def find(self, path: str) -> Sendable:
         """What messages can be sent to. EntityNotFound, NotAllowed."""
 
 
@@ -108,6 +107,10 @@ class Receivable(Entity):
             fragment.is_held_back = outage is not None
             if had is not None and fragment.may_hand_out:
                 fragment.settled_down()
+
+    def fragments_of(self, sub_queue: SubQueue) -> list[Fragment]:
+        """... one for each fragment."""
+        return [self.fragment_of(sub_queue)]
 
     def fragment_of(self, sub_queue: SubQueue) -> Fragment:
         """Where a receiver of the entity, or of its dead-letter queue, takes messages from."""
@@ -219,7 +222,7 @@ class Receivable(Entity):
             created_ms=self.created_ms,
             updated_ms=self.updated_ms,
             accessed_ms=self.accessed_ms,
-            is_available=self.main.is_loaded,
+            is_available=self.main.is_available,
         )
 
 

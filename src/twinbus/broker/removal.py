@@ -165,20 +165,24 @@ class Removal:
         """Delete active messages, from the oldest on."""
         fragment = self._fragment
         Walk(fragment, fragment.holdings.active, fragment.out.__contains__, self._delete_active, wanted, done).begin(
-            max(fragment.holdings.low, 1)
+            fragment.holdings.low
         )
 
     def remove_deferred(self, wanted: Wanted, done: Done) -> None:
         """Delete deferred messages, from the oldest on."""
         fragment = self._fragment
         is_out = fragment.deferred_out.__contains__
-        Walk(fragment, fragment.holdings.deferred, is_out, self._delete_deferred, wanted, done).begin(1)
+        Walk(fragment, fragment.holdings.deferred, is_out, self._delete_deferred, wanted, done).begin(
+            fragment.holdings.first
+        )
 
     def remove_scheduled(self, wanted: Wanted, done: Done) -> None:
         """Delete scheduled messages, in the order in which they were scheduled."""
         fragment = self._fragment
         schedule = fragment.schedule
-        Walk(fragment, fragment.holdings.scheduled, schedule.is_going, schedule.delete, wanted, done).begin(1)
+        Walk(fragment, fragment.holdings.scheduled, schedule.is_going, schedule.delete, wanted, done).begin(
+            fragment.holdings.first
+        )
 
     def _delete_active(self, items: list[Item]) -> None:
         """All but the records themselves."""

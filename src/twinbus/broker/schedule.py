@@ -113,14 +113,34 @@ class Schedule:
             holdings.count_unscheduled(sequence, alarm_of(record), len(record), session_of(record))
         fragment.journal.add(fragment, 0, lambda: self._going.difference_update(numbers), _nobody)
 
-    def cancel(self, sequences: list[int], answer: Answered) -> None:
-        """Delete scheduled messages: all of them, or none where one is not scheduled (MessageNotFound)."""
+    def find(self, sequences: list[int], answer: Answered) -> None:
+        """MessageNotFound is told if one of these messages is not scheduled."""
+        self._check(sequences)
+        found: set[int] = set()
+
+        def visit(place: int, record: bytes | None) -> None:
+            if record is not None:
+                found.add(sequences[place])
+
+        def looked_up(error: ServiceBusError | None) -> None:
+            missing = next((sequence for sequence in sequences if sequence not in found), None)
+            answer(error if error is not None or missing is None else not_scheduled(missing))
+
+        scheduled = self._fragment.holdings.scheduled
+        look_up(self._fragment, [scheduled + pack_sequence(one) for one in sequences], visit, looked_up)
+
+    def _check(self, sequences: list[int]) -> None:
         fragment = self._fragment
         fragment.journal.check_works()
         fragment.check_loaded()
         for sequence in sequences:
             if sequence in self._going or sequence >= fragment.holdings.shown.next:
                 raise not_scheduled(sequence)
+
+    def cancel(self, sequences: list[int], answer: Answered) -> None:
+        """Delete scheduled messages: all of them, or none where one is not scheduled (MessageNotFound)."""
+        fragment = self._fragment
+        self._check(sequences)
         self._going.update(sequences)
         found: dict[int, tuple[int, int, bytes | None]] = {}
         holdings, life = fragment.holdings, fragment.life

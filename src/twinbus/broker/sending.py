@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinbus.broker.entity import MEGABYTE
+from twinbus.model.description import fragment_size_mb
 from twinbus.model.errors import QuotaExceeded
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def send(
 def check_room(target: Queue | Topic, records: list[bytes]) -> None:
     """QuotaExceeded if these do not fit."""
     size = sum([len(record) for record in records])
-    limit = target.description.max_size_mb * MEGABYTE
+    limit = fragment_size_mb(target.description.max_size_mb) * MEGABYTE
     held = target.held_bytes()
     if held + size > limit:
         raise QuotaExceeded(

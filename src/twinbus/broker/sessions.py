@@ -56,10 +56,10 @@ class Sessions:
         """Those to be looked at by the next dispatch."""
         self._held_up: dict[Hold, None] = {}
         """Those whose receivers could take more, were not too many messages out."""
-        self._next_search = 1
+        self._next_search = first = fragment.holdings.first
         """From this sequence number on there may be sessions that are not remembered."""
         self._is_searching = False
-        self._lowest = 1
+        self._lowest = first
         self._removals = 0
 
     # --- who has a session --------------------------------------------------------------------------------------------
@@ -68,17 +68,25 @@ class Sessions:
         """Give a receiver the session it names, whether that has messages or not. SessionCannotBeLocked."""
         self._fragment.journal.check_works()
         self._fragment.check_loaded()
-        if session in self.holds:
+        held = self.holds.get(session)
+        if held is not None and not held.is_open:
+            self._take_back(held)  # it is only being looked at, for one who takes any
+        elif held is not None:
             raise SessionCannotBeLocked(
                 f"The session '{session.decode(errors='replace')}' is locked by another receiver: accept it again when "
                 "that has closed it, or its lock has expired."
             )
         self._grant(self._hold(session, consumer, granted))
+        self._offer()
 
     def accept_any(self, consumer: Consumer, granted: Granted) -> None:
         """Give a receiver a session that is free and has messages, as soon as there is one."""
         self._fragment.journal.check_works()
         self._fragment.check_loaded()
+        self.wait(consumer, granted)
+
+    def wait(self, consumer: Consumer, granted: Granted) -> None:
+        """... also where the store does not work now."""
         self._waiting[consumer] = granted
         self._offer()
 
@@ -87,6 +95,9 @@ class Sessions:
         hold = self._trying.get(consumer)
         if hold is not None:
             self._let_go(hold)
+            if hold.session in self._candidates:  # as before: it was the next
+                self._candidates.move_to_end(hold.session, last=False)
+            self._offer()  # the session that was meant for it may be had by another
             return True
         return self._waiting.pop(consumer, None) is not None
 

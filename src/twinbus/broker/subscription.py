@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from twinbus.broker.record import Parts
     from twinbus.broker.topic import Topic
     from twinbus.model.limits import NamespaceLimits
+    from twinbus.model.rule import RuleDescription
     from twinbus.model.topic import SubscriptionDescription
 
 
@@ -44,6 +45,10 @@ class Subscription(Receivable):
         self.rules: dict[str, Rule] = {}
         """By the keys of their names, in the order of their making."""
 
+    def part(self, _number: int) -> Subscription:
+        """What is of one fragment of it: it has one."""
+        return self
+
     @property
     def takes_copies(self) -> bool:
         """It gets what is published."""
@@ -59,6 +64,18 @@ class Subscription(Receivable):
         self.main.policy, self.dead_letters.policy = policies(description, limits)
         self.forward(description.forward_to, description.forward_dead_lettered_to)
         self.set_status(description.status)
+
+    def put_rule(self, description: RuleDescription) -> None:
+        """A rule is there from now on, instead of one of the same name. InvalidArgument."""
+        self.topic.main.put_rule(self, description)
+
+    def remove_rule(self, name: str) -> None:
+        """A rule is no more."""
+        self.topic.main.remove_rule(self, name)
+
+    def leave_topic(self) -> None:
+        """It gets nothing any more."""
+        self.topic.main.remove_subscription(self)
 
     def adopt(self, parts: Parts) -> Parts | None:
         """A message of the topic as it is one of the subscription's; None if it lacks the session that it must have."""

@@ -44,6 +44,10 @@ class Topic(Entity):
         self.main = main
         self.terms = Terms()
 
+    def part(self, _number: int) -> Topic:
+        """What is of one fragment of it: it has one."""
+        return self
+
     @property
     def subscriptions(self) -> dict[str, Subscription]:
         """By the keys of their names."""
@@ -68,12 +72,17 @@ class Topic(Entity):
         """What it and its subscriptions hold together."""
         return self.main.held_bytes()
 
+    def take_arrivals(self, source: bytes, items: list[tuple[int, bytes]], answer: Answered) -> None:
+        """Messages that another entity forwards here, as `Arrivals.take`; `source` is how the keys of that start."""
+        self.main.arrivals.take(source, items, self, answer)
+
     def describe(self, description: TopicDescription, limits: NamespaceLimits) -> None:
         """It is to be like this from now on."""
         self.description = description
         self.terms = Terms(
             ttl_ms=description.default_time_to_live_ms,
             detects_duplicates=description.requires_duplicate_detection,
+            is_partitioned=description.enable_partitioning,
         )
         self.main.policy = topic_policy(description, limits)
         self.set_status(description.status)
@@ -101,7 +110,7 @@ class Topic(Entity):
             created_ms=self.created_ms,
             updated_ms=self.updated_ms,
             accessed_ms=self.accessed_ms,
-            is_available=self.main.is_loaded,
+            is_available=self.main.is_available,
         )
 
 

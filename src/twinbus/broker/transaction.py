@@ -81,6 +81,8 @@ class Transaction:
         """Nothing yet."""
         self.entity: Entity | None = None
         """What it is bound to."""
+        self.key: bytes | None = None
+        """Of the messages that are sent in it to a partitioned entity: they all have the same."""
         self.failure: ServiceBusError | None = None
         """Why it cannot be committed any more."""
         self.size = 0
@@ -172,9 +174,12 @@ class Transaction:
         if self.entity is None:
             self.entity = entity
         elif self.entity is not entity:
+            what = f"'{entity.path}' is another entity. Send via the first one, or use"
+            if entity.path == self.entity.path:
+                what = "this is of another fragment of it. Use the same key, or"
             error = InvalidOperation(
-                f"the transaction is bound to '{self.entity.path}', which was used first in it; '{entity.path}' is "
-                "another entity. Send via the first one, or use two transactions."
+                f"the transaction is bound to '{self.entity.path}', which was used first in it; {what} "
+                "two transactions."
             )
             self.fail(error)
             raise error

@@ -8,21 +8,24 @@ Owns: the browse link. twinbus only: `docs/browse.md` says what holds.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from twinbus.amqp.terminus import Source
 from twinbus.amqp.types import Int, Symbol
 from twinbus.client.receiver import MessageReceiver, ReceiveMode
+from twinbus.model.times import duration_s
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import AsyncIterator
 
-    from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.client.factory import MessagingFactory
-    from twinbus.client.receiving_link import ReceivingLink
     from twinbus.model.message import BrokeredMessage
 
 _PREFETCH: int = 500
+_FRAGMENT_SHIFT: int = 48
+"""The bits of a number above these are its fragment."""
 
 
 class MessageBrowser(MessageReceiver):
@@ -42,9 +45,11 @@ class MessageBrowser(MessageReceiver):
     ) -> None:
         """Without `to_sequence_number` it goes on with what arrives."""
         super().__init__(factory, path, ReceiveMode.RECEIVE_AND_DELETE, prefetch=prefetch)
-        self._next = from_sequence_number
+        self._first = self._next = from_sequence_number
         self._last = to_sequence_number
         self._fragment = fragment
+        self._seen: dict[int, int] = {}
+        """The last number of each fragment that something was seen of."""
 
     async def __aiter__(self) -> AsyncIterator[BrokeredMessage]:
         """All messages up to the last that was asked for; without one, for as long as the browser is open."""
@@ -53,14 +58,33 @@ class MessageBrowser(MessageReceiver):
             if message is not None:
                 yield message
 
-    def _opened(self, link: ReceivingLink, delivery: IncomingDelivery) -> BrokeredMessage:
-        """A link that is lost is attached anew behind what was seen."""
-        message = super()._opened(link, delivery)
-        self._next = message.sequence_number + 1
-        return message
+    async def receive_batch(
+        self,
+        max_count: int,
+        timeout: dt.timedelta | float | None = None,  # noqa: ASYNC109  # how long a message is waited for
+    ) -> list[BrokeredMessage]:
+        """As a receiver's; what a new link shows again is left out."""
+        limit_s = self.factory.settings.operation_timeout_s if timeout is None else duration_s(timeout)
+        deadline_s = asyncio.get_running_loop().time() + limit_s
+        while True:
+            left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
+            page = await super().receive_batch(max_count, left_s)
+            fresh = [message for message in page if self._note(message.sequence_number)]
+            if fresh or not page:
+                return fresh
+
+    def _note(self, number: int) -> bool:
+        """Whether a message was not seen before."""
+        fragment = number >> _FRAGMENT_SHIFT
+        if number <= self._seen.get(fragment, -1):
+            return False
+        self._seen[fragment], self._next = number, number + 1
+        return True
 
     def _source(self) -> Source:
-        limits: dict[str, object] = {"twinbus:from-sequence-number": self._next}
+        """A link that is lost is attached anew behind what was seen; of several fragments, at the beginning."""
+        is_of_one = self._fragment is not None or self._seen.keys() <= {0}
+        limits: dict[str, object] = {"twinbus:from-sequence-number": self._next if is_of_one else self._first}
         if self._last is not None:
             limits["twinbus:to-sequence-number"] = self._last
         if self._fragment is not None:

@@ -49,6 +49,7 @@ _BY_CONDITION: Final[dict[str, type[ServiceBusError]]] = {
         model.InternalFault,
         model.NotAllowed,
         model.QuotaExceeded,
+        model.PartlyStored,
         model.ServerBusy,
         model.OperationTimeout,
         model.EntityAlreadyExists,

@@ -18,6 +18,10 @@ FOREVER_MS: Final = 922_337_203_685_477
 """P10675199DT2H48M5.4775807S."""
 STATUSES: Final = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")
 SIZES_MB: Final = (1024, 2048, 3072, 4096, 5120)
+FRAGMENTS: Final = 16
+"""Of a partitioned entity, each of the size that was asked for."""
+SHOWN_SIZES_MB: Final = tuple(FRAGMENTS * size_mb for size_mb in SIZES_MB)
+"""What such an entity is shown with, and may be described by."""
 RANGES: Final = {
     "lock_duration_ms": (limits.LOCK_DURATION_MIN_MS, limits.LOCK_DURATION_MAX_MS),
     "default_time_to_live_ms": (1_000, FOREVER_MS),
@@ -28,6 +32,16 @@ RANGES: Final = {
 }
 
 
+def fragment_size_mb(max_size_mb: int) -> int:
+    """What one fragment can hold of an entity that is described, or shown, with this size."""
+    return max_size_mb // FRAGMENTS if max_size_mb in SHOWN_SIZES_MB else max_size_mb
+
+
+def shown_size_mb(max_size_mb: int) -> int:
+    """What all fragments of a partitioned entity can hold together."""
+    return FRAGMENTS * fragment_size_mb(max_size_mb)
+
+
 def check(values: Mapping[str, object]) -> None:
     """Refuse what no entity can be: ArgumentOutOfRange or InvalidArgument, naming the value."""
     for name, (lowest, highest) in RANGES.items():
@@ -35,7 +49,7 @@ def check(values: Mapping[str, object]) -> None:
         if isinstance(value, int) and not lowest <= value <= highest:
             raise ArgumentOutOfRange(f"{name} is {value}; it can be {lowest} to {highest}")
     size_mb = values.get("max_size_mb", SIZES_MB[0])
-    if size_mb not in SIZES_MB:
+    if size_mb not in SIZES_MB and not (values.get("enable_partitioning") and size_mb in SHOWN_SIZES_MB):
         raise ArgumentOutOfRange(f"max_size_mb is {size_mb}; it can be {', '.join(map(str, SIZES_MB))}")
     if values["status"] not in STATUSES:
         raise InvalidArgument(f"status is {values['status']!r:.60}; it can be {', '.join(STATUSES)}")

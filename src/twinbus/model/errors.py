@@ -145,6 +145,13 @@ class QuotaExceeded(CallerError):
     status = 403
 
 
+class PartlyStored(CallerError):
+    """A batch of several keys was stored in part: the text names the messages that are stored."""
+
+    condition = "amqp:precondition-failed"
+    status = 412
+
+
 class MessageLockLost(CallerError):
     """The lock has expired, was given up, or is of an earlier life of the server."""
 

@@ -34,6 +34,8 @@ class NamespaceLimits:
     max_id_characters: int = 128
     """MessageId, SessionId, PartitionKey."""
     max_entities: int = 10_000
+    max_partitioned: int = 100
+    """Partitioned queues and topics; each counts as one of the entities, too."""
     max_rules: int = 2_000
     """Of one subscription."""
     max_locks: int = 10_000

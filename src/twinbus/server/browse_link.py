@@ -15,6 +15,8 @@ from twinbus.server.keys import Right
 from twinbus.server.socket_room import SocketRoom
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from twinbus.amqp.aio import Peer
     from twinbus.amqp.sender import Sender
     from twinbus.broker.clock import Clock
@@ -31,12 +33,19 @@ LAST: Final = 2**63 - 1
 
 
 class BrowseLink:
-    """Messages of one fragment, shown to one link."""
+    """Messages of one fragment, or of all that an entity has, shown to one link."""
 
     right: ClassVar[Right] = Right.LISTEN
 
     def __init__(
-        self, link: Sender, peer: Peer, path: str, fragment: Fragment, entity_id: int, clock: Clock, soon: Soon
+        self,
+        link: Sender,
+        peer: Peer,
+        path: str,
+        fragments: Sequence[Fragment],
+        entity_id: int,
+        clock: Clock,
+        soon: Soon,
     ) -> None:
         """Accept the link, and say from where to where there are messages."""
         self.link = link
@@ -44,16 +53,15 @@ class BrowseLink:
         self.used_s = clock.monotonic_s()
         self._socket = SocketRoom(peer, soon, self.feed)
         self._clock = clock
-        first, last = _range(link)
-        holdings = fragment.holdings
-        link.accept(
-            properties={
-                Symbol("twinbus:entity-id"): entity_id,
-                Symbol("twinbus:low-sequence-number"): holdings.low,
-                Symbol("twinbus:next-sequence-number"): holdings.shown.next,
-            }
-        )
-        self._browser = Browser(fragment, self, first, last)
+        self._draining = 0
+        number, first, last = _range(link, len(fragments))
+        chosen = fragments if number is None else [fragments[number]]
+        said: dict[str, object] = {Symbol("twinbus:entity-id"): entity_id}
+        if len(chosen) == 1:  # those of several fragments say nothing of each other
+            said[Symbol("twinbus:low-sequence-number")] = chosen[0].holdings.low
+            said[Symbol("twinbus:next-sequence-number")] = chosen[0].holdings.shown.next
+        link.accept(properties=said)
+        self._browsers = [Browser(fragment, self, first, last) for fragment in chosen]
 
     @property
     def is_hungry(self) -> bool:
@@ -75,18 +83,22 @@ class BrowseLink:
 
     def feed(self) -> None:
         """There is credit, or room in the socket."""
-        self._browser.go_on()
+        for browser in self._browsers:
+            browser.go_on()
 
     def receive_credit(self) -> None:
         """The client granted credit, or wants it back."""
         self.used_s = self._clock.monotonic_s()
         if self.link.drain_requested:
-            self._browser.drain(self._drained)
+            self._draining = len(self._browsers)
+            for browser in self._browsers:
+                browser.drain(self._drained)
         else:
             self.feed()
 
     def _drained(self) -> None:
-        if self.link.drain_requested:
+        self._draining -= 1
+        if self._draining == 0 and self.link.drain_requested:
             self.link.drained()
 
     def entity_gone(self, error: ServiceBusError) -> None:
@@ -95,10 +107,12 @@ class BrowseLink:
 
     def detached(self) -> None:
         """The link is over."""
-        self._browser.leave()
+        for browser in self._browsers:
+            browser.leave()
 
 
-def _range(link: Sender) -> tuple[int, int]:
+def _range(link: Sender, fragments: int) -> tuple[int | None, int, int]:
+    """Of which of so many fragments, from where to where; None if of all."""
     source = link.remote_attach.source if link.remote_attach is not None else None
     filters: dict[str, object] = getattr(source, "filter", None) or {}
     asked = {str(key): getattr(value, "value", value) for key, value in filters.items()}
@@ -108,9 +122,10 @@ def _range(link: Sender) -> tuple[int, int]:
     for key, value in asked.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise InvalidArgument(f"the filter {key} is {value!r:.60}; it is a whole number from 0 on")
-    if asked.get(FRAGMENT, 0) != 0:
-        raise InvalidArgument(f"there is no fragment {asked[FRAGMENT]}: the entity has one, number 0")
-    first, last = asked.get(FROM, 0), asked.get(TO, LAST)
+    number, first, last = asked.get(FRAGMENT), asked.get(FROM, 0), asked.get(TO, LAST)
+    assert isinstance(number, int | None)
     assert isinstance(first, int)
     assert isinstance(last, int)
-    return int(first), min(int(last), LAST)
+    if number is not None and number >= fragments:
+        raise InvalidArgument(f"there is no fragment {number}: the entity has {fragments}, from number 0 on")
+    return number, int(first), min(int(last), LAST)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -16,11 +17,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from twinbus.broker.filters.rule import compile_rule
-from twinbus.broker.queue import Queue
-from twinbus.broker.subscription import Subscription
-from twinbus.broker.topic import Topic
+from twinbus.broker.kinds import AnyEntity, AnyQueue, AnySubscription, AnyTopic
+from twinbus.broker.partitioned.entity import Partitioned
+from twinbus.broker.partitioned.queue import PartitionedQueue
+from twinbus.broker.partitioned.topic import PartitionedTopic
 from twinbus.model import path as paths
-from twinbus.model.description import FOREVER_MS
+from twinbus.model.description import FOREVER_MS, FRAGMENTS, shown_size_mb
 from twinbus.model.errors import (
     EntityAlreadyExists,
     EntityNotFound,
@@ -81,8 +83,8 @@ class Entities:
         by_id = {row.id: self._add(row) for row in rows}  # in the order of their making: a topic comes first
         for rule in await self._call(self._catalogue.rules):
             subscription = by_id[rule.entity_id]
-            assert isinstance(subscription, Subscription)
-            self._put_rule(subscription, rule.description)
+            assert isinstance(subscription, AnySubscription)
+            subscription.put_rule(rule.description)
         await asyncio.gather(*[self._load(entity) for entity in by_id.values()])
         for entity in by_id.values():
             entity.settled_down()
@@ -105,13 +107,13 @@ class Entities:
     async def create_queue(self, path: str, description: QueueDescription) -> QueueInfo:
         """Make a queue."""
         queue = await self._create(QUEUE, paths.check_name(path), description)
-        assert isinstance(queue, Queue)
+        assert isinstance(queue, AnyQueue)
         return _queue_info(queue)
 
     async def create_topic(self, path: str, description: TopicDescription) -> TopicInfo:
         """Make a topic."""
         topic = await self._create(TOPIC, paths.check_name(path), description)
-        assert isinstance(topic, Topic)
+        assert isinstance(topic, AnyTopic)
         return _topic_info(topic)
 
     async def create_subscription(
@@ -123,35 +125,36 @@ class Entities:
         compile_rule(rule)
         path = paths.subscription_path(self._topic(topic).path, paths.check_subscription_name(name))
         subscription = await self._create(SUBSCRIPTION, path, description, [rule])
-        assert isinstance(subscription, Subscription)
+        assert isinstance(subscription, AnySubscription)
         return _subscription_info(subscription)
 
     async def _create(
         self, kind: str, path: str, description: Description, rules: Sequence[RuleDescription] = ()
-    ) -> Queue | Topic | Subscription:
+    ) -> AnyEntity:
         async with self._turn:
-            self._check_room(path)
-            store = self._choose_store()
-            if kind == SUBSCRIPTION:
-                store = self._namespace.journals.index(self._topic(paths.split_subscription(path)[0]).main.journal)
+            self._check_room(path, description)
+            stores = self._choose_stores(path, description)
             self._check_targets(path, description)
             now_ms = self._namespace.clock.wall_ms()
-            row = await self._call(self._catalogue.create, kind, path, description, [store], now_ms, rules)
+            row = await self._call(self._catalogue.create, kind, path, description, stores, now_ms, rules)
             entity = self._add(row)
             for rule in rules:
-                assert isinstance(entity, Subscription)
-                self._put_rule(entity, rule)
-        log.info("%s created", kind, extra={"path": path, "store": store})
-        if getattr(description, "enable_partitioning", False):
-            log.warning("a partitioned entity has one fragment in this version", extra={"path": path})
+                assert isinstance(entity, AnySubscription)
+                entity.put_rule(rule)
+        log.info("%s created", kind, extra={"path": path, "stores": stores})
         return entity
 
-    def _check_room(self, path: str) -> None:
+    def _check_room(self, path: str, description: Description) -> None:
         if paths.key_of(path) in self._namespace.entities:
             raise EntityAlreadyExists(f"The messaging entity '{path}' already exists.")
         most = self._namespace.limits.max_entities
         if len(self._namespace.entities) >= most:
             raise QuotaExceeded(f"the namespace has {most} entities, its limit: delete one first")
+        if getattr(description, "enable_partitioning", False):
+            most = self._namespace.limits.max_partitioned
+            kinds = (PartitionedQueue, PartitionedTopic)
+            if sum(isinstance(entity, kinds) for entity in self._namespace.entities.values()) >= most:
+                raise QuotaExceeded(f"the namespace has {most} partitioned entities, its limit: delete one first")
 
     def _check_targets(self, path: str, description: Description) -> None:
         """What messages are forwarded to has to be there, and to be something that they can be sent to."""
@@ -166,14 +169,21 @@ class Entities:
             if paths.key_of(found.path) == paths.key_of(path) and field == "forward_to":
                 raise InvalidArgument(f"{name} of '{path}' is '{target}', the entity itself")
 
-    def _add(self, row: EntityRow) -> Queue | Topic | Subscription:
+    def _add(self, row: EntityRow) -> AnyEntity:
         """To the broker, what is in the catalogue."""
         times = {"created_ms": row.created_ms, "updated_ms": row.updated_ms}
-        if isinstance(row.description, QueueDescription):
-            return self._namespace.add_queue(row.id, row.path, row.description, row.fragments[0], **times)
-        if isinstance(row.description, TopicDescription):
-            return self._namespace.add_topic(row.id, row.path, row.description, row.fragments[0], **times)
-        return self._namespace.add_subscription(row.id, row.path, row.description, **times)
+        namespace, description, stores = self._namespace, row.description, row.fragments
+        is_plain = len(stores) == 1
+        if isinstance(description, QueueDescription):
+            if is_plain:
+                return namespace.add_queue(row.id, row.path, description, stores[0], **times)
+            return namespace.add_partitioned_queue(row.id, row.path, description, stores, **times)
+        if isinstance(description, TopicDescription):
+            if is_plain:
+                return namespace.add_topic(row.id, row.path, description, stores[0], **times)
+            return namespace.add_partitioned_topic(row.id, row.path, description, stores, **times)
+        add = namespace.add_subscription if is_plain else namespace.add_partitioned_subscription
+        return add(row.id, row.path, description, **times)
 
     # --- finding ------------------------------------------------------------------------------------------------------
 
@@ -183,26 +193,28 @@ class Entities:
 
     async def list_queues(self, *, skip: int, top: int, prefix: str = "") -> list[QueueInfo]:
         """Some queues, in the order of their paths."""
-        return [_queue_info(one) for one in _listed(Queue, self._namespace.entities, prefix, skip, top)]
+        queues = {key: one for key, one in self._namespace.entities.items() if isinstance(one, AnyQueue)}
+        return [_queue_info(one) for one in _listed(queues, prefix, skip, top)]
 
     async def list_topics(self, *, skip: int, top: int, prefix: str = "") -> list[TopicInfo]:
         """Some topics, in the order of their paths."""
-        return [_topic_info(one) for one in _listed(Topic, self._namespace.entities, prefix, skip, top)]
+        topics = {key: one for key, one in self._namespace.entities.items() if isinstance(one, AnyTopic)}
+        return [_topic_info(one) for one in _listed(topics, prefix, skip, top)]
 
     async def list_subscriptions(self, topic: str, *, skip: int, top: int, prefix: str = "") -> list[SubscriptionInfo]:
         """Some subscriptions of a topic, in the order of their names."""
-        found = self._topic(topic).subscriptions
-        return [_subscription_info(one) for one in _listed(Subscription, found, prefix, skip, top)]
+        found: Mapping[str, AnySubscription] = self._topic(topic).subscriptions
+        return [_subscription_info(one) for one in _listed(found, prefix, skip, top)]
 
-    def _topic(self, path: str) -> Topic:
+    def _topic(self, path: str) -> AnyTopic:
         topic = self._namespace.find(path)
-        if not isinstance(topic, Topic):
+        if not isinstance(topic, AnyTopic):
             raise EntityNotFound(path)
         return topic
 
-    def _subscription(self, path: str) -> Subscription:
+    def _subscription(self, path: str) -> AnySubscription:
         subscription = self._namespace.find(path)
-        if not isinstance(subscription, Subscription):
+        if not isinstance(subscription, AnySubscription):
             raise EntityNotFound(path)
         return subscription
 
@@ -212,6 +224,7 @@ class Entities:
         """Describe an entity anew."""
         async with self._turn:
             entity = self._namespace.find(path)
+            _check_works(entity)
             if type(entity.description) is not type(description):
                 raise InvalidArgument(f"'{entity.path}' is a {_kind(entity)}, and stays one")
             for field, name in FIXED.items():
@@ -232,10 +245,11 @@ class Entities:
         """Delete an entity and all it holds."""
         async with self._turn:
             entity = self._namespace.find(path)
+            _check_works(entity)
             keys, topic_id = [paths.key_of(entity.path)], None
-            if isinstance(entity, Topic):
+            if isinstance(entity, AnyTopic):
                 keys += [paths.key_of(one.path) for one in entity.subscriptions.values()]
-            elif isinstance(entity, Subscription):
+            elif isinstance(entity, AnySubscription):
                 topic_id = entity.topic.entity_id
             rows = await self._call(lambda: self._catalogue.delete(*keys, topic_id=topic_id))
             self._namespace.remove(entity.path)
@@ -257,7 +271,7 @@ class Entities:
             if len(found.rules) >= most:
                 raise QuotaExceeded(f"'{found.path}' has {most} rules, its limit: delete one first")
             await self._call(self._catalogue.add_rule, found.entity_id, rule)
-            self._put_rule(found, rule)
+            found.put_rule(rule)
         return rule
 
     async def get_rule(self, subscription: str, name: str) -> RuleDescription:
@@ -277,7 +291,7 @@ class Entities:
             before = self._rule(found, rule.name)
             rule = msgspec.structs.replace(rule, name=before.name, created_ms=before.created_ms)
             await self._call(self._catalogue.update_rule, found.entity_id, rule)
-            self._put_rule(found, rule)
+            found.put_rule(rule)
         return rule
 
     async def delete_rule(self, subscription: str, name: str) -> None:
@@ -286,16 +300,13 @@ class Entities:
             found = self._subscription(subscription)
             self._rule(found, name)
             await self._call(self._catalogue.delete_rule, found.entity_id, name)
-            found.topic.main.remove_rule(found, name)
+            found.remove_rule(name)
 
-    def _rule(self, subscription: Subscription, name: str) -> RuleDescription:
+    def _rule(self, subscription: AnySubscription, name: str) -> RuleDescription:
         rule = subscription.rules.get(paths.key_of(name))
         if rule is None:
             raise EntityNotFound(f"{subscription.path}/Rules/{name}")
         return rule.description
-
-    def _put_rule(self, subscription: Subscription, rule: RuleDescription) -> None:
-        subscription.topic.main.put_rule(subscription, rule)
 
     # --- health -------------------------------------------------------------------------------------------------------
 
@@ -320,13 +331,30 @@ class Entities:
                 self._start(self._delete_idle(entity))
         self._idle_look = self._namespace.timers.call_at(now_s + IDLE_LOOK_S, self._look_for_idle)
 
-    async def _delete_idle(self, entity: Queue | Topic | Subscription) -> None:
+    async def _delete_idle(self, entity: AnyEntity) -> None:
         idle_s = entity.description.auto_delete_on_idle_ms / 1000
         if self._namespace.entities.get(paths.key_of(entity.path)) is entity and not entity.is_in_use:
-            log.info("%s deleted: it was idle", _kind(entity), extra={"path": entity.path, "idle_s": idle_s})
-            await self.delete(entity.path)
+            with suppress(StoreUnavailable):  # then at a later look
+                await self.delete(entity.path)
+                log.info("%s was deleted: it was idle", _kind(entity), extra={"path": entity.path, "idle_s": idle_s})
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _choose_stores(self, path: str, description: Description) -> list[int]:
+        """Where the fragments of a new entity are to lie: those of a subscription where its topic's do."""
+        if isinstance(description, SubscriptionDescription):
+            topic = self._topic(paths.split_subscription(path)[0])
+            _check_works(topic)
+            parts = topic.parts if isinstance(topic, PartitionedTopic) else [topic]
+            return [self._namespace.journals.index(part.main.journal) for part in parts]
+        if not description.enable_partitioning:
+            return [self._choose_store()]
+        for number, journal in enumerate(self._namespace.journals[: self._stores]):
+            if journal.trouble is not None:
+                raise StoreUnavailable(
+                    f"store {number} does not work now, and a fragment of '{path}' would lie in it: try again later"
+                )
+        return [number % self._stores for number in range(FRAGMENTS)]
 
     def _choose_store(self) -> int:
         """Of the stores that work the one with the fewest entities; of those that are equal, the first."""
@@ -341,7 +369,7 @@ class Entities:
         self._burials.add(task)
         task.add_done_callback(self._burials.discard)
 
-    async def _load(self, entity: Queue | Topic | Subscription) -> None:
+    async def _load(self, entity: AnyEntity) -> None:
         loaded: asyncio.Future[ServiceBusError | None] = asyncio.get_running_loop().create_future()
         entity.load(loaded.set_result)
         error = await loaded
@@ -372,6 +400,18 @@ def _tell(future: asyncio.Future[ServiceBusError | None], error: ServiceBusError
         future.set_result(error)
 
 
+def _check_works(entity: AnyEntity) -> None:
+    """StoreUnavailable while a store of a partitioned entity does not work: nothing is done to a part of it."""
+    if isinstance(entity, Partitioned):
+        for part in entity.parts:
+            journal = part.main.journal
+            if journal.trouble is not None:
+                raise StoreUnavailable(
+                    f"store {journal.store.name} does not work now, and a fragment of '{entity.path}' lies in it: try "
+                    "again later"
+                )
+
+
 def _check_stores(rows: Sequence[EntityRow], count: int) -> None:
     for row in rows:
         if max(row.fragments) >= count:
@@ -380,27 +420,30 @@ def _check_stores(rows: Sequence[EntityRow], count: int) -> None:
             )
 
 
-def _listed(kind: type[T], found: Mapping[str, object], prefix: str, skip: int, top: int) -> list[T]:
+def _listed(found: Mapping[str, T], prefix: str, skip: int, top: int) -> list[T]:
+    """Some of those whose keys start so, in the order of their keys."""
     start = paths.key_of(prefix)
-    chosen = [(key, one) for key, one in found.items() if isinstance(one, kind) and key.startswith(start)]
-    return [one for _, one in sorted(chosen, key=lambda pair: pair[0])[skip : skip + top]]
+    return [found[key] for key in sorted(key for key in found if key.startswith(start))[skip : skip + top]]
 
 
-def _info(entity: Queue | Topic | Subscription) -> EntityInfo:
-    if isinstance(entity, Queue):
+def _info(entity: AnyEntity) -> EntityInfo:
+    if isinstance(entity, AnyQueue):
         return _queue_info(entity)
-    return _topic_info(entity) if isinstance(entity, Topic) else _subscription_info(entity)
+    return _topic_info(entity) if isinstance(entity, AnyTopic) else _subscription_info(entity)
 
 
-def _kind(entity: Queue | Topic | Subscription) -> str:
-    return type(entity).__name__.lower()
+def _kind(entity: AnyEntity) -> str:
+    return type(entity).__name__.removeprefix("Partitioned").lower()
 
 
-def _queue_info(queue: Queue) -> QueueInfo:
-    return QueueInfo(path=queue.path, description=queue.description, runtime=queue.runtime())
+def _queue_info(queue: AnyQueue) -> QueueInfo:
+    description = queue.description
+    if isinstance(queue, PartitionedQueue):
+        description = replace(description, max_size_mb=shown_size_mb(description.max_size_mb))
+    return QueueInfo(path=queue.path, description=description, runtime=queue.runtime())
 
 
-def _topic_info(topic: Topic) -> TopicInfo:
+def _topic_info(topic: AnyTopic) -> TopicInfo:
     filters = [rule.description.filter for one in topic.subscriptions.values() for rule in one.rules.values()]
     correlations = sum(isinstance(one, CorrelationFilter) for one in filters)
     runtime = replace(
@@ -408,10 +451,13 @@ def _topic_info(topic: Topic) -> TopicInfo:
         sql_filter_count=sum(isinstance(one, SqlFilter) for one in filters),
         correlation_filter_count=correlations,
     )
-    return TopicInfo(path=topic.path, description=topic.description, runtime=runtime)
+    description = topic.description
+    if isinstance(topic, PartitionedTopic):
+        description = replace(description, max_size_mb=shown_size_mb(description.max_size_mb))
+    return TopicInfo(path=topic.path, description=description, runtime=runtime)
 
 
-def _subscription_info(subscription: Subscription) -> SubscriptionInfo:
+def _subscription_info(subscription: AnySubscription) -> SubscriptionInfo:
     topic, name = paths.split_subscription(subscription.path)
     return SubscriptionInfo(
         path=subscription.path,

@@ -27,8 +27,9 @@ from twinbus.amqp.sasl import SaslCode, read_plain
 from twinbus.amqp.sender import Sender
 from twinbus.amqp.settings import Limits, Settings
 from twinbus.amqp.terminus import Coordinator, Source, Target
+from twinbus.broker.kinds import AnyQueue
 from twinbus.broker.outage import Silence
-from twinbus.broker.queue import Queue
+from twinbus.broker.partitioned.entity import Partitioned
 from twinbus.model import path
 from twinbus.model.errors import InvalidArgument, NotAllowed, ServiceBusError, Unauthorized
 from twinbus.model.path import SubQueue
@@ -46,6 +47,7 @@ from twinbus.server.pairing import Pairings
 from twinbus.server.requests import ReplyLink, RequestLink, find_reply_link
 from twinbus.server.session_link import SESSION_FILTER, SessionLink
 from twinbus.server.silence import SilentLink
+from twinbus.server.spreading import SpreadIncoming
 from twinbus.server.transactions import CoordinatorLink, Transactions
 
 if TYPE_CHECKING:
@@ -57,10 +59,8 @@ if TYPE_CHECKING:
     from twinbus.amqp.performatives import Attach
     from twinbus.broker.clock import Timer
     from twinbus.broker.consumer import Consumer
+    from twinbus.broker.kinds import AnySource, Sendable
     from twinbus.broker.namespace import Namespace
-    from twinbus.broker.receivable import Receivable
-    from twinbus.broker.subscription import Subscription
-    from twinbus.broker.topic import Topic
     from twinbus.server.administration import Administration
     from twinbus.server.authority import Authority
     from twinbus.server.socket_room import Soon
@@ -309,7 +309,7 @@ class Client:
         """It is a link of this connection."""
         return any(use is consumer for use in self._uses.values())
 
-    def _find_session(self, entity: Receivable, session: bytes) -> SessionLink | None:
+    def _find_session(self, entity: AnySource, session: bytes) -> SessionLink | None:
         """The link of this connection that has a session."""
         links = [use for use in self._uses.values() if isinstance(use, SessionLink) and use.path == entity.path]
         return next((link for link in links if link.hold is not None and link.hold.session == session), None)
@@ -323,7 +323,8 @@ class Client:
             target.check_sends()
             target.note_use(self._namespace.clock)
             destination = self._destination(attach, target)
-            return Incoming(link, self._namespace, target, self._transactions, destination)
+            kind = SpreadIncoming if isinstance(target, Partitioned) and destination is None else Incoming
+            return kind(link, self._namespace, target, self._transactions, destination)
         assert isinstance(link, Sender)
         self.access.check(Right.LISTEN, address.path)
         source = self._namespace.find_receivable(address.entity)
@@ -331,7 +332,7 @@ class Client:
         source.note_use(self._namespace.clock)
         return self._connect_receiver(link, source, address.sub_queue, attach)
 
-    def _destination(self, attach: Attach, via: Queue | Topic) -> str | None:
+    def _destination(self, attach: Attach, via: Sendable) -> str | None:
         """Where messages go on to, if their sender says so."""
         written = (attach.properties or {}).get(VIA)
         if written is None:
@@ -341,20 +342,21 @@ class Client:
         destination = path.relative(written)
         self.access.check(Right.SEND, destination)
         found = self._namespace.find_sendable(destination)
-        if not isinstance(via, Queue):
+        if not isinstance(via, AnyQueue):
             raise NotAllowed(f"messages cannot be sent via '{via.path}': it is no queue")
         return found.path
 
-    def _connect_receiver(self, link: Sender, source: Queue | Subscription, sub_queue: SubQueue, attach: Attach) -> Use:
+    def _connect_receiver(self, link: Sender, source: AnySource, sub_queue: SubQueue, attach: Attach) -> Use:
         source.check_open(sub_queue)
-        fragment, where = source.fragment_of(sub_queue), f"{source.path}{sub_queue.value}"
+        fragments, where = source.fragments_of(sub_queue), f"{source.path}{sub_queue.value}"
         clock, soon = self._namespace.clock, self._gateway.soon
         if getattr(attach.source, "distribution_mode", None) == "copy":
-            return BrowseLink(link, self._peer, where, fragment, source.entity_id, clock, soon)
+            return BrowseLink(link, self._peer, where, fragments, source.entity_id, clock, soon)
+        has_sessions = fragments[0].sessions is not None
         asks_session = SESSION_FILTER in (getattr(attach.source, "filter", None) or {})
-        if asks_session and fragment.sessions is None:
+        if asks_session and not has_sessions:
             raise NotAllowed(f"'{where}' has no sessions: receive from it without one")
-        if not asks_session and fragment.sessions is not None:
+        if not asks_session and has_sessions:
             raise NotAllowed(f"'{where}' requires sessions: accept one, by its id or the next that is free")
         claim = source.claim_of(sub_queue)
         epoch = (attach.properties or {}).get(EPOCH)
@@ -363,17 +365,15 @@ class Client:
         elif not isinstance(epoch, int) or isinstance(epoch, bool):
             raise InvalidArgument(f"{EPOCH} is {epoch!r:.60}; it is a whole number")
         else:
-            claim.check(where, epoch, others=bool(fragment.line.consumers))
-            claim.displace(where, epoch, fragment)
+            claim.check(where, epoch, others=any(fragment.line.consumers for fragment in fragments))
+            claim.displace(where, epoch, fragments)
         use: Outgoing
-        if fragment.sessions is not None:
-            most = self._namespace.limits.max_id_characters
-            timers = self._namespace.timers
-            use = SessionLink(link, self._peer, where, fragment, clock, soon, timers=timers, max_characters=most)
+        if has_sessions:
+            use = SessionLink(link, self._peer, where, fragments, self._namespace, soon)
         else:
-            use = Outgoing(link, self._peer, where, fragment, clock, soon)
+            use = Outgoing(link, self._peer, where, fragments, clock, soon)
         if isinstance(epoch, int):
-            claim.take(use, epoch, fragment.locks)
+            claim.take(use, epoch, fragments)
         use.claim, use.source, use.transactions = claim, source, self._transactions
         return use
 

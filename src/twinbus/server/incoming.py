@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from twinbus.amqp.outcomes import ACCEPTED, Rejected
 from twinbus.amqp.types import Symbol
 from twinbus.broker.intake import Parcel, Terms
-from twinbus.broker.queue import Queue
+from twinbus.broker.kinds import AnyQueue
+from twinbus.broker.partitioned.transacting import part_for_payload
 from twinbus.model.errors import ServiceBusError
 from twinbus.server.answers import error_of
 from twinbus.server.keys import Right
@@ -20,8 +21,8 @@ from twinbus.server.silence import tell
 if TYPE_CHECKING:
     from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.amqp.receiver import Receiver
+    from twinbus.broker.kinds import Sendable
     from twinbus.broker.namespace import Namespace
-    from twinbus.broker.topic import Topic
     from twinbus.server.transactions import Transactions
 
 VIA: Final = "com.microsoft:transfer-destination-address"
@@ -40,7 +41,7 @@ class Incoming:
         self,
         link: Receiver,
         namespace: Namespace,
-        target: Queue | Topic,
+        target: Sendable,
         transactions: Transactions,
         destination: str | None = None,
     ) -> None:
@@ -104,7 +105,15 @@ class Incoming:
         """A message that is sent when its transaction is committed: until then it is taken on condition."""
         try:
             transaction, answer = self._transactions.join(delivery.state, len(delivery.payload))
-            transaction.send(self._target, delivery.payload, delivery.message_format, self.destination)
+            part = part_for_payload(
+                transaction,
+                self._target,
+                self._namespace.intake,
+                delivery.payload,
+                delivery.message_format,
+                self.destination,
+            )
+            transaction.send(part, delivery.payload, delivery.message_format, self.destination)
         except ServiceBusError as error:
             self._answer([delivery], error)
         else:
@@ -113,7 +122,7 @@ class Incoming:
     def _send(self, parcel: Parcel, deliveries: list[IncomingDelivery]) -> None:
         try:
             if self.destination is not None and parcel.records:
-                assert isinstance(self._target, Queue)
+                assert isinstance(self._target, AnyQueue)
                 self._target.send_on(parcel.records, self.destination, lambda error: self._answer(deliveries, error))
             else:
                 self._target.send(parcel, lambda error: self._answer(deliveries, error))

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from twinbus.broker.partitioned.entity import Partitioned
 from twinbus.model.errors import InvalidOperation, NotImplementedHere
 from twinbus.server.keys import Right
 from twinbus.server.operations import messages, removals, rules, sessions, transacted
 from twinbus.server.operations.arguments import Arguments
+from twinbus.server.operations.division import DIVIDED
 from twinbus.server.operations.outcomes import failure
 
 if TYPE_CHECKING:
@@ -97,7 +99,8 @@ class Management:
         subject.entity.note_use(subject.namespace.clock)
         arguments = Arguments(request.body, max_id_characters=subject.namespace.limits.max_id_characters)
         if request.transaction is None:
-            act(subject, arguments, reply)
+            divided = DIVIDED.get(operation) if isinstance(subject.entity, Partitioned) else None
+            (divided or act)(subject, arguments, reply)
         elif operation in IN_TRANSACTIONS:
             IN_TRANSACTIONS[operation](subject, arguments, request.transaction, reply)
         else:

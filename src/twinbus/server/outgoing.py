@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Accepted, Modified, Rejected, Released, TransactionalState
 from twinbus.amqp.states import SenderSettleMode
 from twinbus.amqp.terminus import Source
-from twinbus.broker.line import Line
+from twinbus.broker.gathering import Gathering
 from twinbus.broker.settlement import lock_lost
 from twinbus.model.errors import LinkStolen, NotImplementedHere, ServiceBusError, StoreUnavailable
 from twinbus.server.answers import error_of
@@ -22,7 +22,7 @@ from twinbus.server.socket_room import SocketRoom
 from twinbus.server.transactions import how_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from twinbus.amqp.aio import Peer
     from twinbus.amqp.composite import Composite
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Answered
-    from twinbus.broker.queue import Queue
-    from twinbus.broker.subscription import Subscription
+    from twinbus.broker.kinds import AnySource
+    from twinbus.broker.settlement import Settlement
     from twinbus.server.socket_room import Soon
     from twinbus.server.transactions import Transactions
 
@@ -45,11 +45,13 @@ _BARE_MODIFIED: Final = Modified()
 
 
 class Outgoing:
-    """Messages from one fragment to one link."""
+    """Messages from an entity's fragments to one link."""
 
     right: ClassVar[Right] = Right.LISTEN
 
-    def __init__(self, link: Sender, peer: Peer, path: str, fragment: Fragment, clock: Clock, soon: Soon) -> None:
+    def __init__(
+        self, link: Sender, peer: Peer, path: str, fragments: Sequence[Fragment], clock: Clock, soon: Soon
+    ) -> None:
         """Accept the link. Nothing is sent before the client grants credit."""
         self.link = link
         self.path = path
@@ -59,11 +61,11 @@ class Outgoing:
         self.is_gone = False
         self.used_s = clock.monotonic_s()
         self._socket = SocketRoom(peer, soon, self.feed)
-        self._fragment = fragment
+        self._gathering = Gathering(fragments)
         self._clock = clock
         self.claim: Claim | None = None
         """What it has for itself, or keeps others from having."""
-        self.source: Queue | Subscription | None = None
+        self.source: AnySource | None = None
         """Where its messages come from, and the transactions in which they may be settled."""
         self.transactions: Transactions | None = None
         self._reserved = 0
@@ -73,8 +75,7 @@ class Outgoing:
 
     def _enter(self) -> None:
         self.link.accept(source=source_with(self.link, None))
-        assert isinstance(self._fragment.line, Line)
-        self._fragment.line.add(self)
+        self._gathering.add(self)
 
     @property
     def is_busy(self) -> bool:
@@ -98,20 +99,20 @@ class Outgoing:
             self._reserved -= len(deliveries)
         count = min(len(deliveries), self.link.credit if self.link.is_attached else 0)
         self.link.send_many(deliveries[:count], settled=self.deletes)
-        self._fragment.receive_count += count
+        self._gathering.fragments[0].receive_count += count
         self._was_given = True
         return count
 
     def feed(self) -> None:
         """There is credit, or room in the socket."""
         if self.link.credit > 0 and not self.is_gone:
-            self._fragment.line.feed(self)
+            self._gathering.feed(self)
 
     def receive_credit(self) -> None:
         """The client granted credit, or wants it back."""
         self.used_s = self._clock.monotonic_s()
         if self.link.drain_requested:
-            self._fragment.line.drain(self, self._drained)
+            self._gathering.drain(self, self._drained)
         else:
             self.feed()
 
@@ -123,18 +124,19 @@ class Outgoing:
     def _count_vain(self) -> None:
         """Credit ends: if nothing came of it, that was one receive, however long it took."""
         if self.link.credit > 0 and not self._was_given:
-            self._fragment.receive_count += 1
+            self._gathering.fragments[0].receive_count += 1
         self._was_given = False
 
     def entity_gone(self, error: ServiceBusError) -> None:
         """The entity was deleted or disabled, or another receiver has claimed it: that one gets what was out."""
         self.is_gone = True
-        numbers = self._numbers(self.link.unsettled()) if isinstance(error, LinkStolen) and not self.deletes else []
+        stolen = self.link.unsettled() if isinstance(error, LinkStolen) and not self.deletes else []
         self.link.detach(error=error_of(error))
-        self._fragment.line.remove(self)
+        self._gathering.remove(self)
         self._give_up_claim()
-        with suppress(StoreUnavailable):  # then all locks are void
-            self._fragment.settlement.free(numbers)
+        for fragment, deliveries in self._by_fragment(stolen):
+            with suppress(StoreUnavailable):  # then all locks are void
+                fragment.settlement.free(_numbers(fragment, deliveries))
 
     def session_lost(self, error: ServiceBusError) -> None:
         """The time for which it had its session is over."""
@@ -144,7 +146,7 @@ class Outgoing:
         """The link is over. What never left for the client is free at once; for the rest its locks hold on."""
         self.is_gone = True
         self._count_vain()
-        self._fragment.line.remove(self)
+        self._gathering.remove(self)
         self._give_up_claim()
         self._release([delivery for delivery in lost if delivery.delivery_id is None])
 
@@ -153,11 +155,11 @@ class Outgoing:
             self.claim.give_up(self)
 
     def _release(self, deliveries: list[OutgoingDelivery]) -> None:
-        if deliveries and not self.deletes:
-            try:
-                self._fragment.settlement.release(self._numbers(deliveries), _ignore)
-            except ServiceBusError:
-                return  # its store is gone, and the locks with it
+        if self.deletes:
+            return
+        for fragment, some in self._by_fragment(deliveries):
+            with suppress(ServiceBusError):  # its store is gone, and the locks with it
+                fragment.settlement.release(_numbers(fragment, some), _ignore)
 
     # --- from the client ----------------------------------------------------------------------------------------------
 
@@ -166,18 +168,21 @@ class Outgoing:
         self.used_s = self._clock.monotonic_s()
         if self.deletes:
             return
-        numbers = self._numbers(deliveries)
-        if isinstance(state, TransactionalState):
-            self._settle_later(deliveries, numbers, state, settled=settled)
-            return
-        held = deliveries
+        for fragment, some in self._by_fragment(deliveries):
+            if isinstance(state, TransactionalState):
+                self._settle_later(fragment, some, state, settled=settled)
+            else:
+                self._settle(fragment, some, state, settled=settled)
+
+    def _settle(self, fragment: Fragment, deliveries: list[OutgoingDelivery], state: object, *, settled: bool) -> None:
+        numbers, held = _numbers(fragment, deliveries), deliveries
         confirmation: Composite
 
         def confirm(error: ServiceBusError | None) -> None:
             self._confirm(held, confirmation if error is None else Rejected(error=error_of(error)), settled=settled)
 
         try:
-            settle, confirmation = self._choose(state)
+            settle, confirmation = self._choose(fragment.settlement, state)
             lost = set(settle(numbers, confirm))
         except ServiceBusError as error:
             self._confirm(deliveries, Rejected(error=error_of(error)), settled=settled)
@@ -189,7 +194,7 @@ class Outgoing:
             self._confirm(gone, Rejected(error=error_of(self._lost())), settled=settled)
 
     def _settle_later(
-        self, deliveries: list[OutgoingDelivery], numbers: list[int], state: TransactionalState, *, settled: bool
+        self, fragment: Fragment, deliveries: list[OutgoingDelivery], state: TransactionalState, *, settled: bool
     ) -> None:
         """Messages that are settled when their transaction is committed: until then they are on condition."""
         assert self.transactions is not None
@@ -207,7 +212,8 @@ class Outgoing:
         try:
             transaction = self.transactions.find(state.txn_id)
             how, properties = how_of(outcome), self._changes_in(outcome)
-            lost = transaction.settle(self.source, self._fragment, numbers, how, properties, told)
+            part, numbers = self.source.part(fragment.number), _numbers(fragment, deliveries)
+            lost = transaction.settle(part, fragment, numbers, how, properties, told)
             if lost:
                 raise self._lost()
         except ServiceBusError as error:
@@ -231,13 +237,14 @@ class Outgoing:
     def _lost(self) -> ServiceBusError:
         return lock_lost()
 
-    def _choose(self, state: object) -> tuple[Callable[[list[int], Answered], list[int]], Composite]:
+    def _choose(
+        self, settlement: Settlement, state: object
+    ) -> tuple[Callable[[list[int], Answered], list[int]], Composite]:
         """What an outcome asks of the fragment, and how it is confirmed."""
-        settlement = self._fragment.settlement
         if isinstance(state, Accepted):
             return settlement.complete, ACCEPTED
         if isinstance(state, Rejected):
-            return self._dead_letter(state), _BARE_REJECTED
+            return self._dead_letter(settlement, state), _BARE_REJECTED
         if isinstance(state, Released) or state is None:
             return settlement.release, RELEASED
         if isinstance(state, Modified):
@@ -247,12 +254,12 @@ class Outgoing:
             return lambda numbers, answer: settlement.abandon(numbers, answer, changes), _BARE_MODIFIED
         raise NotImplementedHere(f"a message cannot be settled with {type(state).__name__}")
 
-    def _dead_letter(self, state: Rejected) -> Callable[[list[int], Answered], list[int]]:
+    def _dead_letter(self, settlement: Settlement, state: Rejected) -> Callable[[list[int], Answered], list[int]]:
         info = properties_of(state.error.info if state.error is not None else None)
         reason, description = info.pop("DeadLetterReason", None), info.pop("DeadLetterErrorDescription", None)
         if description is None and state.error is not None:
             description = state.error.description
-        return lambda numbers, answer: self._fragment.settlement.dead_letter(
+        return lambda numbers, answer: settlement.dead_letter(
             numbers, answer, reason=text_or_none(reason), description=text_or_none(description), properties=info
         )
 
@@ -260,8 +267,19 @@ class Outgoing:
         if not settled:
             self.link.settle(deliveries, state)
 
-    def _numbers(self, deliveries: list[OutgoingDelivery]) -> list[int]:
-        return self._fragment.lock_numbers([delivery.tag for delivery in deliveries])
+    def _by_fragment(self, deliveries: list[OutgoingDelivery]) -> list[tuple[Fragment, list[OutgoingDelivery]]]:
+        """Which fragment gave them, as their tags say."""
+        gathering = self._gathering
+        if len(gathering.fragments) == 1:
+            return [(gathering.fragments[0], deliveries)] if deliveries else []
+        found: dict[Fragment, list[OutgoingDelivery]] = {}
+        for delivery in deliveries:
+            found.setdefault(gathering.find(delivery.tag), []).append(delivery)
+        return list(found.items())
+
+
+def _numbers(fragment: Fragment, deliveries: list[OutgoingDelivery]) -> list[int]:
+    return fragment.lock_numbers([delivery.tag for delivery in deliveries])
 
 
 def source_with(link: Sender, filters: dict[str, object] | None) -> Source:

@@ -8,18 +8,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.types import Symbol
+from twinbus.broker.gathering import Gathering
+from twinbus.broker.partitioned.hashing import fragment_of
 from twinbus.broker.sessions import session_lock_lost
-from twinbus.model.errors import ArgumentOutOfRange, InvalidArgument, LinkStolen, OperationTimeout, ServiceBusError
+from twinbus.model.errors import (
+    ArgumentOutOfRange,
+    InvalidArgument,
+    LinkStolen,
+    OperationTimeout,
+    ServiceBusError,
+)
 from twinbus.server.answers import error_of
 from twinbus.server.outgoing import Outgoing, source_with
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from twinbus.amqp.aio import Peer
     from twinbus.amqp.delivery import OutgoingDelivery
     from twinbus.amqp.sender import Sender
-    from twinbus.broker.clock import Clock, Timer, Timers
+    from twinbus.broker.clock import Timer
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.hold import Hold
+    from twinbus.broker.namespace import Namespace
+    from twinbus.broker.sessions import Sessions
     from twinbus.server.socket_room import Soon
 
 SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
@@ -40,19 +52,16 @@ class SessionLink(Outgoing):
         link: Sender,
         peer: Peer,
         path: str,
-        fragment: Fragment,
-        clock: Clock,
+        fragments: Sequence[Fragment],
+        namespace: Namespace,
         soon: Soon,
-        *,
-        timers: Timers,
-        max_characters: int,
     ) -> None:
-        """Accepted once it has a session; `max_characters` are what the id of one may have."""
+        """Accepted once it has a session."""
         self.hold: Hold | None = None
-        self._max_characters = max_characters
-        self._timers = timers
+        self._max_characters = namespace.limits.max_id_characters
+        self._timers = namespace.timers
         self._patience: Timer | None = None
-        super().__init__(link, peer, path, fragment, clock, soon)
+        super().__init__(link, peer, path, fragments, namespace.clock, soon)
 
     @property
     def is_busy(self) -> bool:
@@ -60,15 +69,29 @@ class SessionLink(Outgoing):
         return True
 
     def _enter(self) -> None:
-        sessions = self._fragment.sessions
-        assert sessions is not None
         session = asked_session(self.link, self._max_characters)
-        if session is not None:
-            sessions.accept(self, session, self._granted)
+        if session is None:
+            self._accept_any()
             return
-        sessions.accept_any(self, self._granted)
-        if self.hold is None:
-            self._patience = self._timers.call_at(self._clock.monotonic_s() + self._wait_s(), self._give_up)
+        fragments = self._gathering.fragments
+        self._gathering = Gathering([fragments[0] if len(fragments) == 1 else fragments[fragment_of(session)]])
+        self._sessions()[0].accept(self, session, self._granted)
+
+    def _accept_any(self) -> None:
+        """Wait for a session of any fragment, also of one that does not work now; the first that has one is the one."""
+        fragments = self._gathering.begin()
+        if not any(fragment.is_available for fragment in fragments):
+            fragments[0].journal.check_works()
+            fragments[0].check_loaded()
+        for fragment in fragments:
+            if fragment.sessions is not None:
+                fragment.sessions.wait(self, self._granted)
+            if self.hold is not None:
+                return
+        self._patience = self._timers.call_at(self._clock.monotonic_s() + self._wait_s(), self._give_up)
+
+    def _sessions(self) -> list[Sessions]:
+        return [fragment.sessions for fragment in self._gathering.fragments if fragment.sessions is not None]
 
     def _wait_s(self) -> float:
         attach = self.link.remote_attach
@@ -77,6 +100,7 @@ class SessionLink(Outgoing):
 
     def _granted(self, hold: Hold) -> None:
         self.hold = hold
+        self._settle_on(hold)
         if self._patience is not None:
             self._patience.cancel()
         source = source_with(self.link, {SESSION_FILTER: hold.session.decode()})
@@ -84,32 +108,45 @@ class SessionLink(Outgoing):
         self.link.accept(source=source, properties={LOCKED_UNTIL: ticks})
         self.feed()
 
+    def _settle_on(self, hold: Hold) -> None:
+        """The fragment that has its session is the only one for it from now on."""
+        for fragment in self._gathering.fragments:
+            sessions = fragment.sessions
+            assert sessions is not None
+            if sessions.holds.get(hold.session) is hold:
+                self._gathering = Gathering([fragment])
+            else:
+                sessions.give_up(self)
+
     def _give_up(self) -> None:
-        sessions = self._fragment.sessions
-        assert sessions is not None
         if self.hold is None and not self.is_gone:
             self.is_gone = True
-            sessions.give_up(self)
+            for sessions in self._sessions():
+                sessions.give_up(self)
             text = f"No session of '{self.path}' became free in time: accept one again."
             self.link.refuse(error_of(OperationTimeout(text)))
 
     def entity_gone(self, error: ServiceBusError) -> None:
         """The entity was deleted or disabled, or the session lost."""
+        if self.is_gone:
+            return  # another fragment of it has said so
         self.is_gone = True
         self._give_up_claim()
         if self.hold is None:
+            for sessions in self._sessions():
+                sessions.give_up(self)
             self.link.refuse(error_of(error))
         else:
             self.link.detach(error=error_of(error))
         if isinstance(error, LinkStolen):
-            self._fragment.line.remove(self)
+            self._gathering.remove(self)
 
     def detached(self, _lost: list[OutgoingDelivery]) -> None:
         """The link is over: the session is free, and what was out is there again, uncounted."""
         self.is_gone = True
         if self._patience is not None:
             self._patience.cancel()
-        self._fragment.line.remove(self)
+        self._gathering.remove(self)
         self._give_up_claim()
 
     def _lost(self) -> ServiceBusError:

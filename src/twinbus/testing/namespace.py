@@ -199,10 +199,12 @@ class InMemoryNamespace:
         The broker is asked, not the network: it works during an outage of that.
         """
         address = paths.parse(path)
-        fragment = self.broker.find_receivable(address.entity).fragment_of(address.sub_queue)
         found: list[BrokeredMessage] = []
-        while page := await _peek(fragment, found[-1].sequence_number + 1 if found else 0):
-            found += page
+        for fragment in self.broker.find_receivable(address.entity).fragments_of(address.sub_queue):
+            start = 0
+            while page := await _peek(fragment, start):
+                found += page
+                start = page[-1].sequence_number + 1
         return found
 
     def factory(self, **options: Any) -> MessagingFactory:  # noqa: ANN401  # each has a type of its own

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from tests.faults.ledger import PARTITIONED
+
 LOCK_S: Final = 5
 """As short as can be: what a client that hung up had received is there again within a run."""
 SESSIONS: Final = 6
@@ -45,6 +47,7 @@ class Kind:
             "RequiresDuplicateDetection": str(bool(self.duplicate_window_s)).lower(),
             "DuplicateDetectionHistoryTimeWindow": f"PT{window_s}S",
             "DeadLetteringOnMessageExpiration": str(self.buries_expired).lower(),
+            "EnablePartitioning": str(self.name.startswith(PARTITIONED)).lower(),
         }
 
     @property
@@ -65,6 +68,17 @@ KINDS: Final = {
         Kind(name="deferring", deferred=0.4),
         Kind(
             name="everything",
+            has_sessions=True,
+            duplicate_window_s=600,
+            buries_expired=True,
+            expires_soon=0.1,
+            expires_late=0.1,
+            scheduled=0.15,
+            deferred=0.15,
+        ),
+        Kind(name=f"{PARTITIONED}duplicates", duplicate_window_s=600, deferred=0.2),
+        Kind(
+            name=f"{PARTITIONED}everything",
             has_sessions=True,
             duplicate_window_s=600,
             buries_expired=True,

@@ -35,6 +35,8 @@ KEPT: Final = ("requires_duplicate_detection", "requires_session", "enable_parti
 """What stays as it is when an update does not name it: what is fixed at creation, since a client of an api-version that
 does not know of partitions cannot repeat what it was not shown; and keys, which are gone for good when they are gone.
 """
+_BESIDE: Final = ("enable_partitioning",)
+"""What a value depends on: partitioned entities may be described by the size that they are shown with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +58,26 @@ class Form(Generic[D, R]):
         found = envelope.children(root)
         if RULES not in self.parts and len(found.get(RULES, ())):
             raise InvalidArgument(f"{RULES}: only queues and topics have keys of their own, not a {self.tag}")
-        for name, element in found.items():
+        for name, element in sorted(found.items(), key=_partitioning_first):
             part = self.parts.get(name)
             if isinstance(part, SettablePart):
-                values[part.field] = self._value(name, part, element, current, now_ms)
+                beside = {field: values[field] for field in _BESIDE if field in values}
+                values[part.field] = self._value(name, part, element, current, now_ms, beside)
         return self.description(**values)
 
-    def _value(self, name: str, part: SettablePart, element: Element, current: D | None, now_ms: int) -> Any:  # noqa: ANN401  # of the field's type
+    def _value(
+        self,
+        name: str,
+        part: SettablePart,
+        element: Element,
+        current: D | None,
+        now_ms: int,
+        beside: dict[str, Any],
+    ) -> Any:  # noqa: ANN401  # of the field's type
         """One value, held against the model alone, so that an error can say which element it was."""
         try:
             value = part.read(element, current, now_ms)
-            self.description(**{part.field: value})
+            self.description(**beside | {part.field: value})
         except InvalidArgument as error:
             said = f" is {element.text or ''!r:.80}" if isinstance(part, Setting) else ""  # others may be secret
             raise type(error)(f"{name}{said}: {error}") from None
@@ -115,6 +126,11 @@ class Form(Generic[D, R]):
             if isinstance(part, RuntimePart):
                 values.update(part.read_runtime(found, name))
         return self.runtime(**values)
+
+
+def _partitioning_first(item: tuple[str, Element]) -> bool:
+    """Elements in their order, but for that one: it says which sizes there are."""
+    return item[0] != "EnablePartitioning"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from twinbus.model.description import shown_size_mb
 from twinbus.model.errors import CallerError, EntityNotFound, ServiceBusError
 from twinbus.model.path import key_of, split_subscription
 from twinbus.model.queue import QueueDescription
@@ -140,6 +141,8 @@ def _described(before: Description, wanted: WantedEntity, now_ms: int) -> Descri
         present = {rule.name: rule for rule in before.authorization_rules}
         rules: tuple[AuthorizationRule, ...] = values["authorization_rules"]  # type: ignore[assignment]
         values["authorization_rules"] = tuple(_dated(rule, present.get(rule.name), now_ms) for rule in rules)
+    if getattr(before, "enable_partitioning", False) and isinstance(size_mb := values.get("max_size_mb"), int):
+        values["max_size_mb"] = shown_size_mb(size_mb)  # as `before` has it: else it would be changed at every start
     return replace(before, **values)  # type: ignore[arg-type]  # the file's readers know the types
 
 

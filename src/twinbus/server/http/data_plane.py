@@ -24,13 +24,16 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from twinbus.amqp.message import Message
+from twinbus.broker.gathering import Gathering
 from twinbus.broker.intake import Parcel
 from twinbus.broker.keys import pack_sequence
 from twinbus.broker.locks import token_of
 from twinbus.broker.outage import Silence
+from twinbus.broker.partitioned.entity import Partitioned
 from twinbus.broker.record import take_apart
 from twinbus.broker.settlement import lock_lost
 from twinbus.model import path
+from twinbus.model.atom.kinds import PARTITIONING_SINCE
 from twinbus.model.errors import InvalidArgument, MessageLockLost, MessageTooLarge, NotAllowed, StoreUnavailable
 from twinbus.model.path import SubQueue
 from twinbus.server.http import body, broker_properties, custom_properties
@@ -50,11 +53,9 @@ if TYPE_CHECKING:
     from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Answered
+    from twinbus.broker.kinds import AnyEntity, AnySource, Sendable
     from twinbus.broker.locks import Lock
     from twinbus.broker.namespace import Namespace
-    from twinbus.broker.queue import Queue
-    from twinbus.broker.subscription import Subscription
-    from twinbus.broker.topic import Topic
     from twinbus.server.http.call import Call
     from twinbus.server.http.routes import Handler
 
@@ -105,6 +106,7 @@ class DataPlane:
     async def _send(self, call: Call) -> Response:
         address = self._address(call)
         target = self._namespace.find_sendable(address.entity)
+        _check_version(call, target)
         if address.sub_queue is not SubQueue.MAIN:
             raise NotAllowed(f"nothing can be sent to '{call.entity}': a dead-letter queue is filled by its queue")
         most = target.description.max_message_kb * 1024
@@ -146,7 +148,7 @@ class DataPlane:
                 raise MessageTooLarge(f"the messages have more than the {most} bytes that a batch can have")
         return payloads
 
-    async def _store(self, target: Queue | Topic, payloads: list[bytes], most: int) -> None:
+    async def _store(self, target: Sendable, payloads: list[bytes], most: int) -> None:
         parcel, now_ms = Parcel(), self._now_ms()
         for number, payload in enumerate(payloads):
             if len(payload) > most:
@@ -171,28 +173,30 @@ class DataPlane:
         return response
 
     async def _receive_and_delete(self, call: Call) -> Response:
-        source, fragment, delivery = await self._take(call)
+        source, fragments, delivery = await self._take(call)
         if delivery is None:
             return Response(status_code=204)
         response, caller = (
             _respond(RemovingResponse, Message(delivery[0]), None, status=200),
             Caller.of(call.request.scope),
         )
-        response.removal = Removal(source, fragment, delivery, caller, self._namespace.intake)
+        fragment = Gathering(fragments).find(delivery[1])
+        part = source.part(fragment.number)
+        response.removal = Removal(part, fragment, delivery, caller, self._namespace.intake)
         return response
 
-    async def _take(self, call: Call) -> tuple[Queue | Subscription, Fragment, Delivery | None]:
+    async def _take(self, call: Call) -> tuple[AnySource, list[Fragment], Delivery | None]:
         wait_s = self._wait_s(call)
-        source, sub_queue, fragment = await self._find_receivable(call)
+        source, sub_queue, fragments = await self._find_receivable(call)
         source.check_receives()
         source.check_open(sub_queue)
         source.claim_of(sub_queue).check_open(call.entity)
         source.note_use(self._namespace.clock)
-        delivery = await Taker(fragment, Caller.of(call.request.scope)).take(wait_s)
+        delivery = await Taker(fragments, Caller.of(call.request.scope)).take(wait_s)
         if delivery is None:
-            _check_works(fragment)
+            _check_works(fragments)
             source.check_outage()
-        return source, fragment, delivery
+        return source, fragments, delivery
 
     def _wait_s(self, call: Call) -> float:
         text = call.request.query_params.get("timeout", str(DEFAULT_WAIT_S))
@@ -220,11 +224,12 @@ class DataPlane:
 
     async def _find_lock(self, call: Call) -> tuple[Fragment, int]:
         """The number of the lock that the address names. NoSuchLock."""
-        source, _, fragment = await self._find_receivable(call)
+        source, _, fragments = await self._find_receivable(call)
         try:
             token = uuid.UUID(call.names["token"])
         except ValueError:
             raise InvalidArgument(f"{call.names['token']!r:.80} is no lock token: it is a GUID") from None
+        fragment = Gathering(fragments).find(token.bytes)
         (number,) = fragment.lock_numbers([token.bytes])
         lock = fragment.locks.by_number.get(number)
         if lock is None or not fragment.settlement.holds(number):
@@ -243,16 +248,17 @@ class DataPlane:
             raise NoSuchResource(f"'{call.entity:.300}' has no messages")
         return address
 
-    async def _find_receivable(self, call: Call) -> tuple[Queue | Subscription, SubQueue, Fragment]:
+    async def _find_receivable(self, call: Call) -> tuple[AnySource, SubQueue, list[Fragment]]:
         address = self._address(call)
         source, sub_queue = self._namespace.find_receivable(address.entity), address.sub_queue
-        fragment = source.fragment_of(sub_queue)
-        if fragment.sessions is not None:
+        _check_version(call, source)
+        fragments = source.fragments_of(sub_queue)
+        if fragments[0].sessions is not None:
             raise NotAllowed(f"'{call.entity}' requires sessions, which HTTP has not: receive from it over AMQP")
         # Such a request has no body. What it has is read to its end: else it would not be seen that its caller goes.
         await body.read(call.request, limit=0, timeout_s=self._limits.body_timeout_s)
-        _check_works(fragment)
-        return source, sub_queue, fragment
+        _check_works(fragments)
+        return source, sub_queue, fragments
 
     def _now_ms(self) -> int:
         return self._namespace.clock.wall_ms()
@@ -292,10 +298,17 @@ def _respond(kind: type[Kind], message: Message, token: uuid.UUID | None, status
     return response
 
 
-def _check_works(fragment: Fragment) -> None:
+def _check_version(call: Call, entity: AnyEntity) -> None:
+    """InvalidArgument where a partitioned entity is opened by who has not heard of any."""
+    if isinstance(entity, Partitioned) and not call.knows_partitioning:
+        raise InvalidArgument(f"'{entity.path}' is partitioned: it needs api-version {PARTITIONING_SINCE} or later")
+
+
+def _check_works(fragments: list[Fragment]) -> None:
     """StoreUnavailable where nothing can be taken: that is not the same as that there is nothing."""
-    fragment.check_loaded()
-    fragment.journal.check_works()
+    if not any(fragment.is_available for fragment in fragments):
+        fragments[0].check_loaded()
+        fragments[0].journal.check_works()
 
 
 async def _settle(settle: Callable[[Answered], list[int]]) -> Response:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.requests import ClientDisconnect
 
-from twinbus.broker.line import Line
+from twinbus.broker.gathering import Gathering
 from twinbus.model.errors import ServiceBusError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
     from twinbus.server.http.caller import Caller
@@ -26,29 +28,27 @@ class Taker:
 
     deletes = False
 
-    def __init__(self, fragment: Fragment, caller: Caller) -> None:
-        """`fragment` has no sessions."""
-        assert isinstance(fragment.line, Line)
-        self._fragment = fragment
-        self._line = fragment.line
+    def __init__(self, fragments: Sequence[Fragment], caller: Caller) -> None:
+        """Those of the entity, which has no sessions."""
+        self._gathering = Gathering(fragments)
         self._caller = caller
         self._outcome: asyncio.Future[Delivery | None] = asyncio.get_running_loop().create_future()
 
     async def take(self, wait_s: float) -> Delivery | None:
         """A message, or None where none came in that time. ClientDisconnect if nobody is there to get it."""
-        self._line.add(self)
+        self._gathering.add(self)
         try:
-            self._line.feed(self)
+            self._gathering.feed(self)
             await self._wait(self._caller.hurry, timeout_s=wait_s)
             if not self._outcome.done():
                 # Reading takes its time: what is there now is had also by those who do not wait at all.
-                self._line.drain(self, self._drained)
+                self._gathering.drain(self, self._drained)
                 await self._wait()
         except asyncio.CancelledError:
             self._give_back()
             raise
         finally:
-            self._line.remove(self)
+            self._gathering.remove(self)
             self._outcome.cancel()  # if there is none yet, none is to come any more
         if self._caller.lost.done():
             self._give_back()
@@ -64,7 +64,8 @@ class Taker:
             delivery = self._outcome.result()
             if delivery is not None:
                 with suppress(ServiceBusError):  # its store is gone, and the lock with it
-                    self._fragment.settlement.release(self._fragment.lock_numbers([delivery[1]]), _ignore)
+                    fragment = self._gathering.find(delivery[1])
+                    fragment.settlement.release(fragment.lock_numbers([delivery[1]]), _ignore)
 
     def _drained(self) -> None:
         if not self._outcome.done():

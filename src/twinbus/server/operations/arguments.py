@@ -26,6 +26,11 @@ class Arguments:
         self._values: dict[object, object] = body
         self._max_id_characters = max_id_characters
 
+    def but(self, **others: object) -> Arguments:
+        """The same, but for these, which are there instead."""
+        values: dict[object, object] = self._values | dict[object, object](others)
+        return Arguments(values, max_id_characters=self._max_id_characters)
+
     def has(self, name: str) -> bool:
         """It is there, and is not null."""
         return self._values.get(name) is not None

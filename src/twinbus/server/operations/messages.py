@@ -15,10 +15,15 @@ from twinbus.server.operations.outcomes import done, failure, nothing, success
 from twinbus.server.outgoing import properties_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
     from twinbus.broker.deferral import Found
     from twinbus.server.operations.arguments import Arguments
     from twinbus.server.operations.subject import Subject
     from twinbus.server.requests import Reply
+
+    Peeked: TypeAlias = Callable[[list[bytes] | ServiceBusError], None]
 
 PEEK_MAX_COUNT: Final = 1_000
 PEEK_MAX_BYTES: Final = 524_288
@@ -42,7 +47,7 @@ def peek(subject: Subject, arguments: Arguments, reply: Reply) -> None:
         if not isinstance(found, list):
             reply(failure(found))
         elif found:
-            shown = [_without_body(message) for message in found] if omits_bodies else found
+            shown = [without_body(message) for message in found] if omits_bodies else found
             reply(success({"messages": [{"message": message} for message in shown]}))
         else:
             reply(nothing())
@@ -51,10 +56,10 @@ def peek(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     if session is not None and subject.fragment.sessions is not None:
         browsing.peek_session(session, start, count, PEEK_MAX_BYTES, peeked)
     else:
-        browsing.peek(start, count, PEEK_MAX_BYTES, peeked, deferred_only=_only_deferred(arguments))
+        browsing.peek(start, count, PEEK_MAX_BYTES, peeked, deferred_only=only_deferred(arguments))
 
 
-def _only_deferred(arguments: Arguments) -> bool:
+def only_deferred(arguments: Arguments) -> bool:
     """Our own addition: to find the few that were deferred among many."""
     state = arguments.text_or_none("twinbus:state")
     if state not in (None, "deferred"):
@@ -62,7 +67,8 @@ def _only_deferred(arguments: Arguments) -> bool:
     return state is not None
 
 
-def _without_body(payload: bytes) -> bytes:
+def without_body(payload: bytes) -> bytes:
+    """A message, all but what it says."""
     message = Message(payload)
     return b"".join([message.raw(section) for section in Section if section not in BODY_SECTIONS])
 
@@ -105,9 +111,15 @@ def _check_sizes(subject: Subject, payloads: list[bytes], most: int) -> None:
         raise MessageTooLarge(f"messages of {total} bytes together; {most} can be scheduled at once")
 
 
+def find_scheduled(subject: Subject, arguments: Arguments, reply: Reply) -> None:
+    """Whether all of these messages are scheduled."""
+    subject.fragment.schedule.find(arguments.sequence_numbers(), done(reply))
+
+
 def cancel(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Cancel scheduled messages: all of them, or none."""
-    subject.sendable.main.schedule.cancel(arguments.sequence_numbers(), done(reply))
+    _ = subject.sendable  # raises for a subscription
+    subject.fragment.schedule.cancel(arguments.sequence_numbers(), done(reply))
 
 
 def renew_lock(subject: Subject, arguments: Arguments, reply: Reply) -> None:

@@ -85,7 +85,7 @@ def list_fragments(subject: Subject, _arguments: Arguments, reply: Reply) -> Non
                 "entity-id": subject.entity.entity_id,
                 "fragments": [
                     {
-                        "fragment": 0,
+                        "fragment": subject.fragment.number,
                         "low-sequence-number": holdings.low,
                         "next-sequence-number": holdings.shown.next,
                         "message-count": holdings.shown.active_count,
@@ -97,17 +97,23 @@ def list_fragments(subject: Subject, _arguments: Arguments, reply: Reply) -> Non
     )
 
 
-def resubmit(subject: Subject, arguments: Arguments, reply: Reply) -> None:
-    """Make dead letters active again: all of them, or none; perhaps with other contents."""
+def check_resubmission(subject: Subject, arguments: Arguments) -> None:
+    """InvalidArgument if it cannot be."""
     if subject.sub_queue is not SubQueue.DEAD_LETTER:
         raise InvalidArgument(f"resubmit is for a dead-letter queue, and '{subject.path}' is none")
     subject.check_claim(arguments)
-    edited = arguments.binary("message") if arguments.has("message") else None
     numbers = arguments.sequence_numbers()
     if len(numbers) > RESUBMIT_MAX:
         raise InvalidArgument(f"sequence-numbers has {len(numbers)} numbers; {RESUBMIT_MAX} can be resubmitted at once")
-    if edited is not None and len(numbers) > 1:
+    if arguments.has("message") and len(numbers) > 1:
         raise InvalidArgument("message is the new contents of one message, and sequence-numbers has several")
+
+
+def resubmit(subject: Subject, arguments: Arguments, reply: Reply) -> None:
+    """Make dead letters active again: all of them, or none; perhaps with other contents."""
+    check_resubmission(subject, arguments)
+    edited = arguments.binary("message") if arguments.has("message") else None
+    numbers = arguments.sequence_numbers()
 
     def resubmitted(found: list[int] | ServiceBusError) -> None:
         if isinstance(found, ServiceBusError):
@@ -115,7 +121,7 @@ def resubmit(subject: Subject, arguments: Arguments, reply: Reply) -> None:
         else:
             reply(success({"sequence-numbers": Array(int, list(found))}))
 
-    subject.receivable.resubmission.resubmit(numbers, edited, subject.namespace.intake, resubmitted)
+    subject.received_part.resubmission.resubmit(numbers, edited, subject.namespace.intake, resubmitted)
 
 
 def _counted(reply: Reply, name: str) -> Callable[[Outcome | ServiceBusError], None]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from twinbus.broker.kinds import AnySubscription, AnyTopic
+from twinbus.broker.partitioned.entity import Partitioned
 from twinbus.broker.sessions import session_lock_lost
-from twinbus.broker.subscription import Subscription
 from twinbus.broker.topic import Topic
 from twinbus.model.errors import EntityClaimed, NotAllowed
 from twinbus.model.path import SubQueue
@@ -16,10 +18,11 @@ if TYPE_CHECKING:
     from twinbus.broker.consumer import Consumer
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.hold import Hold
+    from twinbus.broker.kinds import AnyEntity, AnySource, Sendable
     from twinbus.broker.namespace import Namespace
     from twinbus.broker.queue import Queue
-    from twinbus.broker.receivable import Receivable
     from twinbus.broker.sessions import Sessions
+    from twinbus.broker.subscription import Subscription
     from twinbus.server.administration import Administration
     from twinbus.server.operations.arguments import Arguments
     from twinbus.server.session_link import SessionLink
@@ -32,41 +35,68 @@ class Subject:
         self,
         namespace: Namespace,
         administration: Administration,
-        entity: Queue | Topic | Subscription,
+        entity: AnyEntity,
         sub_queue: SubQueue,
-        find_session: Callable[[Receivable, bytes], SessionLink | None],
+        find_session: Callable[[AnySource, bytes], SessionLink | None],
         is_mine: Callable[[Consumer], bool],
+        number: int = 0,
     ) -> None:
-        """`find_session` finds the link of the asker that has a session, `is_mine` knows the asker's links."""
+        """`find_session` finds the link of the asker that has a session, `is_mine` knows the asker's links.
+
+        What is asked is done in fragment `number`; see `parts`.
+        """
         self.namespace = namespace
         self.administration = administration
         self.entity = entity
         self.sub_queue = sub_queue
-        self.fragment: Fragment = entity.main if isinstance(entity, Topic) else entity.fragment_of(sub_queue)
+        self.part = part = entity.part(number)
+        self.fragment: Fragment = part.main if isinstance(part, Topic) else part.fragment_of(sub_queue)
         """Where its messages are: of a topic, those for later."""
         self._find_session = find_session
         self._is_mine = is_mine
 
+    @cached_property
+    def parts(self) -> list[Subject]:
+        """The same, for each fragment that the entity has."""
+        count = len(self.entity.parts) if isinstance(self.entity, Partitioned) else 1
+        return [
+            Subject(
+                self.namespace,
+                self.administration,
+                self.entity,
+                self.sub_queue,
+                self._find_session,
+                self._is_mine,
+                number,
+            )
+            for number in range(count)
+        ]
+
     @property
-    def receivable(self) -> Queue | Subscription:
+    def receivable(self) -> AnySource:
         """What messages are received from. NotAllowed for a topic."""
-        if isinstance(self.entity, Topic):
+        if isinstance(self.entity, AnyTopic):
             raise NotAllowed(f"'{self.path}' is a topic: that can be asked of a queue or a subscription")
         return self.entity
 
     @property
-    def sendable(self) -> Queue | Topic:
+    def received_part(self) -> Queue | Subscription:
+        """What is of one fragment of that."""
+        return self.receivable.part(self.fragment.number)
+
+    @property
+    def sendable(self) -> Sendable:
         """What messages are sent to. NotAllowed for a subscription, or a dead-letter queue."""
         if self.sub_queue is not SubQueue.MAIN:
             raise NotAllowed(f"that is for a queue or topic, and '{self.path}' is a dead-letter queue")
-        if isinstance(self.entity, Subscription):
+        if isinstance(self.entity, AnySubscription):
             raise NotAllowed(f"that is for a queue or topic, and '{self.path}' is a subscription")
         return self.entity
 
     @property
-    def subscription(self) -> Subscription:
+    def subscription(self) -> AnySubscription:
         """NotAllowed for any other."""
-        if not isinstance(self.entity, Subscription) or self.sub_queue is not SubQueue.MAIN:
+        if not isinstance(self.entity, AnySubscription) or self.sub_queue is not SubQueue.MAIN:
             raise NotAllowed(f"that is for a subscription, and '{self.path}' is none")
         return self.entity
 

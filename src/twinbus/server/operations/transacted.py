@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinbus.amqp.types import Array
+from twinbus.broker.partitioned.transacting import part_for
 from twinbus.broker.settlement import lock_lost
+from twinbus.server.operations.division import by_token
 from twinbus.server.operations.messages import held_numbers, read_disposition, read_scheduled
 from twinbus.server.operations.outcomes import success
 
@@ -21,14 +23,16 @@ if TYPE_CHECKING:
 
 def schedule(subject: Subject, arguments: Arguments, transaction: Transaction, reply: Reply) -> None:
     """Store messages for later."""
-    numbers = transaction.schedule(subject.sendable, read_scheduled(subject, arguments).records)
+    parcel = read_scheduled(subject, arguments)
+    numbers = transaction.schedule(part_for(transaction, subject.sendable, parcel.keys), parcel.records)
     reply(success({"sequence-numbers": Array(int, list(numbers))}))
 
 
 def update_disposition(subject: Subject, arguments: Arguments, transaction: Transaction, reply: Reply) -> None:
     """Settle messages by their lock tokens."""
     how, properties = read_disposition(arguments)
-    numbers = held_numbers(subject, arguments)
-    if transaction.settle(subject.receivable, subject.fragment, numbers, how, properties):
-        raise lock_lost()
+    for number, some in by_token(subject, arguments).items():
+        part = subject.parts[number]
+        if transaction.settle(part.received_part, part.fragment, held_numbers(part, some), how, properties):
+            raise lock_lost()
     reply(success({}))

@@ -1,0 +1,87 @@
+"""A gathering: the fragments that one receiver takes messages from, as if they were one.
+
+Owns: whose turn it is to give, and when all of them have nothing more. A receiver is known to every fragment, and none
+gives more than it has room for: what it has not got stays free for others. A plain entity has one fragment only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twinbus.broker.line import Line
+from twinbus.broker.locks import FRAGMENT_BYTE, TOKEN_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from twinbus.broker.consumer import Consumer
+    from twinbus.broker.fragment import Fragment
+
+
+class Gathering:
+    """The fragments of one receiver."""
+
+    def __init__(self, fragments: Sequence[Fragment]) -> None:
+        """In the order of their numbers."""
+        self.fragments = list(fragments)
+        self._next = 0
+
+    def begin(self) -> list[Fragment]:
+        """A receiver has come. The fragments, from another one on each time: else the last would wait for ever.
+
+        Many a receiver takes one message, or one session, and goes.
+        """
+        first = self.fragments[0]
+        self._next, first.newcomers = first.newcomers % len(self.fragments), first.newcomers + 1
+        return self._in_turn()
+
+    def _in_turn(self) -> list[Fragment]:
+        return self.fragments[self._next :] + self.fragments[: self._next]
+
+    def add(self, consumer: Consumer) -> None:
+        """A receiver has come; it says when it is hungry."""
+        for fragment in self.begin():
+            assert isinstance(fragment.line, Line)
+            fragment.line.add(consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        """A receiver has gone."""
+        for fragment in self.fragments:
+            fragment.line.remove(consumer)
+
+    def feed(self, consumer: Consumer) -> None:
+        """A receiver has room: each fragment in turn, until it has none."""
+        fragments, count = self.fragments, len(self.fragments)
+        if count == 1:
+            fragments[0].line.feed(consumer)
+            return
+        for step in range(count):
+            number = (self._next + step) % count
+            fragments[number].line.feed(consumer)
+            if consumer.room <= 0:
+                self._next = (number + 1) % count
+                return
+
+    def drain(self, consumer: Consumer, drained: Callable[[], None]) -> None:
+        """Give a receiver what there is now; `drained` is called when that was all, or after a tenth of a second."""
+        left = len(self.fragments)
+
+        def one_drained() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                drained()
+
+        begun = self._next
+        for fragment in self._in_turn():
+            fragment.line.drain(consumer, one_drained)
+            if consumer.room <= 0 and self._next == begun:
+                self._next = (self.fragments.index(fragment) + 1) % len(self.fragments)
+
+    def find(self, tag: bytes) -> Fragment:
+        """The fragment that a lock's tag or token is of; any, if it is of none."""
+        fragments = self.fragments
+        if len(fragments) == 1:
+            return fragments[0]
+        number = tag[FRAGMENT_BYTE] if len(tag) == TOKEN_BYTES else 0
+        return fragments[number] if number < len(fragments) else fragments[0]

@@ -1,0 +1,228 @@
+"""Sending to a partitioned entity: what comes in together may go to several parts.
+
+Owns: how a parcel is split, and what is told where a part of it could not be stored. Where one message, or a batch of
+one key, or one without keys, is sent, all of it goes to one part; one without a key to another where the first does not
+take it, so that what is down takes nobody with it.
+
+A batch of several keys is not one batch of a store. All of its parts are asked first whether they would take it; if one
+fails after that, the sender is told which messages are stored.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+from twinbus.amqp.message import Message, Section
+from twinbus.broker.intake import Parcel
+from twinbus.broker.record import take_apart
+from twinbus.broker.sending import check_room
+from twinbus.model.errors import PartlyStored, QuotaExceeded, ServerBusy, ServiceBusError, StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twinbus.broker.journal import Answered
+    from twinbus.broker.partitioned.queue import PartitionedQueue
+    from twinbus.broker.partitioned.spread import Spread
+    from twinbus.broker.queue import Queue
+    from twinbus.broker.topic import Topic
+
+_MESSAGE_ID: Final = 0
+_NAMED: Final = 100
+"""Messages that are named where a batch was stored in part."""
+_ELSEWHERE: Final = (StoreUnavailable, ServerBusy, QuotaExceeded)
+"""Why a message without a key is sent to another part."""
+
+
+class Target(Protocol):
+    """A partitioned queue or topic, as far as it is of interest here."""
+
+    @property
+    def parts(self) -> Sequence[Queue] | Sequence[Topic]:
+        """One for each fragment."""
+
+    @property
+    def spread(self) -> Spread:
+        """Which of them a message goes to."""
+
+
+def send(target: Target, parcel: Parcel, answer: Answered, numbers: list[int]) -> None:
+    """Store messages; `answer` hears when they are on disk, and by then `numbers` has their sequence numbers."""
+    keys = set(parcel.keys)
+    if len(keys) > 1:
+        _Mixed(target, parcel, answer, numbers).send()
+        return
+    if not parcel.records and len(set(parcel.ping_keys)) > 1:
+        _ping_each(target, parcel.ping_keys, answer)
+        return
+    key = next(iter(keys or parcel.ping_keys), None)
+    if key is not None:
+        target.parts[target.spread.choose(key)].send(parcel, answer, numbers)
+    else:
+        _send_anywhere(target, parcel, answer, numbers, set())
+
+
+def _send_anywhere(target: Target, parcel: Parcel, answer: Answered, numbers: list[int], tried: set[int]) -> None:
+    """To a part that takes it; to the next where one does not, until all have been asked: then what the last said."""
+    while True:
+        number = target.spread.choose(None, tried)
+        tried.add(number)
+        try:
+            target.parts[number].send(parcel, _or_elsewhere(target, parcel, answer, numbers, tried), numbers)
+        except _ELSEWHERE:
+            if len(tried) == len(target.parts):
+                raise
+        else:
+            return
+
+
+def _or_elsewhere(target: Target, parcel: Parcel, answer: Answered, numbers: list[int], tried: set[int]) -> Answered:
+    """What hears whether a part has stored a message without a key: if not, it is sent to another."""
+
+    def told(error: ServiceBusError | None) -> None:
+        if not isinstance(error, _ELSEWHERE) or len(tried) == len(target.parts):
+            answer(error)
+            return
+        numbers.clear()
+        try:
+            _send_anywhere(target, parcel, answer, numbers, tried)
+        except ServiceBusError as refusal:  # whoever sent it waits for the answer by now
+            answer(refusal)
+
+    return told
+
+
+def _ping_each(target: Target, keys: Sequence[bytes | None], answer: Answered) -> None:
+    """Ask all parts that several pings lead to."""
+    numbers = {target.spread.choose(key) for key in keys}
+    told = all_of(len(numbers), answer)
+    for number in numbers:
+        try:
+            target.parts[number].send(Parcel(), told)
+        except ServiceBusError as error:
+            told(error)
+
+
+def all_of(count: int, answer: Answered) -> Answered:
+    """What hears of so many things, and tells when all are done: the first error, if there is one."""
+    left = count
+    first: ServiceBusError | None = None
+
+    def told(error: ServiceBusError | None) -> None:
+        nonlocal left, first
+        left -= 1
+        first = first or error
+        if not left:
+            answer(first)
+
+    return told
+
+
+def send_on(target: PartitionedQueue, parcel: Parcel, destination: str, answer: Answered) -> None:
+    """Store messages that go on to another entity, in the parts that their keys lead to."""
+    choose = target.spread.choose
+    groups: dict[int, list[bytes]] = {}
+    for number, record in zip([choose(key) for key in parcel.keys], parcel.records, strict=True):
+        groups.setdefault(number, []).append(record)
+    for number, records in groups.items():
+        check_takes(target.parts[number], records)
+    told = all_of(len(groups), answer)
+    for number, records in groups.items():
+        try:
+            target.parts[number].send_on(records, destination, told)
+        except ServiceBusError as error:  # others may have theirs: all are answered together
+            told(error)
+
+
+class _Mixed:
+    """Messages of several keys that were sent together."""
+
+    def __init__(self, target: Target, parcel: Parcel, answer: Answered, numbers: list[int]) -> None:
+        self._target = target
+        self._parcel = parcel
+        self._answer = answer
+        self._numbers = numbers
+        self._places = self._divide()
+        self._left = set(self._places)
+        """Parts that have not answered."""
+        self._given: dict[int, list[int]] = {number: [] for number in self._places}
+        self._errors: dict[int, ServiceBusError] = {}
+
+    def send(self) -> None:
+        parts = self._target.parts
+        parcels = {number: self._portion(places) for number, places in self._places.items()}
+        for number, parcel in parcels.items():
+            check_takes(parts[number], parcel.records)
+        for number, parcel in parcels.items():
+            try:
+                parts[number].send(parcel, partial(self._told, number), self._given[number])
+            except ServiceBusError as error:
+                self._told(number, error)
+
+    def _divide(self) -> dict[int, list[int]]:
+        """The places of messages in the parcel, by the numbers of their parts."""
+        choose, keyless = self._target.spread.choose, -1
+        places: dict[int, list[int]] = {}
+        parcel = self._parcel
+        for place, key in enumerate(parcel.keys if parcel.records else parcel.ping_keys):
+            if key is None and keyless < 0:
+                keyless = choose(None)  # those without a key stay together
+            places.setdefault(choose(key) if key is not None else keyless, []).append(place)
+        return places
+
+    def _portion(self, places: list[int]) -> Parcel:
+        portion, parcel = Parcel(), self._parcel
+        if not parcel.records:  # nothing but pings: each part of them is asked whether it is there
+            return portion
+        portion.records = [parcel.records[place] for place in places]
+        portion.ids = [parcel.ids[place] for place in places] if parcel.ids else []
+        return portion
+
+    def _told(self, number: int, error: ServiceBusError | None) -> None:
+        self._left.discard(number)
+        if error is not None:
+            self._errors[number] = error
+        if not self._left:
+            self._finish()
+
+    def _finish(self) -> None:
+        if not self._errors and not self._parcel.records:
+            self._answer(None)
+            return
+        if not self._errors:
+            by_place = {
+                place: number
+                for part, places in self._places.items()
+                for place, number in zip(places, self._given[part], strict=True)
+            }
+            self._numbers.extend(by_place[place] for place in range(len(self._parcel.records)))
+            self._answer(None)
+            return
+        stored = [number for number in self._places if number not in self._errors]
+        reason = next(iter(self._errors.values()))
+        if not stored or not self._parcel.records:
+            self._answer(reason)
+            return
+        ids = [_id_of(self._parcel.records[place]) for number in stored for place in self._places[number]]
+        more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
+        why = str(reason).rstrip(".")
+        self._answer(
+            PartlyStored(
+                f"some messages of the batch are stored, and others are not, because {why}. Stored are those with the "
+                f"ids {', '.join(ids[:_NAMED])}{more}. To send the batch again doubles these, unless the entity "
+                "detects duplicates."
+            )
+        )
+
+
+def check_takes(part: Queue | Topic, records: list[bytes]) -> None:
+    """Raises what a send of these would, as far as that can be told before."""
+    part.check_sends()
+    part.main.journal.check_takes_sends()
+    part.main.check_loaded()
+    check_room(part, records)
+
+
+def _id_of(record: bytes) -> str:
+    return str(Message(take_apart(record).bare).field(Section.PROPERTIES, _MESSAGE_ID))

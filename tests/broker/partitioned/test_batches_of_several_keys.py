@@ -1,0 +1,92 @@
+"""A batch of several keys is not one batch of a store: all or none as far as can be told before, else it is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.broker.partitioned.rig import PartitionedRig, key_for, message
+from twinbus.model.errors import PartlyStored, QuotaExceeded, StoreUnavailable
+
+SEVERAL = [message(b"%d" % number, key=key_for(number), message_id=f"id-{number}") for number in range(4)]
+"""One for each store."""
+
+
+def test_q27_all_are_stored_and_their_numbers_are_in_the_order_of_the_batch() -> None:
+    rig = PartitionedRig()
+    numbers: list[int] = []
+    answers = rig.send(*reversed(SEVERAL), message(b"no key"), message(b"nor this"), numbers=numbers)
+    rig.settle()
+    assert answers == [None]
+    assert [number >> 48 for number in numbers[:4]] == [3, 2, 1, 0]
+    assert numbers[4] >> 48 == numbers[5] >> 48
+    assert len(set(numbers)) == 6
+
+
+def test_q27_where_one_fragment_is_known_to_be_down_none_is_stored() -> None:
+    rig = PartitionedRig()
+    rig.break_down(2)
+    with pytest.raises(StoreUnavailable):
+        rig.send(*SEVERAL)
+    rig.settle()
+    assert sum(rig.counts()) == 0
+
+
+def test_q27_where_one_fragment_is_full_none_is_stored() -> None:
+    rig = PartitionedRig()
+    rig.queue.parts[3].held_bytes = lambda: 1 << 40  # type: ignore[method-assign]
+    with pytest.raises(QuotaExceeded):
+        rig.send(*SEVERAL)
+    rig.settle()
+    assert sum(rig.counts()) == 0
+
+
+def test_q27_where_a_store_fails_meanwhile_the_answer_names_what_is_stored() -> None:
+    rig = PartitionedRig()
+    rig.fail(2)
+    answers = rig.send(*SEVERAL)
+    rig.settle()
+    (error,) = answers
+    assert isinstance(error, PartlyStored)
+    assert all(f"id-{number}" in str(error) for number in (0, 1, 3))
+    assert "id-2" not in str(error)
+    assert not error.is_retriable
+    rig.reopen()
+    assert rig.counts()[:4] == [1, 1, 0, 1]
+
+
+def test_q27_where_a_store_hangs_it_is_told_when_that_has_been_silent_for_long() -> None:
+    rig = PartitionedRig()
+    rig.stores[1].hang()
+    answers = rig.send(*SEVERAL)
+    rig.settle()
+    assert answers == []
+    rig.wait(10.1)
+    (error,) = answers
+    assert isinstance(error, PartlyStored)
+    rig.stores[1].resume()
+    rig.settle()
+    assert len(answers) == 1
+
+
+def test_where_all_stores_fail_nothing_is_said_to_be_stored() -> None:
+    rig = PartitionedRig()
+    for store in range(4):
+        rig.fail(store)
+    answers = rig.send(*SEVERAL)
+    rig.settle()
+    (error,) = answers
+    assert isinstance(error, StoreUnavailable)
+
+
+def test_r101_one_key_whose_fragment_is_down_fails_cleanly_and_others_do_not() -> None:
+    rig = PartitionedRig()
+    rig.fail(1)
+    answers = [rig.send(payload) for payload in SEVERAL]
+    rig.settle()
+    assert [answer[0] is None for answer in answers] == [True, False, True, True]
+    assert isinstance(answers[1][0], StoreUnavailable)
+    with pytest.raises(StoreUnavailable):
+        rig.send(SEVERAL[1])
+    rig.reopen()
+    rig.stored(SEVERAL[1])
+    assert rig.counts()[:4] == [1, 1, 1, 1]

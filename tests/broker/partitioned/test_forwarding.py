@@ -1,0 +1,172 @@
+"""What is forwarded to a partitioned queue arrives exactly once, in the fragment of its key, whatever crashes when."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.broker.partitioned.rig import PartitionedRig, key_for, message
+from tests.broker.rig import Answers, TestConsumer
+from twinbus.broker.partitioned.hashing import fragment_of
+from twinbus.model.description import FRAGMENTS
+from twinbus.model.errors import StoreUnavailable
+from twinbus.model.queue import QueueDescription
+
+if TYPE_CHECKING:
+    from twinbus.broker.queue import Queue
+
+COUNT = 40
+
+
+class ForwardingRig(PartitionedRig):
+    """A plain queue, in store 1, beside the partitioned one."""
+
+    source: Queue
+
+    def add_source(self, forward_to: str | None = "orders") -> None:
+        description = QueueDescription(forward_to=forward_to)
+        self.source = self.namespace.add_queue(9, "intake", description, 1, created_ms=0, updated_ms=0)
+
+    def crash(self) -> None:
+        super().crash()
+        self.add_source()
+        self.load(self.source)
+
+    def publish(self, *payloads: bytes) -> Answers:
+        answers = Answers()
+        self.source.send(self.parcel(*payloads, to=self.source), answers)
+        return answers
+
+
+def letters() -> list[bytes]:
+    """Half of them with a key."""
+    return [message(b"%d" % number, key=f"k{number}" if number % 2 else None) for number in range(COUNT)]
+
+
+def bodies(rig: PartitionedRig) -> Counter[bytes]:
+    return Counter(rig.consumer(10 * COUNT).bodies)
+
+
+def test_r120_a_forwarded_message_lies_where_its_key_leads() -> None:
+    rig = ForwardingRig()
+    rig.add_source()
+    rig.publish(*[message(key=key_for(number)) for number in (3, 7, 7)], message(session="s"))
+    rig.settle()
+    expected = Counter({3: 1, 7: 2})
+    expected[fragment_of(b"s")] += 1
+    assert {number: count for number, count in enumerate(rig.counts()) if count} == expected
+    assert rig.source.main.count == 0
+
+
+def test_without_keys_they_are_spread() -> None:
+    rig = ForwardingRig()
+    rig.add_source()
+    rig.publish(*[message() for _ in range(2 * FRAGMENTS)])
+    rig.settle()
+    assert rig.counts() == [2] * FRAGMENTS
+
+
+@pytest.mark.parametrize("steps", range(0, 60, 2))
+def test_all_arrive_once_though_power_is_cut_after_any_step(steps: int) -> None:
+    rig = ForwardingRig()
+    rig.add_source(forward_to=None)
+    answers = rig.publish(*letters())
+    rig.settle()
+    assert answers == [None]
+    rig.source.describe(QueueDescription(forward_to="orders"), rig.namespace.limits)
+    for _ in range(steps):
+        rig.step()
+    rig.crash()
+    rig.wait(10.0)
+    assert rig.source.main.count == 0
+    assert bodies(rig) == {b"%d" % number: 1 for number in range(COUNT)}
+
+
+@pytest.mark.parametrize("store", range(4))
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_all_arrive_once_though_a_store_fails_on_the_way(store: int, *, is_kept: bool) -> None:
+    """Store 1 is also that of the source; what was on its way to the disk is there, or it is not."""
+    rig = ForwardingRig()
+    rig.add_source(forward_to=None)
+    rig.publish(*letters())
+    rig.settle()
+    rig.fail(store, is_kept=is_kept)
+    rig.source.describe(QueueDescription(forward_to="orders"), rig.namespace.limits)
+    rig.settle()
+    rig.wait(1.0)
+    rig.reopen()
+    rig.wait(10.0)
+    rig.wait(10.0)
+    assert rig.source.main.count == 0
+    assert bodies(rig) == {b"%d" % number: 1 for number in range(COUNT)}
+
+
+def test_a_full_fragment_dead_letters_what_is_for_it_and_nothing_else() -> None:
+    rig = ForwardingRig()
+    rig.add_source(forward_to=None)
+    rig.publish(*[message(b"%d" % number, key=key_for(number)) for number in range(FRAGMENTS)])
+    rig.settle()
+    rig.queue.parts[5].held_bytes = lambda: 1 << 40  # type: ignore[method-assign]
+    rig.source.describe(QueueDescription(forward_to="orders"), rig.namespace.limits)
+    rig.settle()
+    rig.wait(10.0)
+    assert rig.counts() == [int(number != 5) for number in range(FRAGMENTS)]
+    assert rig.source.runtime().transfer_dead_letter_count == 1
+    assert rig.source.main.count == 0
+
+
+def test_from_a_partitioned_queue_to_another_all_arrive_once() -> None:
+    rig = PartitionedRig(QueueDescription(enable_partitioning=True, forward_to="sink"))
+    sink = rig.add_queue(8, "sink", QueueDescription(enable_partitioning=True))
+    rig.stored(*letters())
+    rig.settle()
+    rig.wait(1.0)
+    assert sum(rig.counts()) == 0
+    assert sum(part.main.count for part in sink.parts) == COUNT
+    for number in range(1, COUNT, 2):
+        assert sink.parts[fragment_of(b"k%d" % number)].main.count
+
+
+def test_sent_via_a_partitioned_queue_they_lie_by_the_key_for_that_until_they_have_arrived() -> None:
+    rig = PartitionedRig()
+    sink = rig.namespace.add_queue(8, "sink", QueueDescription(), 1, created_ms=0, updated_ms=0)
+    parcel, answers = rig.parcel(*letters(), to=sink), Answers()
+    rig.queue.send_on(parcel.records, "sink", answers)
+    rig.settle()
+    rig.wait(1.0)
+    assert answers == [None]
+    assert sink.main.count == COUNT
+    assert rig.queue.runtime().transfer_count == 0
+
+
+def test_what_cannot_be_sent_via_it_is_answered_once_and_not_raised_beside() -> None:
+    """One fragment's store fails with what is on its way: whoever sent it hears so, when all others have answered."""
+    rig = PartitionedRig()
+    sink = rig.namespace.add_queue(8, "sink", QueueDescription(), 1, created_ms=0, updated_ms=0)
+    rig.fail(0)
+    parcel, answers = rig.parcel(*letters(), to=sink), Answers()
+    rig.queue.send_on(parcel.records, "sink", answers)
+    rig.settle()
+    (error,) = answers
+    assert isinstance(error, StoreUnavailable)
+
+
+def test_dead_letters_that_are_forwarded_to_a_partitioned_queue_arrive_there() -> None:
+    rig = ForwardingRig()
+    description = QueueDescription(forward_dead_lettered_to="orders")
+    rig.source = rig.namespace.add_queue(9, "intake", description, 1, created_ms=0, updated_ms=0)
+    rig.publish(message(b"dead", key=key_for(6)))
+    rig.settle()
+    consumer = rig.consumer()
+    main = rig.source.main
+    taker = TestConsumer(main)
+    taker.grant(1)
+    rig.settle()
+    main.settlement.dead_letter(taker.numbers(), Answers(), reason="no", description=None, properties={})
+    rig.settle()
+    consumer.grant(1)
+    rig.settle()
+    assert consumer.bodies == [b"dead"]
+    assert consumer.gathering.find(consumer.deliveries[0][1]).number == 6

@@ -1,0 +1,203 @@
+"""A receiver takes messages from all fragments, in turn, and never more than it has room for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.broker.partitioned.rig import STORES, GatheringConsumer, PartitionedRig, key_for, message
+from tests.broker.rig import Answers
+from twinbus.broker.line import Line
+from twinbus.model.description import FRAGMENTS
+from twinbus.model.errors import EntityDeleted
+
+EVERY = list(range(FRAGMENTS))
+
+
+def fragments_of(consumer: GatheringConsumer) -> list[int]:
+    return [consumer.gathering.find(tag).number for _, tag in consumer.deliveries]
+
+
+def fill(rig: PartitionedRig, count: int) -> None:
+    """So many messages in each fragment."""
+    rig.stored(*[message(b"%d" % number) for number in range(count * FRAGMENTS)])
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_q29_it_gets_what_any_fragment_has_and_no_more_than_it_asked_for(*, deletes: bool) -> None:
+    rig = PartitionedRig()
+    fill(rig, 3)
+    consumer = rig.consumer(7, deletes=deletes)
+    assert len(consumer.deliveries) == 7
+    assert sum(len(main.out.locks) for main in rig.mains) == (0 if deletes else 7)
+    consumer.grant(1_000)
+    rig.settle()
+    assert len(consumer.deliveries) == 3 * FRAGMENTS
+
+
+def test_one_at_a_time_comes_from_each_fragment_in_turn() -> None:
+    rig = PartitionedRig()
+    fill(rig, 2)
+    consumer = rig.consumer(1)  # the first that has looked gives the first
+    consumer.deliveries.clear()
+    for _ in range(FRAGMENTS):
+        consumer.grant(1)
+        rig.settle()
+    assert sorted(fragments_of(consumer)) == EVERY
+
+
+def test_who_drains_for_one_at_a_time_gets_them_from_each_in_turn_too() -> None:
+    rig = PartitionedRig()
+    fill(rig, 4)
+    consumer = rig.consumer(1)
+    consumer.deliveries.clear()
+    for _ in range(FRAGMENTS):
+        consumer.drain(1)
+        rig.settle()
+    assert consumer.drains == FRAGMENTS
+    assert sorted(fragments_of(consumer)) == EVERY
+
+
+def test_receivers_that_take_one_message_and_go_take_it_from_each_in_turn() -> None:
+    rig = PartitionedRig()
+    fill(rig, 8)
+    seen = []
+    for _ in range(FRAGMENTS):
+        consumer = rig.consumer(1)
+        seen += fragments_of(consumer)
+        consumer.leave()
+    assert len(set(seen)) >= STORES  # the store that answers first is the first; none is it always
+    assert max(seen.count(number) for number in set(seen)) <= FRAGMENTS // STORES
+
+
+def test_two_receivers_share_what_each_fragment_has() -> None:
+    rig = PartitionedRig()
+    one, other = rig.consumer(), rig.consumer()
+    one.grant(1_000)
+    other.grant(1_000)
+    rig.settle()
+    fill(rig, 10)
+    assert len(one.deliveries) + len(other.deliveries) == 10 * FRAGMENTS
+    assert min(len(one.deliveries), len(other.deliveries)) >= 3 * FRAGMENTS
+    assert not set(one.bodies) & set(other.bodies)
+
+
+def test_a_drain_ends_at_once_where_all_fragments_are_empty() -> None:
+    rig = PartitionedRig()
+    consumer = rig.consumer()
+    consumer.drain(5)
+    rig.settle()
+    assert consumer.drains == 1
+
+
+def test_a_drain_with_a_sick_fragment_gives_what_the_others_have_and_ends_after_a_tenth_of_a_second() -> None:
+    rig = PartitionedRig()
+    fill(rig, 1)
+    rig.break_down(0)
+    consumer = rig.consumer()
+    consumer.drain(100)
+    rig.settle()
+    assert len(consumer.deliveries) == FRAGMENTS - FRAGMENTS // STORES
+    assert consumer.drains == 0
+    rig.wait(0.11)
+    assert consumer.drains == 1
+
+
+def test_a_drain_with_a_store_that_hangs_ends_after_a_tenth_of_a_second_and_what_comes_later_stays_free() -> None:
+    rig = PartitionedRig()
+    fill(rig, 1)
+    rig.stores[0].hang()
+    consumer = rig.consumer()
+    consumer.drain(100)
+    rig.settle()
+    rig.wait(0.11)
+    assert consumer.drains == 1
+    rig.stores[0].resume()
+    rig.settle()
+    assert len(consumer.deliveries) == FRAGMENTS - FRAGMENTS // STORES
+    assert sum(len(main.out.locks) for main in rig.mains) == len(consumer.deliveries)
+
+
+def test_a_second_drain_while_the_first_waits_is_answered_once() -> None:
+    rig = PartitionedRig()
+    rig.break_down(0)
+    consumer = rig.consumer()
+    consumer.drain(1)
+    rig.wait(0.05)
+    consumer.drain(1)
+    rig.wait(0.06)
+    assert consumer.drains == 0
+    rig.wait(0.06)
+    assert consumer.drains == 1
+
+
+def test_who_has_gone_is_known_to_no_fragment() -> None:
+    rig = PartitionedRig()
+    fill(rig, 1)
+    rig.break_down(0)
+    consumer = rig.consumer(3)
+    consumer.drain(100)
+    consumer.leave()
+    rig.reopen()
+    rig.settle()
+    rig.wait(1.0)
+    for main in rig.mains:
+        assert isinstance(main.line, Line)
+        assert not main.line.consumers
+        assert not main.line._hungry  # noqa: SLF001
+        assert not main.line._draining  # noqa: SLF001
+        assert not main.line.window.ready
+    assert consumer.drains == 0
+
+
+def test_a_store_that_comes_back_feeds_who_is_still_hungry() -> None:
+    rig = PartitionedRig()
+    fill(rig, 1)
+    rig.break_down(0, 1)
+    consumer = rig.consumer(100)
+    assert len(consumer.deliveries) == FRAGMENTS // 2
+    rig.reopen()
+    assert sorted(fragments_of(consumer)) == EVERY
+
+
+def test_what_was_locked_in_a_store_that_failed_is_given_again_and_the_old_lock_settles_nothing() -> None:
+    rig = PartitionedRig()
+    rig.stored(message(b"a", key=key_for(0)), message(b"b", key=key_for(1)))
+    consumer = rig.consumer(10)
+    rig.break_down(0)
+    rig.reopen()
+    assert sorted(consumer.bodies) == [b"a", b"a", b"b"]
+    stale = next(tag for (_, tag), body in zip(consumer.deliveries, consumer.bodies, strict=True) if body == b"a")
+    fragment = consumer.gathering.find(stale)
+    numbers, answers = fragment.lock_numbers([stale]), Answers()
+    assert fragment.settlement.complete(numbers, answers) == numbers
+    rig.settle()
+    assert answers == []
+    assert rig.counts()[0] == 1
+
+
+def test_all_that_is_completed_is_gone_after_a_crash_and_all_else_is_there() -> None:
+    rig = PartitionedRig()
+    fill(rig, 2)
+    consumer = rig.consumer(FRAGMENTS + 3)
+    answers = Answers()
+    consumer.complete(answers)
+    rig.settle()
+    assert set(answers) == {None}
+    rig.crash()
+    left = rig.consumer(1_000)
+    assert len(left.deliveries) == FRAGMENTS - 3
+    assert not set(left.bodies) & set(consumer.bodies)
+
+
+def test_who_receives_from_a_queue_that_is_deleted_is_told_once() -> None:
+    rig = PartitionedRig()
+    consumer = rig.consumer(1)
+
+    def leave(error: Exception) -> None:
+        assert isinstance(error, EntityDeleted)
+        consumer.errors.append(error)
+        consumer.leave()
+
+    consumer.entity_gone = leave  # type: ignore[method-assign]
+    rig.namespace.remove("orders")
+    assert len(consumer.errors) == 1

@@ -1,0 +1,122 @@
+"""A partitioned queue in memory with a client, and what tests ask of its fragments.
+
+async with bus() as orders:
+    await orders.client.send(BrokeredMessage("apples", partition_key=key_of(5)))
+    assert await orders.fragments() == [5]
+"""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from twinbus.broker.partitioned.hashing import fragment_of
+from twinbus.client import NO_RETRY, BrokeredMessage
+from twinbus.model.errors import InternalFault
+from twinbus.model.path import SubQueue
+from twinbus.testing import InMemoryNamespace
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Sequence
+
+    from twinbus.client import MessagingFactory, QueueClient, SubscriptionClient
+
+FRAGMENTS = 16
+STORES = 4
+
+
+class Bus:
+    """A namespace with a partitioned queue `orders`."""
+
+    def __init__(self, namespace: InMemoryNamespace, factory: MessagingFactory) -> None:
+        self.namespace = namespace
+        self.factory = factory
+        self.client: QueueClient = factory.create_queue_client("orders")
+
+    async def queue(self, path: str, **description: Any) -> QueueClient:  # noqa: ANN401  # fields of a description
+        """Another queue, partitioned unless it is said otherwise."""
+        await self.namespace.create_queue(path, **{"enable_partitioning": True} | description)
+        return self.factory.create_queue_client(path)
+
+    async def fragments(self, path: str = "orders") -> list[int]:
+        """Of each message of an entity, the fragment that it is in."""
+        return [fragment_in(message) for message in await self.namespace.messages(path)]
+
+    def locks(self, path: str = "orders") -> int:
+        """How many messages are locked."""
+        fragments = self.namespace.broker.find_receivable(path).fragments_of(SubQueue.MAIN)
+        return sum(len(fragment.locks.by_number) for fragment in fragments)
+
+    async def texts(self, path: str = "orders") -> list[str]:
+        return sorted(message.text for message in await self.namespace.messages(path))
+
+    def fail(self, store: int) -> None:
+        """A store is down: those who use it next find that out."""
+        self.namespace.outage.fail_store(store)
+
+    async def find_out(self, store: int) -> None:
+        """... and somebody has."""
+        self.fail(store)
+        journal = self.namespace.broker.journals[store]
+        while journal.trouble is None:
+            with suppress(InternalFault):
+                await self.client.send(BrokeredMessage("the last", partition_key=key_of(store)))
+
+
+@asynccontextmanager
+async def bus(*, stores: int = STORES, **description: Any) -> AsyncIterator[Bus]:  # noqa: ANN401  # its fields
+    """With a client that tries nothing twice."""
+    async with InMemoryNamespace(stores=stores) as namespace:
+        await namespace.create_queue("orders", **{"enable_partitioning": True} | description)
+        yield Bus(namespace, namespace.factory(retry_policy=NO_RETRY, operation_timeout=60))
+
+
+def key_of(fragment: int, number: int = 0) -> str:
+    """A key that leads to a fragment; another for each number."""
+    found = (key for key in map("key {}".format, itertools.count()) if fragment_of(key.encode()) == fragment)
+    return next(itertools.islice(found, number, None))
+
+
+def fragment_in(message: BrokeredMessage | int) -> int:
+    """What the top 16 bits of a sequence number say."""
+    number = message if isinstance(message, int) else message.sequence_number
+    return number >> 48
+
+
+def numbered(count: int, **properties: Any) -> list[BrokeredMessage]:  # noqa: ANN401  # those of a message
+    return [BrokeredMessage(f"{number}", **properties) for number in range(count)]
+
+
+def everywhere(**properties: Any) -> list[BrokeredMessage]:  # noqa: ANN401  # those of a message
+    """One message for each fragment."""
+    return [BrokeredMessage(f"{number}", partition_key=key_of(number), **properties) for number in range(FRAGMENTS)]
+
+
+def texts(messages: Iterable[BrokeredMessage]) -> list[str]:
+    return [message.text for message in messages]
+
+
+async def drain(client: QueueClient, most: int = 1_000) -> list[BrokeredMessage]:
+    """All that there is, taken and completed."""
+    found: list[BrokeredMessage] = []
+    while len(found) < most and (page := await client.receive_batch(most, timeout=1)):
+        found += page
+        for message in page:
+            await client.complete(message)
+    return found
+
+
+async def receive(client: QueueClient | SubscriptionClient, count: int) -> list[BrokeredMessage]:
+    """So many messages, in as many calls as it takes."""
+    found: list[BrokeredMessage] = []
+    while len(found) < count:
+        page = await client.receive_batch(count - len(found), timeout=5)
+        assert page, f"{len(found)} of {count} messages came"
+        found += page
+    return found
+
+
+async def send_all(client: QueueClient, messages: Sequence[BrokeredMessage]) -> None:
+    for message in messages:
+        await client.send(message)

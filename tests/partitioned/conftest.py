@@ -1,0 +1,7 @@
+"""One server for the tests with the SDK and over HTTP; the others have a namespace in memory."""
+
+from __future__ import annotations
+
+from tests.sdk.conftest import bus, closings, loop, pytest_pyfunc_call, server
+
+__all__ = ["bus", "closings", "loop", "pytest_pyfunc_call", "server"]

@@ -1,0 +1,44 @@
+"""docs/partitioning.md is true."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from tests.partitioned.test_hashing import VECTORS
+from twinbus.broker.partitioned.hashing import fragment_of
+from twinbus.model.limits import NamespaceLimits
+
+ROOT: Final = Path(__file__).parents[2]
+PAGE: Final = (ROOT / "docs" / "partitioning.md").read_text()
+PLAIN: Final = " ".join(PAGE.split())
+
+
+def test_the_example_runs() -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert "enable_partitioning=True" in example
+    exec(compile(example, "docs/partitioning.md", "exec"), {"__name__": "example"})  # noqa: S102  # ours
+
+
+def test_q25_the_keys_in_the_page_lead_to_the_fragments_in_it() -> None:
+    told = {key: int(fragment) for key, fragment in re.findall(r"^\| `([^`]+)` \| (\d+) \|", PAGE, re.MULTILINE)}
+    assert len(told) == 8
+    assert told.items() <= VECTORS.items()
+    assert {key: fragment_of(key.encode()) for key in told} == told
+
+
+def test_the_limits_in_the_page_are_the_defaults() -> None:
+    limits = NamespaceLimits()
+    assert f"at most {limits.max_partitioned} partitioned queues and topics (`max_partitioned`)" in PLAIN
+    assert f"one of its {limits.max_entities:,} entities (`max_entities`)" in PLAIN
+
+
+def test_q36_q32_r085_r089_r114_r124_what_is_documentation_is_said() -> None:
+    assert "SDKs of that time need version 2.2 or later" in PLAIN
+    assert "Any client can set it: the SDKs' administration clients" in PLAIN
+    assert "**Give no key unless you need one**, in a transaction or outside" in PLAIN
+    assert "Service Bus for Windows Server 1.0 and 1.1, which never had partitioned entities" in PLAIN
+    compatibility = (ROOT / "docs" / "compatibility.md").read_text()
+    for retired in ("SBMP", "Service Bus for Windows Server 1.0, 1.1"):
+        assert re.search(rf"^\| {re.escape(retired)} \| no \|", compatibility, re.MULTILINE)

@@ -1,0 +1,211 @@
+"""Messages of one read on a link to a partitioned queue: where they go, in which order, and how they are answered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.broker.partitioned.rig import STORES, PartitionedRig, key_for, message
+from tests.broker.rig import SessionConsumer
+from twinbus.amqp.message import data
+from twinbus.amqp.outcomes import Accepted, Rejected
+from twinbus.model.description import FRAGMENTS
+from twinbus.model.errors import EntityDisabled, StoreUnavailable
+from twinbus.model.message import BATCH_FORMAT, PING_CONTENT_TYPE
+from twinbus.model.queue import QueueDescription
+from twinbus.server.spreading import SpreadIncoming
+
+if TYPE_CHECKING:
+    from twinbus.amqp.delivery import IncomingDelivery
+
+
+class FakeDelivery:
+    """A message as it came in."""
+
+    state = None
+
+    def __init__(self, payload: bytes, message_format: int = 0) -> None:
+        self.payload = payload
+        self.message_format = message_format
+
+
+class FakeLink:
+    """Writes down what is answered, frame by frame."""
+
+    unanswered_count = 0
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[list[FakeDelivery], object]] = []
+
+    def accept(self, **_said: object) -> None:
+        """It is attached."""
+
+    def keep_credit(self, credit: int) -> None:
+        assert credit
+
+    def settle(self, deliveries: list[FakeDelivery], state: object) -> None:
+        self.frames.append((deliveries, state))
+
+
+class Sender:
+    def __init__(self, rig: PartitionedRig) -> None:
+        self.rig = rig
+        self.end = FakeLink()
+        nothing: Any = None
+        link: Any = self.end
+        self.link = SpreadIncoming(link, rig.namespace, rig.queue, nothing)
+        self.deliveries: list[FakeDelivery] = []
+
+    def read(self, *deliveries: FakeDelivery) -> None:
+        """They come in one read."""
+        some: Any = list(deliveries)
+        received: list[IncomingDelivery] = some
+        self.deliveries += deliveries
+        self.link.receive(received)
+
+    def outcomes(self) -> list[object]:
+        """What was said of each, which is once."""
+        told = [(delivery, state) for deliveries, state in self.end.frames for delivery in deliveries]
+        assert sorted(map(id, self.deliveries)) == sorted(id(delivery) for delivery, _ in told)
+        states = {id(delivery): state for delivery, state in told}
+        return [states[id(delivery)] for delivery in self.deliveries]
+
+
+def are_accepted(sender: Sender) -> list[bool]:
+    return [isinstance(state, Accepted) for state in sender.outcomes()]
+
+
+def conditions(sender: Sender) -> list[str | None]:
+    return [
+        str(state.error.condition) if isinstance(state, Rejected) and state.error is not None else None
+        for state in sender.outcomes()
+    ]
+
+
+def test_r099_those_without_a_key_are_shared_out_evenly_and_neighbours_are_answered_in_one_frame() -> None:
+    rig = PartitionedRig()
+    sender = Sender(rig)
+    sender.read(*[FakeDelivery(message()) for _ in range(10 * FRAGMENTS)])
+    rig.settle()
+    assert all(are_accepted(sender))
+    assert rig.counts() == [10] * FRAGMENTS
+    assert len(sender.end.frames) == FRAGMENTS
+    places = {id(delivery): place for place, delivery in enumerate(sender.deliveries)}
+    for deliveries, _ in sender.end.frames:
+        numbers = [places[id(delivery)] for delivery in deliveries]
+        assert numbers == list(range(numbers[0], numbers[0] + 10))
+
+
+def test_r099_one_after_the_other_they_go_to_each_in_turn() -> None:
+    rig = PartitionedRig()
+    sender = Sender(rig)
+    for _ in range(2 * FRAGMENTS):
+        sender.read(FakeDelivery(message()))
+        rig.settle()
+    assert rig.counts() == [2] * FRAGMENTS
+
+
+def test_r113_a_batch_of_several_sessions_does_not_overtake_what_came_before_it_in_the_same_read() -> None:
+    rig = PartitionedRig(QueueDescription(enable_partitioning=True, requires_session=True))
+    sender = Sender(rig)
+    one, other = key_for(2), key_for(3)
+    batch = data(message(b"2", session=one), message(b"-", session=other))
+    sender.read(
+        FakeDelivery(message(b"1", session=one)),
+        FakeDelivery(batch, BATCH_FORMAT),
+        FakeDelivery(message(b"3", session=one)),
+    )
+    rig.settle()
+    assert all(are_accepted(sender))
+    consumer = SessionConsumer(rig.mains[2], one.encode())
+    consumer.grant(10)
+    rig.settle()
+    assert consumer.bodies == [b"1", b"2", b"3"]
+
+
+def test_r100_r101_where_a_store_fails_with_them_those_with_a_key_fail_and_the_others_go_elsewhere() -> None:
+    rig = PartitionedRig()
+    sender = Sender(rig)
+    rig.fail(0)
+    keys = [key_for(number) if number % 2 else None for number in range(FRAGMENTS)]
+    keys += [key_for(0), key_for(4)]
+    sender.read(*[FakeDelivery(message(key=key)) for key in keys])
+    rig.settle()
+    assert are_accepted(sender) == [True] * FRAGMENTS + [False, False]
+    assert conditions(sender)[-2:] == [str(StoreUnavailable.condition)] * 2
+
+
+def test_r100_where_a_store_hangs_with_them_they_are_answered_once_and_soon_after_it_is_given_up() -> None:
+    rig = PartitionedRig()
+    sender = Sender(rig)
+    rig.stores[1].hang()
+    sender.read(*[FakeDelivery(message()) for _ in range(FRAGMENTS)])
+    rig.settle()
+    assert sum(len(deliveries) for deliveries, _ in sender.end.frames) == FRAGMENTS - FRAGMENTS // STORES
+    rig.wait(10.1)
+    assert all(are_accepted(sender))
+    rig.stores[1].resume()
+    rig.settle()
+    assert all(are_accepted(sender))
+
+
+def test_where_all_stores_fail_all_are_told() -> None:
+    rig = PartitionedRig()
+    sender = Sender(rig)
+    for store in range(STORES):
+        rig.fail(store)
+    sender.read(*[FakeDelivery(message(key=key)) for key in (None, None, key_for(1), None)])
+    rig.settle()
+    assert set(conditions(sender)) == {str(StoreUnavailable.condition)}
+
+
+def test_where_it_is_disabled_while_a_store_fails_with_them_all_are_told() -> None:
+    rig = PartitionedRig()
+    sender = Sender(rig)
+    for store in range(STORES):
+        rig.fail(store)
+    sender.read(*[FakeDelivery(message()) for _ in range(FRAGMENTS)])
+    rig.queue.producers.clear()
+    rig.queue.set_status("SendDisabled")
+    rig.settle()
+    assert set(conditions(sender)) == {str(EntityDisabled.condition)}
+
+
+@pytest.mark.parametrize("wrong", [b"no message", message(key="k", session="s")])
+def test_what_is_wrong_is_refused_for_itself(wrong: bytes) -> None:
+    rig = PartitionedRig()
+    sender = Sender(rig)
+    sender.read(
+        FakeDelivery(message(b"1")), FakeDelivery(wrong), FakeDelivery(message(b"2")), FakeDelivery(message(key="k"))
+    )
+    rig.settle()
+    assert are_accepted(sender) == [True, False, True, True]
+    assert sum(rig.counts()) == 3
+
+
+def test_pings_and_messages_in_one_read_are_all_answered_and_only_messages_are_stored() -> None:
+    rig = PartitionedRig()
+    sender = Sender(rig)
+    ping = message(content_type=PING_CONTENT_TYPE)
+    keyed = message(content_type=PING_CONTENT_TYPE, key=key_for(5))
+    pings = data(keyed, message(content_type=PING_CONTENT_TYPE, key=key_for(6)))
+    sender.read(
+        FakeDelivery(message()),
+        FakeDelivery(ping),
+        FakeDelivery(keyed),
+        FakeDelivery(pings, BATCH_FORMAT),
+        FakeDelivery(message(key=key_for(5))),
+    )
+    rig.settle()
+    assert all(are_accepted(sender))
+    assert sum(rig.counts()) == 2
+
+
+def test_with_duplicates_detected_copies_in_one_read_are_stored_once() -> None:
+    rig = PartitionedRig(QueueDescription(enable_partitioning=True, requires_duplicate_detection=True))
+    sender = Sender(rig)
+    sender.read(*[FakeDelivery(message(message_id=f"{number % 7}")) for number in range(21)])
+    rig.settle()
+    assert all(are_accepted(sender))
+    assert sum(rig.counts()) == 7

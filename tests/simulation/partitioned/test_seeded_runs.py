@@ -1,0 +1,35 @@
+"""A fixed range of seeds on a partitioned queue: nothing that was accepted is lost, and what works goes on working."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.seeded.command import (
+    assert_a_run_that_fails_says_how_to_repeat_it,
+    assert_a_seed_means_the_same_steps_in_every_process,
+)
+from tests.seeded.outcome import attempt
+from tests.simulation.partitioned.run import run
+
+EACH = 40
+PARTS = 4
+MODULE = "tests.simulation.partitioned"
+PLANTED = """
+from twinbus.broker.partitioned import sending
+sending._ELSEWHERE = ()
+"""
+"""A message without a key is not sent to another fragment where one does not take it."""
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_seeds_find_nothing(part: int) -> None:
+    found = [outcome for seed in range(part * EACH, (part + 1) * EACH) if (outcome := attempt(run, seed)).fault]
+    assert not found, f"once more: python -m {MODULE} --seed {found[0].seed} --runs 1 --trace"
+
+
+def test_a_seed_means_the_same_steps_in_every_process() -> None:
+    assert_a_seed_means_the_same_steps_in_every_process(MODULE)
+
+
+def test_a_run_that_fails_says_how_to_repeat_it() -> None:
+    assert_a_run_that_fails_says_how_to_repeat_it(MODULE, PLANTED, runs=10)
