@@ -80,6 +80,7 @@ outage: compile ## measure what an application sees of an outage of the primary
 soak: compile ## try mutated input, simulated faults, kills, power cuts, slow disks, outages; the first two for MINUTES minutes (10)
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 	$(BIN)/python -m tests.simulation --minutes $(MINUTES)
+	$(BIN)/python -m tests.simulation.partitioned --runs 3000
 	$(BIN)/python -m tests.model --steps 100000
 	$(BIN)/python -m tests.model --machine --steps 100000
 	$(BIN)/python -m tests.faults --kills 50
