@@ -93,7 +93,7 @@ def skip(data: bytes, at: int, depth: int = 0) -> int:
     try:
         code = data[at]
         width = _FIXED_WIDTHS[code >> 4]
-        if width >= 0:
+        if width <= _WIDEST:
             end = at + 1 + width
         elif width == _ONE_BYTE_SIZE:
             end = at + 2 + data[at + 1]
@@ -110,11 +110,15 @@ def skip(data: bytes, at: int, depth: int = 0) -> int:
     return end
 
 
-_ONE_BYTE_SIZE: Final = -1
-_FOUR_BYTE_SIZE: Final = -2
-_NO_TYPE: Final = -3
-_FIXED_WIDTHS: Final = (*(_NO_TYPE,) * 4, 0, 1, 2, 4, 8, 16, *(_ONE_BYTE_SIZE, _FOUR_BYTE_SIZE) * 3)
-"""By the upper half of a constructor: how many bytes follow it, or how wide the size is that tells."""
+_WIDEST: Final = 16
+_ONE_BYTE_SIZE: Final = 253
+_FOUR_BYTE_SIZE: Final = 254
+_NO_TYPE: Final = 255
+_FIXED_WIDTHS: Final = bytes((*(_NO_TYPE,) * 4, 0, 1, 2, 4, 8, _WIDEST, *(_ONE_BYTE_SIZE, _FOUR_BYTE_SIZE) * 3))
+"""By the upper half of a constructor: how many bytes follow it, or how wide the size is that tells.
+
+Bytes: of a tuple that is known when it is compiled, mypyc makes an object each time it is looked into.
+"""
 
 
 def _skip_described(data: bytes, at: int, depth: int) -> int:

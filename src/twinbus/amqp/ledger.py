@@ -219,19 +219,22 @@ class Ledger:
         count = ((last - first) & SERIAL_MASK) + 1
         if count > SERIAL_HALF:
             raise SessionViolation(INVALID_FIELD, f"a disposition from {first} to {last}, which lies before it")
-        if count > len(unsettled):  # a wide range costs what we hold, not what it claims
+        looked_at = min(count, len(unsettled))
+        if count > looked_at:  # a wide range costs what we hold, not what it claims
             ids = [one for one in unsettled if (one - first) & SERIAL_MASK < count]
         else:
-            ids = [one & SERIAL_MASK for one in range(first, first + count) if one & SERIAL_MASK in unsettled]
-        self._spend_patience(min(count, len(unsettled)) - (len(ids) if settled else 0))
-        if not settled:
-            return [unsettled[one] for one in ids]
+            ids = [one & SERIAL_MASK for one in range(first, first + count)]
         found = []
         for one in ids:
-            delivery = unsettled.pop(one)
-            delivery.settled = True
-            delivery.link.unsettled_ids.discard(one)
+            delivery = unsettled.get(one)
+            if delivery is None:
+                continue
+            if settled:
+                del unsettled[one]
+                delivery.settled = True
+                delivery.link.unsettled_ids.discard(one)
             found.append(delivery)
+        self._spend_patience(looked_at - (len(found) if settled else 0))
         return found
 
     def _spend_patience(self, looked_at: int) -> None:

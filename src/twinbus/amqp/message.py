@@ -21,7 +21,7 @@ from twinbus.amqp.sections import Header, Properties, Section
 from twinbus.amqp.types import Described, Pairs, Symbol, ULong
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from twinbus.amqp.settings import Limits
 
@@ -369,18 +369,23 @@ def build(
     return bytes(out)
 
 
-def section_of(shape: type[Composite], values: Sequence[object]) -> bytes:
-    """The header or the properties with these fields, all of them in order: what the composite itself would write."""
+def section_of(shape: type[Composite], values: tuple[object, ...]) -> bytes:
+    """The header or the properties with these fields, in order; a list may leave out the nulls that end it."""
+    plan, count = shape.plan, len(values)
+    while count and values[count - 1] is None:
+        count -= 1
     out, body = bytearray((0x00, 0x53, shape.code)), bytearray()
-    for (name, kind, _), item in zip(shape.plan, values, strict=True):
+    for index in range(count):
+        item = values[index]
         if item is None:
             body.append(_NULL)
             continue
+        name, kind, _ = plan[index]
         try:
             kind.write(body, item)
         except (EncodeError, TypeError, ValueError, AttributeError, struct.error) as error:
             raise EncodeError(f"{shape.symbol}: {name} is no {kind.name}: {error}") from None
-    write_list(out, body, len(values))
+    write_list(out, body, count)
     return bytes(out)
 
 

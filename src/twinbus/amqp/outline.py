@@ -85,7 +85,7 @@ def binaries_of(payload: bytes) -> list[bytes] | None:
     return found if at == end else None
 
 
-_WIDTHS: Final = (0, 1, 2, 4, 8, 16)
+_WIDTHS: Final = bytes((0, 1, 2, 4, 8, 16))
 """Bytes behind constructors 0x4., 0x5., ... 0x9.; from 0xA. on a size says how many."""
 
 

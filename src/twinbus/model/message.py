@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import uuid
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp import message as sections
 from twinbus.amqp.errors import EncodeError
@@ -47,7 +47,6 @@ class BrokeredMessage:
         "_body",
         "_found",
         "_received",
-        "_values",
         "content_type",
         "correlation_id",
         "label",
@@ -83,8 +82,6 @@ class BrokeredMessage:
     ) -> None:
         """`body`: bytes or text go as data, anything else as an AMQP value. A message without an id is given one."""
         self._body = body
-        self._values: dict[str, object] | None = None
-        """What was read of a received message, by the names of its properties."""
         self._found: Message | None = None
         """The sections of one that was received, once they were looked for; or of the one it is a clone of."""
         self._received: Received | None = None
@@ -184,18 +181,19 @@ class BrokeredMessage:
         """InvalidArgument where it can be no message, whoever takes it."""
         key, session_id = self.partition_key, self.session_id
         _check_length("message_id", self.message_id)
-        if key is not None or session_id is not None or self.via_partition_key is not None:
+        if not (key is session_id is self.via_partition_key is None):
             _check_length("session_id", session_id)
             _check_length("partition_key", key)
             _check_length("via_partition_key", self.via_partition_key)
-        if key is not None and session_id is not None and key != session_id:
-            raise InvalidArgument(
-                f"partition_key {key!r:.80} is not session_id {session_id!r:.80}: where both are given, they are equal"
-            )
+            if key is not None and session_id is not None and key != session_id:
+                both = f"partition_key {key!r:.80} is not session_id {session_id!r:.80}"
+                raise InvalidArgument(f"{both}: where both are given, they are equal")
         if self.time_to_live is not None and self.time_to_live <= dt.timedelta(0):
             raise InvalidArgument(f"time_to_live is {self.time_to_live}; it must be more than nothing")
 
     def _annotations(self) -> dict[str, object] | None:
+        if self.partition_key is self.via_partition_key is None and self.scheduled_enqueue_time_utc is None:
+            return None
         found: dict[str, object] = {}
         if self.partition_key is not None:
             found[_PARTITION_KEY] = self.partition_key
@@ -203,11 +201,12 @@ class BrokeredMessage:
             found[_VIA_PARTITION_KEY] = self.via_partition_key
         if self.scheduled_enqueue_time_utc is not None:
             found[_SCHEDULED_TIME] = Timestamp(milliseconds_of(self.scheduled_enqueue_time_utc))
-        return found or None
+        return found
 
     def _encode_body(self) -> bytes:
-        message = self._sections
-        if message is not None:
+        if self._found is not None or self._received is not None:
+            message = self._sections
+            assert message is not None
             section = message.body_section
             return b"" if section is None else message.raw(section)
         body = self._body
@@ -242,52 +241,13 @@ class BrokeredMessage:
 
     # --- in -----------------------------------------------------------------------------------------------------------
 
-    @classmethod
-    def decode(cls, payload: bytes, *, lock: bytes | None = None, is_peeked: bool = False) -> Self:
+    @staticmethod
+    def decode(payload: bytes, *, lock: bytes | None = None, is_peeked: bool = False) -> BrokeredMessage:
         """A message that was received, under a lock or not; DecodeError where its bytes do not add up.
 
         What is in its sections is read when it is first asked for: DecodeError then, if it is not what it should be.
         """
-        decoded = cls.__new__(cls)
-        decoded._body, decoded._values = b"", None  # noqa: SLF001  # its own
-        decoded._received = received = Received(payload, lock, is_peeked=is_peeked)  # noqa: SLF001
-        decoded._found = received.sections if outline_of(payload) is None else None  # noqa: SLF001
-        return decoded
-
-    if not TYPE_CHECKING:  # else there would be no wrong names
-
-        def __getattr__(self, name: str) -> object:
-            """A property of a received message that is asked for, and was not set, for the first time."""
-            if name not in _READ_LATER:
-                raise AttributeError(f"a message has no {name!r}")
-            if self._values is None:
-                self._values = self._read()
-            setattr(self, name, self._values[name])
-            return self._values[name]
-
-    def _read(self) -> dict[str, object]:
-        message, named = self._sections, self.received.annotations
-        assert message is not None
-        message_id, _, to, label, reply_to, correlation_id, content_type, _, ends_ms, made_ms, *others = (
-            message.checked(Section.PROPERTIES, Properties)
-        )
-        own = message.application_properties if Section.APPLICATION_PROPERTIES in message else {}
-        ttl_ms, scheduled = message.checked(Section.HEADER, Header)[2], named.get(_SCHEDULED_TIME)
-        return {
-            "message_id": message_id,
-            "session_id": others[0],
-            "partition_key": _text(named.get(_PARTITION_KEY)),
-            "via_partition_key": _text(named.get(_VIA_PARTITION_KEY)),
-            "correlation_id": correlation_id,
-            "content_type": content_type,
-            "label": label,
-            "to": to,
-            "reply_to": reply_to,
-            "reply_to_session_id": others[2],
-            "time_to_live": _ttl_of(ttl_ms, ends_ms, made_ms),
-            "scheduled_enqueue_time_utc": moment_of(scheduled) if isinstance(scheduled, Timestamp) else None,
-            "properties": {str(name): from_wire(value) for name, value in dict(own).items()},
-        }
+        return _ReceivedMessage(Received(payload, lock, is_peeked=is_peeked))
 
     @property
     def _sections(self) -> Message | None:
@@ -376,26 +336,77 @@ class BrokeredMessage:
         return len(self.received.payload)
 
 
-_READ_LATER: Final = frozenset(name for name in BrokeredMessage.__slots__ if not name.startswith("_"))
+class _ReceivedMessage(BrokeredMessage):
+    """One whose properties are read when the first of them is asked for.
+
+    A class of its own, since one with a `__getattr__` is slower in all it does: it took a third longer to encode.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, received: Received) -> None:  # without super().__init__(): the properties are not known yet
+        """Made by `decode`."""
+        self._body = b""
+        self._received = received
+        self._found = received.sections if outline_of(received.payload) is None else None
+        self._values: dict[str, object] | None = None
+
+    @property
+    def values(self) -> dict[str, object]:
+        """What was read, or set since, by the names of the properties."""
+        if self._values is None:
+            self._values = self._read()
+        return self._values
+
+    def _read(self) -> dict[str, object]:
+        message, named = self._sections, self.received.annotations
+        assert message is not None
+        message_id, _, to, label, reply_to, correlation_id, content_type, _, ends_ms, made_ms, *others = (
+            message.checked(Section.PROPERTIES, Properties)
+        )
+        own = message.application_properties if Section.APPLICATION_PROPERTIES in message else {}
+        ttl_ms, scheduled = message.checked(Section.HEADER, Header)[2], named.get(_SCHEDULED_TIME)
+        return {
+            "message_id": message_id,
+            "session_id": others[0],
+            "partition_key": _text(named.get(_PARTITION_KEY)),
+            "via_partition_key": _text(named.get(_VIA_PARTITION_KEY)),
+            "correlation_id": correlation_id,
+            "content_type": content_type,
+            "label": label,
+            "to": to,
+            "reply_to": reply_to,
+            "reply_to_session_id": others[2],
+            "time_to_live": _ttl_of(ttl_ms, ends_ms, made_ms),
+            "scheduled_enqueue_time_utc": moment_of(scheduled) if isinstance(scheduled, Timestamp) else None,
+            "properties": {str(name): from_wire(value) for name, value in dict(own).items()},
+        }
+
+
+class _ReadLater:
+    """One of them."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, message: _ReceivedMessage | None, owner: type) -> object:
+        return self if message is None else message.values[self._name]
+
+    def __set__(self, message: _ReceivedMessage, value: object) -> None:
+        message.values[self._name] = value
+
+
+for _name in BrokeredMessage.__slots__:
+    if not _name.startswith("_"):
+        setattr(_ReceivedMessage, _name, _ReadLater(_name))
 
 
 class Received:
     """What a broker says of a message that it hands out; read when it is asked for."""
 
-    __slots__ = (
-        "_is_peeked",
-        "_sections",
-        "annotations",
-        "delivery_count",
-        "handle",
-        "lock",
-        "locked_until_ms",
-        "payload",
-    )
-
-    annotations: Mapping[object, object]
-    delivery_count: int
-    locked_until_ms: int
+    __slots__ = ("_annotations", "_is_peeked", "_locked_until_ms", "_sections", "handle", "lock", "payload")
 
     def __init__(self, payload: bytes, lock: bytes | None, *, is_peeked: bool) -> None:
         """`payload` is the message as it came."""
@@ -406,6 +417,8 @@ class Received:
         """For the receiver: how it settles the message."""
         self._is_peeked = is_peeked
         self._sections: Message | None = None
+        self._annotations: Mapping[object, object] | None = None
+        self._locked_until_ms: int | None = None
 
     @property
     def sections(self) -> Message:
@@ -419,20 +432,27 @@ class Received:
         """Its number in the entity."""
         return self.integer("x-opt-sequence-number")
 
-    if not TYPE_CHECKING:  # else there would be no wrong names
+    @property
+    def annotations(self) -> Mapping[object, object]:
+        """What the broker, and the sender, said to everyone on the way."""
+        if self._annotations is None:
+            self._annotations = dict(self.sections.message_annotations)
+        return self._annotations
 
-        def __getattr__(self, name: str) -> object:
-            """What is asked for, and was not set, for the first time."""
-            if name == "annotations":
-                self.annotations = dict(self.sections.message_annotations)
-            elif name == "delivery_count":
-                earlier = self.sections.checked(Section.HEADER, Header)[4]
-                self.delivery_count = earlier + (not self._is_peeked)
-            elif name == "locked_until_ms":
-                self.locked_until_ms = self.integer("x-opt-locked-until")
-            else:
-                raise AttributeError(f"nothing received is called {name!r}")
-            return getattr(self, name)
+    @property
+    def delivery_count(self) -> int:
+        """How often it was handed out, this time included."""
+        earlier: int = self.sections.checked(Section.HEADER, Header)[4]
+        return earlier + (not self._is_peeked)
+
+    @property
+    def locked_until_ms(self) -> int:
+        """When its lock ends, unless it is renewed."""
+        return self.integer("x-opt-locked-until") if self._locked_until_ms is None else self._locked_until_ms
+
+    @locked_until_ms.setter
+    def locked_until_ms(self, until_ms: int) -> None:
+        self._locked_until_ms = until_ms
 
     def integer(self, name: str) -> int:
         """One of its annotations; 0 where it is none."""
@@ -443,11 +463,8 @@ class Received:
 def encode_batch(payloads: Sequence[bytes], first: BrokeredMessage) -> bytes:
     """Encoded messages as one transfer in the format of a batch: all or none of them. The first is its label."""
     annotations = {_PARTITION_KEY: first.partition_key} if first.partition_key is not None else None
-    return sections.build(
-        message_annotations=annotations,
-        properties=Properties(message_id=first.message_id, group_id=first.session_id),
-        body=sections.data(*payloads),
-    )
+    label = Properties(message_id=first.message_id, group_id=first.session_id)
+    return sections.build(message_annotations=annotations, properties=label) + sections.data(*payloads)
 
 
 def _ttl_of(header_ms: int | None, ends_ms: int | None, made_ms: int | None) -> dt.timedelta | None:

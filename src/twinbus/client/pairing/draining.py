@@ -39,6 +39,8 @@ log: Final = logging.getLogger(__name__)
 
 WINDOW: Final = 500
 """Messages of one backlog queue that are on their way at a time."""
+HELD_AT_MOST: Final = 2 * WINDOW
+"""Messages that are kept: with what was answered, looked through once a window, whose memory serves those to come."""
 PEEKED_AT_ONCE: Final = 250
 TICK_S: Final = 5.0
 FINISH_S: Final = 5.0
@@ -154,6 +156,8 @@ class Draining:
                 delivery = arrived.popleft()
                 self._held[delivery] = now_s
                 self._sort(delivery, now_ms)
+            if len(self._held) > HELD_AT_MOST:
+                self._forget_answered()
         if self._drained is not None and not self._drained.done() and not self._link.is_draining:
             self._drained.set_result(None)
 
@@ -255,12 +259,15 @@ class Draining:
 
     async def _tick(self) -> None:
         """Renew locks, give up on what has no answer, and begin the next poll when this one is over."""
-        self._held = {delivery: since_s for delivery, since_s in self._held.items() if not delivery.answered}
+        self._forget_answered()
         await self._renew_locks()
         for destination in self._destinations.values():
             destination.give_up(self._settings.send_timeout_s)
         if not self._held and self._loop.time() - self._last_arrival_s >= self._settings.poll_s:
             await self._poll_again()
+
+    def _forget_answered(self) -> None:
+        self._held = {delivery: since_s for delivery, since_s in self._held.items() if not delivery.answered}
 
     async def _poll_again(self) -> None:
         """Give the credit back and grant it anew: what a receive call was in the original."""

@@ -209,15 +209,16 @@ def _restore(payload: bytes, now_ms: int, *, deduct: bool) -> Restored | Expired
         kept += _alias_schedule(aliases[SCHEDULED_TIME])
     told.append(_PARKED_AT + _timestamp(parked_ms))
     told.append(_PARKED_FOR + _TIMESPAN.pack(_TIMESPAN_LEAD, parked_for_ms * TICKS_PER_MS))
-    if session_id is None and ttl_ms is None:
-        properties = _PROPERTIES_LEAD + properties if properties else b""
-    else:
-        session = aliases[SESSION_ID] if session_id is not None else NULL
-        properties = _restored_properties(properties, session, ttl_ms, now_ms)
     pieces = [_restored_header(header, ttl_ms)]
     if kept:
-        pieces.append(_compound(_ANNOTATIONS, _MAP32, kept, 2 * len(kept)))
-    pieces += [properties, _compound(_OWN, _MAP32, told, 2 * len(told)), rest]
+        _add_compound(pieces, _ANNOTATIONS, _MAP32, kept, 2 * len(kept))
+    if session_id is not None or ttl_ms is not None:
+        session = aliases[SESSION_ID] if session_id is not None else NULL
+        _add_restored_properties(pieces, properties, session, ttl_ms, now_ms)
+    elif properties:
+        pieces += (_PROPERTIES_LEAD, properties)
+    _add_compound(pieces, _OWN, _MAP32, told, 2 * len(told))
+    pieces.append(rest)
     return Restored(path, session_id, b"".join(pieces), sequence_number)
 
 
@@ -290,15 +291,26 @@ def _restored_header(section: bytes, ttl_ms: int | None) -> bytes:
     return _compound(_HEADER, _LIST32, fields, len(fields)) if fields else b""
 
 
-def _restored_properties(section: bytes, session: bytes, ttl_ms: int | None, now_ms: int) -> bytes:
+def _add_restored_properties(
+    pieces: list[bytes], section: bytes, session: bytes, ttl_ms: int | None, now_ms: int
+) -> None:
     """With the session that the message had, and the end of its life."""
     before, fields = _fields_of(section, _EXPIRY) if section else (_EXPIRY * NULL, [])
     if ttl_ms is not None:
-        set_field(fields, _CREATED - _EXPIRY, _timestamp(now_ms))
-        set_field(fields, 0, _timestamp(now_ms + ttl_ms))
+        ends, created = _life(now_ms, ttl_ms)
+        set_field(fields, _CREATED - _EXPIRY, created)
+        set_field(fields, 0, ends)
     if session != NULL:
         set_field(fields, _GROUP_ID - _EXPIRY, session)
-    return _compound(_PROPERTIES, _LIST32, [before, *fields], _EXPIRY + len(fields))
+    count = _EXPIRY + len(fields)
+    fields.insert(0, before)
+    _add_compound(pieces, _PROPERTIES, _LIST32, fields, count)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _life(now_ms: int, ttl_ms: int) -> tuple[bytes, bytes]:
+    """When it ends, and when it began. Messages that come together have the same."""
+    return _timestamp(now_ms + ttl_ms), _timestamp(now_ms)
 
 
 def _fields_of(section: bytes, first: int) -> tuple[bytes, list[bytes]]:
@@ -390,8 +402,24 @@ def _assemble(
 
 
 def _compound(section: int, constructor: int, elements: list[bytes], count: int) -> bytes:
-    content = b"".join(elements)
-    return _COMPOUND.pack(0x00, 0x53, section, constructor, len(content) + 4, count) + content
+    pieces: list[bytes] = []
+    _add_compound(pieces, section, constructor, elements, count)
+    return b"".join(pieces)
+
+
+def _add_compound(pieces: list[bytes], section: int, constructor: int, elements: list[bytes], count: int) -> None:
+    """A section that is a list or a map, in pieces: the message is put together once."""
+    size = 4
+    for element in elements:
+        size += len(element)
+    pieces.append(_lead(section, constructor, size, count))
+    pieces += elements
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _lead(section: int, constructor: int, size: int, count: int) -> bytes:
+    """What a section begins with."""
+    return _COMPOUND.pack(0x00, 0x53, section, constructor, size, count)
 
 
 def field_of(fields: list[bytes], index: int) -> bytes:
