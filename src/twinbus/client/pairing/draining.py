@@ -91,7 +91,7 @@ class Draining:
                 if not self._over.done():
                     await self._tick()
             self._link.stop_topping_up()
-            if self._link.failure is None:
+            if self._link.is_open:  # its `failure` was None above, and what is compiled takes that for granted
                 await self._finish()
             return self._over.result()
         finally:
