@@ -10,6 +10,8 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 ALONE := $(addprefix tests/,amqp broker filters fuzz model simulation store)
 # A hundred thousand messages are sent once in each direction: on compiled files.
 MANY := tests/interop/test_many_messages.py
+# What is compiled looks at types that Python does not: each part of it is used at least once.
+COMPILED := $(addprefix tests/,amqp interop $(addprefix pairing/test_,failing_over.py parking.py syphon.py))
 
 # Tests start hundreds of processes, and each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -32,7 +34,7 @@ run: compile ## serve a pair of namespaces, contoso and contoso-backup, and prin
 test: setup ## check style, types and import rules, then run all tests; the engine's and the pair's also on compiled files
 	@$(MAKE) --no-print-directory -j2 --output-sync=target compile linted alone
 	$(PYTEST) $(addprefix --ignore=,$(ALONE) $(MANY))
-	$(PYTEST) -o pythonpath=. tests/amqp tests/interop tests/pairing/test_failing_over.py tests/pairing/test_parking.py
+	$(PYTEST) -o pythonpath=. -m "not interpreted" $(COMPILED)
 
 lint: setup ## check style, types and import rules
 	@$(MAKE) --no-print-directory linted

@@ -123,6 +123,7 @@ async def test_q18_the_order_within_a_session_is_kept() -> None:
                 assert texts == sorted(texts)
 
 
+@pytest.mark.interpreted
 @in_virtual_time
 async def test_q18_no_two_sends_of_a_session_are_on_their_way_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async with InMemoryPair() as namespaces:
@@ -312,6 +313,7 @@ async def test_q19_one_bad_message_harms_no_other_of_its_batch() -> None:
             assert await app.parked() == []
 
 
+@pytest.mark.interpreted
 @in_virtual_time
 async def test_q18_messages_that_wait_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
     async with InMemoryPair() as namespaces:
