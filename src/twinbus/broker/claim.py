@@ -51,9 +51,8 @@ class Claim:
         self._let_go()
         if displaced is not None:
             displaced.entity_gone(LinkStolen(f"a receiver of '{path}' with epoch {epoch} took the place of this one"))
-        if epoch >= self.epoch:
-            for fragment, span in zip(fragments, self._spans, strict=False):  # none if nobody had it before
-                _free(fragment, span)
+        for fragment, span in zip(fragments, self._spans, strict=False):  # none if nobody had it before
+            _free(fragment, span)
 
     def take(self, consumer: Consumer, epoch: int, fragments: Sequence[Fragment]) -> None:
         """It is this consumer's now, and so are the locks that are given from now on."""
