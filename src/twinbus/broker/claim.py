@@ -46,7 +46,7 @@ class Claim:
             raise EntityClaimed(f"'{path}' has receivers without a claim: end them first")
 
     def displace(self, path: str, epoch: int, fragments: Sequence[Fragment]) -> None:
-        """Whoever has it loses it to a newer claim, and what it had under locks is free."""
+        """Whoever has it loses it to a newer claim. What it, or the last one that had it, had under locks is free."""
         displaced = self.holder
         self._let_go()
         if displaced is not None:
