@@ -29,12 +29,13 @@ QUEUE: Final = "queue"
 TOPIC: Final = "topic"
 SUBSCRIPTION: Final = "subscription"
 Description: TypeAlias = "QueueDescription | TopicDescription | SubscriptionDescription"
-_DESCRIPTIONS: Final[dict[str, type]] = {
+DESCRIPTIONS: Final[dict[str, type[Description]]] = {
     QUEUE: QueueDescription,
     TOPIC: TopicDescription,
     SUBSCRIPTION: SubscriptionDescription,
 }
 """What describes an entity, by its kind. A field that is not stored has its default; one that is unknown is ignored."""
+KINDS: Final = {described: kind for kind, described in DESCRIPTIONS.items()}
 _BUSY_TIMEOUT_S: Final = 1.0
 """How long to wait for somebody who looks into the file with a tool of SQLite."""
 
@@ -291,7 +292,7 @@ class Catalogue:
     def _entity(self, row: tuple[int, str, str, str, int, int, str]) -> EntityRow:
         id_, kind, path, description, created_ms, updated_ms, fragments = row
         try:
-            described: Description = msgspec.json.decode(description, type=_DESCRIPTIONS[kind])
+            described: Description = msgspec.json.decode(description, type=DESCRIPTIONS[kind])
         except (KeyError, msgspec.MsgspecError, ServiceBusError) as error:
             raise StoreUnavailable(
                 f"the catalogue {self._file} describes {path!r} as no {kind} can be: {error}"

@@ -19,7 +19,7 @@ from twinbus.model.path import key_of, split_subscription
 from twinbus.model.queue import QueueDescription
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
 from twinbus.server.config.plan import KIND_NAMES
-from twinbus.server.entities import FIXED
+from twinbus.server.keeper import FIXED
 from twinbus.server.settings import StartError
 
 if TYPE_CHECKING:

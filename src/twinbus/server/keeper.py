@@ -1,0 +1,362 @@
+"""The keeper of the catalogue: what may be done to the entities of a namespace, done there first.
+
+    keeper = Keeper(limits, clock, stores=4, trouble=trouble, publish=publish)
+    row = await keeper.create("orders", QueueDescription())
+
+Owns: the catalogue, what stands in it, and which change is allowed. One change comes after the other: it is checked,
+written, and published to whoever has the entities; whoever asked for it hears of it when all of them have it. Knows
+nothing of the broker: whether a store works is told by `trouble`. After a power cut the catalogue is right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from twinbus.broker.filters.rule import compile_rule
+from twinbus.model import path as paths
+from twinbus.model.description import FRAGMENTS
+from twinbus.model.errors import (
+    EntityAlreadyExists,
+    EntityNotFound,
+    InvalidArgument,
+    NotAllowed,
+    QuotaExceeded,
+    StoreUnavailable,
+)
+from twinbus.model.rule import DEFAULT_RULE, RuleDescription
+from twinbus.model.topic import SubscriptionDescription
+from twinbus.server.changes import EntityCreated, EntityDeleted, EntityUpdated, RuleDeleted, RulePut
+from twinbus.store.catalogue import KINDS, SUBSCRIPTION, TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from twinbus.broker.clock import Clock
+    from twinbus.model.info import Description
+    from twinbus.model.limits import NamespaceLimits
+    from twinbus.server.changes import Change
+    from twinbus.store.catalogue import Catalogue, DoomedRow, EntityRow
+
+T = TypeVar("T")
+FIXED: Final = {
+    "enable_partitioning": "EnablePartitioning",
+    "requires_session": "RequiresSession",
+    "requires_duplicate_detection": "RequiresDuplicateDetection",
+}
+"""What is set when an entity is created, and never after."""
+
+
+class Known:
+    """An entity, as it stands in the catalogue."""
+
+    def __init__(self, row: EntityRow) -> None:
+        """Without rules."""
+        self.row = row
+        self.rules: dict[str, RuleDescription] = {}
+        """Of a subscription, by the keys of their names, in the order of their making."""
+        self.subscriptions: dict[str, None] = {}
+        """Of a topic: the keys of their paths."""
+
+    @property
+    def path(self) -> str:
+        """As it was spelled."""
+        return self.row.path
+
+    @property
+    def description(self) -> Description:
+        """What it is told to be."""
+        return self.row.description
+
+    @property
+    def is_partitioned(self) -> bool:
+        """It has several fragments."""
+        return len(self.row.fragments) > 1
+
+
+class Keeper:
+    """The catalogue, and who may change what in it."""
+
+    def __init__(
+        self,
+        limits: NamespaceLimits,
+        clock: Clock,
+        *,
+        stores: int,
+        trouble: Callable[[int], str | None],
+        publish: Callable[[Change], Awaitable[None]],
+    ) -> None:
+        """New entities are spread over the first `stores` stores; `trouble` says why one does not work now."""
+        self.created_ms = 0
+        self.entities: dict[str, Known] = {}
+        """By the keys of their paths, in the order of their making."""
+        self.doomed: dict[int, DoomedRow] = {}
+        """Those that were deleted, and of which something may still be in a store."""
+        self._limits = limits
+        self._clock = clock
+        self._stores = stores
+        self._trouble = trouble
+        self._publish = publish
+        self._catalogue: Catalogue
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="catalogue")
+        """SQLite waits for the disk, so it does so here."""
+        self._turn = asyncio.Lock()
+        self._load: Counter[int] = Counter()
+        """Fragments in each store."""
+        self._partitioned = 0
+        self._unburied: dict[int, set[int]] = {}
+        """The stores that something of a deleted entity may still be in."""
+
+    async def open(self, open_catalogue: Callable[[], Catalogue], stores: int) -> None:
+        """Read all of it; `stores` is how many there are. StoreUnavailable."""
+        self._catalogue = await self._call(open_catalogue)
+        rows = await self._call(self._catalogue.all)
+        _check_stores(rows, stores)
+        self.created_ms = min((row.created_ms for row in rows), default=self._clock.wall_ms())
+        by_id = {row.id: self._put(row) for row in rows}  # in the order of their making: a topic comes first
+        for rule in await self._call(self._catalogue.rules):
+            by_id[rule.entity_id].rules[paths.key_of(rule.description.name)] = rule.description
+        self._doom(await self._call(self._catalogue.doomed))
+
+    async def close(self) -> None:
+        """Finish what is being changed, and let go of the file."""
+        async with self._turn:
+            await self._call(self._catalogue.close)
+        self._thread.shutdown()
+
+    def find(self, path: str) -> Known:
+        """The entity of that path, in any spelling. EntityNotFound."""
+        known = self.entities.get(paths.key_of(path))
+        if known is None:
+            raise EntityNotFound(path)
+        return known
+
+    # --- entities -----------------------------------------------------------------------------------------------------
+
+    async def create(self, path: str, description: Description) -> EntityRow:
+        """Make a queue or a topic."""
+        return await self._create(lambda: paths.check_name(path), description)
+
+    async def create_subscription(
+        self, topic: str, name: str, description: SubscriptionDescription, rule: RuleDescription | None = None
+    ) -> EntityRow:
+        """Make a subscription with one rule, or one that is true for every message."""
+        rule = rule or RuleDescription(name=DEFAULT_RULE)
+        rule = msgspec.structs.replace(rule, created_ms=self._clock.wall_ms())
+        compile_rule(rule)
+
+        def path() -> str:
+            return paths.subscription_path(self._topic(topic).path, paths.check_subscription_name(name))
+
+        return await self._create(path, description, rule)
+
+    async def _create(self, path_of: Callable[[], str], description: Description, *rules: RuleDescription) -> EntityRow:
+        async with self._turn:
+            path = path_of()
+            self._check_room(path, description)
+            stores = self._choose_stores(path, description)
+            self._check_targets(path, description)
+            kind, now_ms = KINDS[type(description)], self._clock.wall_ms()
+            row = await self._call(self._catalogue.create, kind, path, description, stores, now_ms, rules)
+            known = self._put(row)
+            known.rules = {paths.key_of(rule.name): rule for rule in rules}
+            await self._publish(EntityCreated(row, rules))
+        return row
+
+    async def update(self, path: str, description: Description) -> EntityRow:
+        """Describe an entity anew."""
+        async with self._turn:
+            known = self.find(path)
+            self._check_works(known)
+            if type(known.description) is not type(description):
+                raise InvalidArgument(f"'{known.path}' is a {known.row.kind}, and stays one")
+            for field, name in FIXED.items():
+                if getattr(known.description, field, None) != getattr(description, field, None):
+                    raise InvalidArgument(f"{name} of '{known.path}' cannot be changed: it is set at creation")
+            self._check_targets(known.path, description)
+            now_ms = self._clock.wall_ms()
+            known.row = await self._call(self._catalogue.update, paths.key_of(path), description, now_ms)
+            await self._publish(EntityUpdated(known.row))
+        return known.row
+
+    async def delete(self, path: str) -> EntityRow:
+        """Delete an entity, a topic with its subscriptions."""
+        async with self._turn:
+            known = self.find(path)
+            self._check_works(known)
+            keys = [known.row.path_key, *known.subscriptions]
+            is_subscription = known.row.kind == SUBSCRIPTION
+            topic_id = self._topic(paths.split_subscription(known.path)[0]).row.id if is_subscription else None
+            doomed = await self._call(lambda: self._catalogue.delete(*keys, topic_id=topic_id))
+            for key in keys:
+                self._drop(key)
+            self._doom(doomed)
+            await self._publish(EntityDeleted(known.path, tuple(doomed)))
+        return known.row
+
+    async def buried(self, entity_id: int, stores: Iterable[int]) -> None:
+        """Nothing of a deleted entity is left in these stores."""
+        left = self._unburied.get(entity_id)
+        if left is None:
+            return
+        left.difference_update(stores)
+        if not left:
+            del self._unburied[entity_id], self.doomed[entity_id]
+            await self._call(self._catalogue.buried, entity_id)
+
+    # --- rules --------------------------------------------------------------------------------------------------------
+
+    async def create_rule(self, subscription: str, rule: RuleDescription) -> RuleDescription:
+        """Add a rule to a subscription."""
+        rule = msgspec.structs.replace(rule, created_ms=self._clock.wall_ms())
+        compile_rule(rule)
+        async with self._turn:
+            found = self._subscription(subscription)
+            if paths.key_of(rule.name) in found.rules:
+                raise EntityAlreadyExists(f"The rule '{rule.name}' of '{found.path}' already exists.")
+            most = self._limits.max_rules
+            if len(found.rules) >= most:
+                raise QuotaExceeded(f"'{found.path}' has {most} rules, its limit: delete one first")
+            await self._call(self._catalogue.add_rule, found.row.id, rule)
+            await self._put_rule(found, rule)
+        return rule
+
+    async def update_rule(self, subscription: str, rule: RuleDescription) -> RuleDescription:
+        """Another rule takes the place of the one of the same name."""
+        compile_rule(rule)
+        async with self._turn:
+            found = self._subscription(subscription)
+            before = self._rule(found, rule.name)
+            rule = msgspec.structs.replace(rule, name=before.name, created_ms=before.created_ms)
+            await self._call(self._catalogue.update_rule, found.row.id, rule)
+            await self._put_rule(found, rule)
+        return rule
+
+    async def delete_rule(self, subscription: str, name: str) -> None:
+        """Delete a rule."""
+        async with self._turn:
+            found = self._subscription(subscription)
+            self._rule(found, name)
+            await self._call(self._catalogue.delete_rule, found.row.id, name)
+            del found.rules[paths.key_of(name)]
+            await self._publish(RuleDeleted(found.path, name))
+
+    async def _put_rule(self, subscription: Known, rule: RuleDescription) -> None:
+        subscription.rules[paths.key_of(rule.name)] = rule
+        await self._publish(RulePut(subscription.path, rule))
+
+    def _rule(self, subscription: Known, name: str) -> RuleDescription:
+        rule = subscription.rules.get(paths.key_of(name))
+        if rule is None:
+            raise EntityNotFound(f"{subscription.path}/Rules/{name}")
+        return rule
+
+    # --- what is allowed ----------------------------------------------------------------------------------------------
+
+    def _check_room(self, path: str, description: Description) -> None:
+        if paths.key_of(path) in self.entities:
+            raise EntityAlreadyExists(f"The messaging entity '{path}' already exists.")
+        most = self._limits.max_entities
+        if len(self.entities) >= most:
+            raise QuotaExceeded(f"the namespace has {most} entities, its limit: delete one first")
+        most = self._limits.max_partitioned
+        if getattr(description, "enable_partitioning", False) and self._partitioned >= most:
+            raise QuotaExceeded(f"the namespace has {most} partitioned entities, its limit: delete one first")
+
+    def _check_targets(self, path: str, description: Description) -> None:
+        """What messages are forwarded to has to be there, and to be something that they can be sent to."""
+        for name, field in (("ForwardTo", "forward_to"), ("ForwardDeadLetteredMessagesTo", "forward_dead_lettered_to")):
+            target = getattr(description, field, None)
+            if target is None:
+                continue
+            try:
+                found = self.find(target)
+            except EntityNotFound as error:
+                raise InvalidArgument(f"{name} of '{path}' is '{target}': {error}") from None
+            if found.row.kind == SUBSCRIPTION:
+                raise NotAllowed(f"nothing can be sent to '{found.path}': a subscription is filled by its topic")
+            if found.row.path_key == paths.key_of(path) and field == "forward_to":
+                raise InvalidArgument(f"{name} of '{path}' is '{target}', the entity itself")
+
+    def _check_works(self, known: Known) -> None:
+        """StoreUnavailable while a store of a partitioned entity does not work: nothing is done to a part of it."""
+        for store in known.row.fragments if known.is_partitioned else ():
+            if self._trouble(store) is not None:
+                raise StoreUnavailable(
+                    f"store {store} does not work now, and a fragment of '{known.path}' lies in it: try again later"
+                )
+
+    def _choose_stores(self, path: str, description: Description) -> Sequence[int]:
+        """Where the fragments of a new entity are to lie: those of a subscription where its topic's do."""
+        if isinstance(description, SubscriptionDescription):
+            topic = self._topic(paths.split_subscription(path)[0])
+            self._check_works(topic)
+            return topic.row.fragments
+        if not description.enable_partitioning:
+            return [self._choose_store()]
+        for number in range(self._stores):
+            if self._trouble(number) is not None:
+                raise StoreUnavailable(
+                    f"store {number} does not work now, and a fragment of '{path}' would lie in it: try again later"
+                )
+        return [number % self._stores for number in range(FRAGMENTS)]
+
+    def _choose_store(self) -> int:
+        """Of the stores that work the one with the fewest entities; of those that are equal, the first."""
+        working = [number for number in range(self._stores) if self._trouble(number) is None]
+        if not working:
+            raise StoreUnavailable("no store works now: nothing can be created")
+        return min(working, key=lambda number: (self._load[number], number))
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _topic(self, path: str) -> Known:
+        topic = self.find(path)
+        if topic.row.kind != TOPIC:
+            raise EntityNotFound(path)
+        return topic
+
+    def _subscription(self, path: str) -> Known:
+        subscription = self.find(path)
+        if subscription.row.kind != SUBSCRIPTION:
+            raise EntityNotFound(path)
+        return subscription
+
+    def _put(self, row: EntityRow) -> Known:
+        known = self.entities[row.path_key] = Known(row)
+        if row.kind == SUBSCRIPTION:
+            self._topic(paths.split_subscription(row.path)[0]).subscriptions[row.path_key] = None
+        elif known.is_partitioned:
+            self._partitioned += 1
+        self._load.update(row.fragments)
+        return known
+
+    def _drop(self, key: str) -> None:
+        known = self.entities.pop(key)
+        if known.row.kind == SUBSCRIPTION:
+            topic = self.entities.get(paths.split_subscription(key)[0])
+            if topic is not None:  # else it goes with its topic
+                del topic.subscriptions[key]
+        elif known.is_partitioned:
+            self._partitioned -= 1
+        self._load.subtract(known.row.fragments)
+
+    def _doom(self, rows: Iterable[DoomedRow]) -> None:
+        for row in rows:
+            self.doomed[row.id] = row
+            self._unburied[row.id] = set(row.fragments)
+
+    async def _call(self, call: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
+
+
+def _check_stores(rows: Sequence[EntityRow], count: int) -> None:
+    for row in rows:
+        if max(row.fragments) >= count:
+            raise StoreUnavailable(
+                f"'{row.path}' lies in store {max(row.fragments)}, and there are {count}: was stores.json lost?"
+            )

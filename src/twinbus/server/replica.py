@@ -1,0 +1,226 @@
+"""The entities of a broker, as the catalogue has them.
+
+Owns: that what stands in the catalogue is in the broker, changed when that is changed; and the answers to those who
+only look. Whether a change is allowed, and who asks for it, is not known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from twinbus.broker.kinds import AnyEntity, AnyQueue, AnySubscription, AnyTopic
+from twinbus.model import path as paths
+from twinbus.model.description import FOREVER_MS
+from twinbus.model.errors import EntityNotFound, ServiceBusError, StoreUnavailable
+from twinbus.model.queue import QueueDescription
+from twinbus.model.topic import TopicDescription
+from twinbus.server.changes import EntityCreated, EntityDeleted, EntityUpdated, RulePut
+from twinbus.server.entity_info import info_of, queue_info, subscription_info, topic_info
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable, Mapping, Sequence
+
+    from twinbus.broker.namespace import Namespace
+    from twinbus.model.info import EntityInfo, QueueInfo, SubscriptionInfo, TopicInfo
+    from twinbus.model.rule import RuleDescription
+    from twinbus.server.changes import Change
+    from twinbus.store.catalogue import DoomedRow, EntityRow
+
+log: Final = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Replica:
+    """A namespace, to those who look at it. The rest of an `Administration` is added by whoever changes it."""
+
+    def __init__(self, namespace: Namespace, name: str) -> None:
+        """Empty."""
+        self.namespace = name
+        self.created_ms = 0
+        self._namespace = namespace
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- as the catalogue says ----------------------------------------------------------------------------------------
+
+    async def load(self, entities: Iterable[tuple[EntityRow, Iterable[RuleDescription]]]) -> None:
+        """All that there is, and what its fragments hold; a topic comes before its subscriptions."""
+        loaded = [self._add(row, rules) for row, rules in entities]
+        await asyncio.gather(*[_load(entity) for entity in loaded])
+        for entity in loaded:
+            entity.settled_down()
+
+    def apply(self, change: Change) -> None:
+        """Do what was done in the catalogue."""
+        if isinstance(change, EntityCreated):
+            self._add(change.row, change.rules)
+            log.info("%s created", change.row.kind, extra={"path": change.row.path, "stores": change.row.fragments})
+        elif isinstance(change, EntityUpdated):
+            self._update(change.row)
+        elif isinstance(change, EntityDeleted):
+            kind = kind_of(self._namespace.find(change.path))
+            self._namespace.remove(change.path)
+            log.info("%s deleted", kind, extra={"path": change.path})
+        elif isinstance(change, RulePut):
+            self._subscription(change.subscription).put_rule(change.rule)
+        else:
+            self._subscription(change.subscription).remove_rule(change.name)
+
+    def _add(self, row: EntityRow, rules: Iterable[RuleDescription]) -> AnyEntity:
+        entity = self._make(row)
+        for rule in rules:
+            assert isinstance(entity, AnySubscription)
+            entity.put_rule(rule)
+        return entity
+
+    def _make(self, row: EntityRow) -> AnyEntity:
+        times = {"created_ms": row.created_ms, "updated_ms": row.updated_ms}
+        namespace, description, stores = self._namespace, row.description, row.fragments
+        is_plain = len(stores) == 1
+        if isinstance(description, QueueDescription):
+            if is_plain:
+                return namespace.add_queue(row.id, row.path, description, stores[0], **times)
+            return namespace.add_partitioned_queue(row.id, row.path, description, stores, **times)
+        if isinstance(description, TopicDescription):
+            if is_plain:
+                return namespace.add_topic(row.id, row.path, description, stores[0], **times)
+            return namespace.add_partitioned_topic(row.id, row.path, description, stores, **times)
+        add = namespace.add_subscription if is_plain else namespace.add_partitioned_subscription
+        return add(row.id, row.path, description, **times)
+
+    def _update(self, row: EntityRow) -> None:
+        description = row.description
+        if isinstance(description, QueueDescription):
+            self._namespace.update_queue(row.path, description, updated_ms=row.updated_ms)
+        elif isinstance(description, TopicDescription):
+            self._namespace.update_topic(row.path, description, updated_ms=row.updated_ms)
+        else:
+            self._namespace.update_subscription(row.path, description, updated_ms=row.updated_ms)
+
+    # --- what is deleted ----------------------------------------------------------------------------------------------
+
+    async def bury(self, doomed: DoomedRow, stores: Iterable[int]) -> bool:
+        """Remove a deleted entity's records from these stores. Where one does not work now, the next start does it."""
+        for store in stores:
+            removed: asyncio.Future[ServiceBusError | None] = asyncio.get_running_loop().create_future()
+            try:
+                self._namespace.bury(doomed.id, store, partial(_tell, removed), doomed.topic_id)
+                error = await removed
+            except StoreUnavailable as unavailable:
+                error = unavailable
+            if error is not None:
+                log.warning("the records of a deleted entity stay until the next start: %s", error)
+                return False
+        return True
+
+    def idle_times(self) -> dict[int, float]:
+        """For how many seconds nobody used each entity here that is to be deleted when nobody does, by their ids."""
+        now_s, found = self._namespace.clock.monotonic_s(), {}
+        for entity in self._namespace.entities.values():
+            if entity.description.auto_delete_on_idle_ms >= FOREVER_MS or entity.is_in_use:
+                entity.used_s = now_s
+            if entity.description.auto_delete_on_idle_ms < FOREVER_MS:
+                found[entity.entity_id] = now_s - entity.used_s
+        return found
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    async def refresh(self, entities: Sequence[AnyEntity]) -> None:
+        """These are about to be shown: make sure that what is known of them is so."""
+
+    async def get(self, path: str) -> EntityInfo:
+        """The entity of that path."""
+        entity = self._namespace.find(path)
+        await self.refresh([entity])
+        return info_of(entity)
+
+    async def list_queues(self, *, skip: int, top: int, prefix: str = "") -> list[QueueInfo]:
+        """Some queues, in the order of their paths."""
+        queues = {key: one for key, one in self._namespace.entities.items() if isinstance(one, AnyQueue)}
+        found = _listed(queues, prefix, skip, top)
+        await self.refresh(found)
+        return [queue_info(one) for one in found]
+
+    async def list_topics(self, *, skip: int, top: int, prefix: str = "") -> list[TopicInfo]:
+        """Some topics, in the order of their paths."""
+        topics = {key: one for key, one in self._namespace.entities.items() if isinstance(one, AnyTopic)}
+        found = _listed(topics, prefix, skip, top)
+        await self.refresh(found)
+        return [topic_info(one) for one in found]
+
+    async def list_subscriptions(self, topic: str, *, skip: int, top: int, prefix: str = "") -> list[SubscriptionInfo]:
+        """Some subscriptions of a topic, in the order of their names."""
+        subscriptions: Mapping[str, AnySubscription] = self._topic(topic).subscriptions
+        found = _listed(subscriptions, prefix, skip, top)
+        await self.refresh(found)
+        return [subscription_info(one) for one in found]
+
+    async def get_rule(self, subscription: str, name: str) -> RuleDescription:
+        """A rule."""
+        found = self._subscription(subscription)
+        rule = found.rules.get(paths.key_of(name))
+        if rule is None:
+            raise EntityNotFound(f"{found.path}/Rules/{name}")
+        return rule.description
+
+    async def list_rules(self, subscription: str, *, skip: int, top: int) -> list[RuleDescription]:
+        """Some rules, in the order of their making."""
+        rules = self._subscription(subscription).rules.values()
+        return [rule.description for rule in rules][skip : skip + top]
+
+    def health(self) -> dict[str, object]:
+        """Which stores work."""
+        stores = [
+            {"name": journal.store.name, "is_available": journal.trouble is None}
+            for journal in self._namespace.journals
+        ]
+        is_well = all(store["is_available"] for store in stores)
+        return {"status": "ok" if is_well else "degraded", "stores": stores}
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _topic(self, path: str) -> AnyTopic:
+        topic = self._namespace.find(path)
+        if not isinstance(topic, AnyTopic):
+            raise EntityNotFound(path)
+        return topic
+
+    def _subscription(self, path: str) -> AnySubscription:
+        subscription = self._namespace.find(path)
+        if not isinstance(subscription, AnySubscription):
+            raise EntityNotFound(path)
+        return subscription
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        """Do something beside all else: a store that hangs must not keep administrators waiting."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def kind_of(entity: AnyEntity) -> str:
+    """Queue, topic or subscription."""
+    return type(entity).__name__.removeprefix("Partitioned").lower()
+
+
+async def _load(entity: AnyEntity) -> None:
+    loaded: asyncio.Future[ServiceBusError | None] = asyncio.get_running_loop().create_future()
+    entity.load(loaded.set_result)
+    error = await loaded
+    if error is not None:
+        raise error
+
+
+def _tell(future: asyncio.Future[ServiceBusError | None], error: ServiceBusError | None) -> None:
+    """Whoever waited may have been cancelled: the server stops."""
+    if not future.done():
+        future.set_result(error)
+
+
+def _listed(found: Mapping[str, T], prefix: str, skip: int, top: int) -> list[T]:
+    """Some of those whose keys start so, in the order of their keys."""
+    start = paths.key_of(prefix)
+    return [found[key] for key in sorted(key for key in found if key.startswith(start))[skip : skip + top]]
