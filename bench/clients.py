@@ -1,0 +1,159 @@
+"""Several load clients side by side, their connections held by different processes of the server.
+
+    clients = Clients(build(folder), server, 2)
+    sent = clients.send("orders", 100_000)      # by all of them together
+    taken = clients.receive("orders", 100_000)
+
+Which process accepts a connection is the kernel's choice. So a client connects and waits; if its connection is held by
+a process that has another client's while one has none, it hangs up, and another one tries. All start when all wait.
+
+Owns: the runs of the load client that belong together, and the server's end of them. A queue that several clients
+receive from has messages of all: the load client cannot tell a loss then, and the queue's count is looked at instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from bench.processes import Family, children_of, holder_of, ports_of
+from bench.serving import RUN_TIMEOUT_S, Server
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+TRIES: Final = 200
+"""Connections that may hang up because they are held where another is already."""
+HELD_S: Final = 10.0
+LOOK_EVERY_S: Final = 0.002
+_ENDED: Final = re.compile(r"(\d+) messages .* from ([\d.]+) to ([\d.]+)")
+_DIVIDED: Final = (
+    '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
+    '<QueueDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">'
+    "<MaxSizeInMegabytes>{}</MaxSizeInMegabytes><EnablePartitioning>true</EnablePartitioning>"
+    "</QueueDescription></content></entry>"
+)
+
+
+class Processes(Server):
+    """A server of one or several processes."""
+
+    @property
+    def family(self) -> Family:
+        """All of them."""
+        return Family(self.process.pid)
+
+    def make_partitioned(self, name: str, max_size_mb: int = 1024) -> None:
+        """A partitioned queue that was not there before."""
+        self._ask("PUT", name, _DIVIDED.format(max_size_mb), expected=201)
+
+    def kill(self) -> None:
+        """SIGKILL, all of them: workers outlive their supervisor."""
+        pid = self.process.pid
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)  # so that it starts no other meanwhile
+        workers = children_of(pid)
+        super().kill()
+        for worker in workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """One run of several clients."""
+
+    count: int
+    """Messages of all."""
+    rate: float
+    """Messages a second of all, from the first credit or delivery of any to the last answer of any."""
+    holders: int
+    """So many processes held their connections."""
+    hung_up: int
+    """So many connections were given up for that."""
+
+
+class Clients:
+    """So many at a time, pointed at a server."""
+
+    def __init__(self, binary: Path, server: Processes, clients: int, size: int = 1024) -> None:
+        """`binary` is the load client."""
+        self.server = server
+        self._binary = binary
+        self._clients = clients
+        self._size = size
+
+    def send(self, queue: str, count: int, keys: Sequence[str] = ()) -> Together:
+        """Send so many messages, by equal shares; all were accepted. With keys: one of these, by turns."""
+        return self._run("send", queue, count // self._clients, {"KEY_LIST": ",".join(keys)} if keys else {})
+
+    def receive(self, queue: str, count: int) -> Together:
+        """Receive and accept so many, by equal shares."""
+        return self._run("recv", queue, count // self._clients, {})
+
+    def _run(self, mode: str, queue: str, share: int, environment: dict[str, str]) -> Together:
+        server = self.server
+        words = [str(self._binary), mode, "127.0.0.1", str(server.amqp_port), queue, str(share), str(self._size)]
+        words += [server.key_name, server.key]
+        running: list[subprocess.Popen[str]] = []
+        try:
+            holders, hung_up = self._connect(words, environment, running)
+            for client in running:
+                assert client.stdin is not None
+                client.stdin.write("go on\n")
+                client.stdin.flush()
+            said = [client.communicate(timeout=RUN_TIMEOUT_S)[0] for client in running]
+        finally:
+            for client in running:
+                client.kill()  # of no effect on one that has ended
+                client.wait()
+        found = [_ENDED.search(text) for text in said]
+        spans = [(float(one[2]), float(one[3])) for one in found if one is not None]
+        if len(spans) != self._clients or any(client.returncode for client in running):
+            sys.exit(f"{mode} {queue}: {said}\n{server.log_tail()}")
+        took_s = max(end for _, end in spans) - min(start for start, _ in spans)
+        return Together(share * self._clients, share * self._clients / took_s, holders, hung_up)
+
+    def _connect(
+        self, words: list[str], environment: dict[str, str], running: list[subprocess.Popen[str]]
+    ) -> tuple[int, int]:
+        """Start all clients, up to where they wait: how many processes hold them, how many hung up."""
+        workers = self.server.family.workers
+        wanted, used, hung_up = min(len(workers), self._clients), set[int](), 0
+        while len(running) < self._clients:
+            client = subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, **environment, "WAITS": "1"},
+            )
+            running.append(client)
+            assert client.stdout is not None
+            if client.stdout.readline() != "open\n":
+                sys.exit(f"the load client cannot connect\n{self.server.log_tail()}")
+            holder = self._holder(client.pid, workers)
+            if holder in used and len(used) < wanted and hung_up < TRIES:
+                hung_up += 1
+                running.remove(client)
+                client.communicate()  # its input ends, and with it the client
+            else:
+                used.add(holder)
+        return len(used), hung_up
+
+    def _holder(self, client: int, workers: list[int]) -> int:
+        deadline = time.monotonic() + HELD_S
+        while time.monotonic() < deadline:
+            for port in ports_of(client, self.server.amqp_port):
+                if (holder := holder_of(port, self.server.amqp_port, workers)) is not None:
+                    return holder
+            time.sleep(LOOK_EVERY_S)
+        sys.exit(f"no process of the server holds the client's connection\n{self.server.log_tail()}")

@@ -1,0 +1,304 @@
+"""Measures partitioned queues: beside plain ones, over several processes, and with more and fewer fragments.
+
+    python -m bench.partitioned [--rounds 3] [--count 150000] [--processes 1 2 3 4] [--folder DIR]
+
+Three measurements, each in rounds that take turns, with the load client in C:
+
+- beside a plain queue: one client, one process, the stores that a server has if nothing is said;
+- two processes beside one: two clients at a time on one queue, without keys, held by different processes;
+- how it grows: the same with keys that lead to 1, 2, 4, 8 and 16 fragments, for each number of processes.
+
+Processor time is what all processes of the server had, the supervisor's included, from before the first send until all
+is received and settled. Writes docs/benchmarks/partitioned.md, .json and .svg; exits 1 where a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import count as numbers_from
+from pathlib import Path
+from typing import Any, Final
+
+from bench.clients import Clients, Processes
+from bench.plot import Panel, picture
+from bench.record import RESULTS, Bar, bars_table, facts, figures_table, judge, surroundings, write
+from bench.serving import Load, build, run
+from twinbus.broker.partitioned.hashing import fragment_of
+
+LEAST_OF_PLAIN: Final = 0.85
+LEAST_OF_ONE: Final = 1.0
+MOST_CPU_OF_ONE: Final = 1.4
+PLAIN: Final = "plain"
+DIVIDED: Final = "partitioned"
+FRAGMENTS: Final = (1, 2, 4, 8, 16)
+CLIENTS: Final = 2
+STILL_S: Final = 0.5
+"""Without background work: then one round does not pay for another."""
+STILL_PATIENCE_S: Final = 20.0
+EMPTY_S: Final = 20.0
+LOOK_EVERY_S: Final = 0.05
+QUEUE_MB: Final = 5120
+
+
+@dataclass
+class Rates:
+    """Round by round."""
+
+    send: list[float] = field(default_factory=list)
+    receive: list[float] = field(default_factory=list)
+    cpu_us: list[float] = field(default_factory=list)
+    """Of all processes, for one message that is sent, received and settled."""
+    holders: list[int] = field(default_factory=list)
+    """How many processes held the clients' connections; the fewer of sending and receiving."""
+    hung_up: int = 0
+
+    def median(self, what: str) -> float:
+        """Of all rounds."""
+        values: list[float] = getattr(self, what)
+        return statistics.median(values)
+
+    def ratio(self, other: Rates, what: str) -> float:
+        """Of each round to the other's in the same round, the median: what else the machine did is in both."""
+        ratios: list[float] = [a / b for a, b in zip(getattr(self, what), getattr(other, what), strict=True)]
+        return statistics.median(ratios)
+
+    def text(self, what: str) -> str:
+        """With what it is the median of."""
+        values: list[float] = getattr(self, what)
+        return f"{statistics.median(values):,.0f} of {', '.join(f'{value:,.0f}' for value in values)}"
+
+
+def keys_of(fragments: int) -> list[str]:
+    """One key for each of the first fragments."""
+    found: dict[int, str] = {}
+    for number in numbers_from():
+        if len(found) == fragments:
+            break
+        key = f"key-{number}"
+        fragment = fragment_of(key.encode())
+        if fragment < fragments:
+            found.setdefault(fragment, key)
+    return [found[fragment] for fragment in range(fragments)]
+
+
+def settle_down(server: Processes) -> None:
+    """Wait until RocksDB rests."""
+    deadline, still_since, last = time.monotonic() + STILL_PATIENCE_S, time.monotonic(), server.family.background
+    while time.monotonic() < min(deadline, still_since + STILL_S):
+        time.sleep(LOOK_EVERY_S)
+        if (now := server.family.background) != last:
+            still_since, last = time.monotonic(), now
+
+
+def wait_until_empty(server: Processes, queue: str) -> None:
+    """All that was received is settled. Exits where it never is: then a message was lost, or came twice."""
+    deadline = time.monotonic() + EMPTY_S
+    while (left := server.count(queue)) != 0:
+        if time.monotonic() > deadline:
+            sys.exit(f"{queue} holds {left} messages after all were received\n{server.log_tail()}")
+        time.sleep(LOOK_EVERY_S)
+
+
+# --- beside a plain queue ---------------------------------------------------------------------------------------------
+
+
+def measure_beside_plain(load: Load, asked: argparse.Namespace) -> dict[str, Rates]:
+    """One client, in turns."""
+    found = {PLAIN: Rates(), DIVIDED: Rates()}
+    for number in range(-1, asked.rounds):  # one to warm up
+        for name in (PLAIN, DIVIDED) if number % 2 else (DIVIDED, PLAIN):
+            send, receive = load.send(name, asked.count).rate, load.receive(name, asked.count).rate
+            if number >= 0:
+                found[name].send.append(send)
+                found[name].receive.append(receive)
+                print(f"round {number + 1}, {name}: {send:,.0f} sends/s, {receive:,.0f} receives/s", flush=True)
+    return found
+
+
+# --- several processes ------------------------------------------------------------------------------------------------
+
+
+def measure_once(clients: Clients, count: int, fragments: int | None, rates: Rates) -> None:
+    """Send, receive and settle so many messages; None: without keys."""
+    server = clients.server
+    settle_down(server)
+    before_s = server.family.cpu_s
+    sent = clients.send(DIVIDED, count, keys_of(fragments) if fragments is not None else ())
+    taken = clients.receive(DIVIDED, sent.count)
+    wait_until_empty(server, DIVIDED)
+    rates.cpu_us.append((server.family.cpu_s - before_s) / sent.count * 1e6)
+    rates.send.append(sent.rate)
+    rates.receive.append(taken.rate)
+    rates.holders.append(min(sent.holders, taken.holders))
+    rates.hung_up += sent.hung_up + taken.hung_up
+
+
+Table = dict[int, dict[int | None, Rates]]
+"""By processes, then by fragments that keys lead to; None: no keys."""
+
+
+def measure_growth(many: dict[int, Clients], asked: argparse.Namespace) -> Table:
+    """Every number of processes with every number of fragments, in each round."""
+    cells: tuple[int | None, ...] = (None, *FRAGMENTS)
+    table: Table = {processes: {fragments: Rates() for fragments in cells} for processes in many}
+    for clients in many.values():
+        measure_once(clients, asked.grid_count, None, Rates())  # to warm up
+    for number in range(asked.rounds):
+        for fragments in cells:
+            for processes in many if number % 2 else reversed(many):
+                rates = table[processes][fragments]
+                measure_once(many[processes], asked.count if fragments is None else asked.grid_count, fragments, rates)
+                print(
+                    f"round {number + 1}, processes {processes}, fragments {fragments or 'all, no keys'}: "
+                    f"{rates.send[-1]:,.0f} sends/s, {rates.receive[-1]:,.0f} receives/s, {rates.cpu_us[-1]:.1f} us",
+                    flush=True,
+                )
+    return table
+
+
+# --- what is told -----------------------------------------------------------------------------------------------------
+
+
+def find_bars(beside: dict[str, Rates], table: Table) -> list[Bar]:
+    """What is needed."""
+    plain, divided = beside[PLAIN], beside[DIVIDED]
+    bars = [
+        Bar(f"{DIVIDED}-{short} of the plain queue's, one process", divided.ratio(plain, what), LEAST_OF_PLAIN, "x")
+        for short, what in (("send", "send"), ("recv", "receive"))
+    ]
+    if {1, 2} <= table.keys():
+        one, two = table[1][None], table[2][None]
+        for what in ("send", "receive"):
+            ratio = two.ratio(one, what)
+            bars.append(Bar(f"two processes' total {what} rate of one's, two clients", ratio, LEAST_OF_ONE, "x"))
+        name = "processor time for a message (send, receive, settle) of two processes, of one's"
+        bars.append(Bar(name, two.ratio(one, "cpu_us"), MOST_CPU_OF_ONE, "x", is_ceiling=True))
+    return bars
+
+
+def describe(beside: dict[str, Rates], table: Table) -> dict[str, str]:
+    """What explains the bars."""
+    rows = {}
+    for queue, rates in beside.items():
+        rows[f"sends/s, {queue} queue, one process, one client"] = rates.text("send")
+        rows[f"receives/s, {queue} queue, one process, one client"] = rates.text("receive")
+    for processes, row in table.items():
+        who = "one process" if processes == 1 else f"{processes} processes"
+        rates = row[None]
+        rows[f"sends/s, {who}, two clients"] = rates.text("send")
+        rows[f"receives/s, {who}, two clients"] = rates.text("receive")
+        rows[f"processor time for a message, {who}"] = f"{rates.text('cpu_us')} us"
+        everything = [cell for cell in row.values() if cell.holders]
+        held, hung_up = min(min(cell.holders) for cell in everything), sum(cell.hung_up for cell in everything)
+        rows[f"the two clients' connections, {who}"] = f"in {held} processes; {hung_up} hung up until it was so"
+    return rows
+
+
+def growth_table(table: Table) -> str:
+    """Rates and processor time, by processes and fragments."""
+    head = (
+        "| processes | fragments used | sends/s | receives/s | processor time for a message |\n|---|---|---|---|---|\n"
+    )
+    return head + "\n".join(
+        f"| {processes} | {fragments or 'all, without keys'} | {rates.median('send'):,.0f} | "
+        f"{rates.median('receive'):,.0f} | {rates.median('cpu_us'):.1f} us |"
+        for processes, row in table.items()
+        for fragments, rates in row.items()
+    )
+
+
+def plot(table: Table) -> str:
+    """The same, as a picture."""
+    kinds = (("sends", "messages/s, two clients", "send"), ("receives", "messages/s, two clients", "receive"))
+    panels = [*kinds, ("processor time", "us for a message: send, receive, settle", "cpu_us")]
+    return picture(
+        [
+            Panel(title, unit, {_name(processes): _line(row, what) for processes, row in table.items()})
+            for title, unit, what in panels
+        ],
+        "fragments used",
+    )
+
+
+def _name(processes: int) -> str:
+    return "one process" if processes == 1 else f"{processes} processes"
+
+
+def _line(row: dict[int | None, Rates], what: str) -> list[tuple[float, float]]:
+    return [(fragments, rates.median(what)) for fragments, rates in row.items() if fragments is not None]
+
+
+def measure(folder: Path, asked: argparse.Namespace) -> tuple[dict[str, Rates], Table]:
+    """Start the servers, which stay idle while others are measured, and measure them."""
+    binary = build(folder)
+    with Processes.started(folder / "beside") as server:
+        server.make_queue(PLAIN, QUEUE_MB)
+        assert isinstance(server, Processes)
+        server.make_partitioned(DIVIDED, QUEUE_MB)
+        beside = measure_beside_plain(Load(binary, server, asked.size), asked)
+        server.stop()
+    with ExitStack() as stack:
+        many = {}
+        for processes in asked.processes:
+            options = [] if processes == 1 else ["--workers", str(processes)]
+            server = stack.enter_context(Processes.started(folder / f"processes-{processes}", *options))
+            assert isinstance(server, Processes)
+            server.make_partitioned(DIVIDED, QUEUE_MB)
+            many[processes] = Clients(binary, server, CLIENTS, asked.size)
+        table = measure_growth(many, asked)
+        for clients in many.values():
+            clients.server.stop()
+    return beside, table
+
+
+def main(words: list[str] | None = None) -> int:
+    """Measure, write, judge."""
+    cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_argument("--rounds", type=int, default=3)
+    cli.add_argument("--count", type=int, default=150_000)
+    cli.add_argument("--grid-count", type=int, default=60_000, help="messages of one cell of the table")
+    cli.add_argument("--processes", type=int, nargs="+", default=[1, 2, 3, 4])
+    cli.add_argument("--size", type=int, default=1024)
+    cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to be measured")
+    cli.add_argument("--results", type=Path, default=RESULTS)
+    asked = cli.parse_args(words)
+    with tempfile.TemporaryDirectory(prefix="twinbus-bench-", dir=asked.folder) as name:
+        beside, table = measure(Path(name), asked)
+    bars, figures, where = find_bars(beside, table), describe(beside, table), surroundings("uvloop", "rocksdict")
+    page = (
+        "# Partitioned queues, measured\n\n"
+        f"Made by `python -m bench.partitioned`: incompressible messages of {asked.size} bytes, each accepted when\n"
+        f"it is on disk; medians of {asked.rounds} rounds that take turns, a ratio that of the rounds' ratios. Where\n"
+        "two clients are measured, both send to one partitioned queue, or receive from it, at a time, and their\n"
+        "connections are held by different processes where there are several: the kernel chooses who accepts, so a\n"
+        "client whose connection came to the other's process hung up and tried again. Processor time is that of all\n"
+        "broker processes with their supervisor.\n\n"
+        f"{bars_table(bars)}\n\n"
+        "How both grow, two clients, four stores; a fragment is used if a key leads to it:\n\n"
+        f"{growth_table(table)}\n\n![Rates and processor time by fragments and processes](partitioned.svg)\n\n"
+        f"{figures_table(figures)}\n\n{facts(where)}\n"
+    )
+    measured: dict[str, Any] = {
+        "bars": bars,
+        "beside a plain queue": {name: vars(rates) for name, rates in beside.items()},
+        "growth": [
+            {"processes": processes, "fragments": fragments, **vars(rates)}
+            for processes, row in table.items()
+            for fragments, rates in row.items()
+        ],
+        "surroundings": where,
+    }
+    asked.results.mkdir(parents=True, exist_ok=True)
+    (asked.results / "partitioned.svg").write_text(plot(table))
+    write(asked.results, "partitioned", page, measured)
+    return judge(bars)
+
+
+if __name__ == "__main__":
+    run(main)
