@@ -28,6 +28,9 @@ def test_a_busy_server_is_asked_again_after_its_own_pause_and_the_callers_fault_
     [
         (own.ConnectionLost("x"), True),
         (own.UnknownAnswer("x"), True),
+        (errors.InternalFault("x"), True),
+        (errors.StoreUnavailable("x"), True),
+        (errors.FragmentUnavailable("x"), True),
         (errors.OperationTimeout("x"), True),
         (own.TimedOut("x", was_sent=True), True),
         (own.TimedOut("x", was_sent=False), False),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinbus.broker.partitioned.hashing import fragment_of
 from twinbus.client import NO_RETRY, BrokeredMessage
-from twinbus.model.errors import InternalFault
+from twinbus.model.errors import FragmentUnavailable
 from twinbus.model.path import SubQueue
 from twinbus.testing import InMemoryNamespace
 
@@ -60,7 +60,7 @@ class Bus:
         self.fail(store)
         journal = self.namespace.broker.journals[store]
         while journal.trouble is None:
-            with suppress(InternalFault):
+            with suppress(FragmentUnavailable):
                 await self.client.send(BrokeredMessage("the last", partition_key=key_of(store)))
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.partitioned.bus import FRAGMENTS, bus, everywhere, fragment_in, key_of, numbered
 from twinbus.amqp.message import Properties, build, data
 from twinbus.client import BrokeredMessage
-from twinbus.model.errors import InternalFault, PartlyStored, QuotaExceeded, ServiceBusError
+from twinbus.model.errors import FragmentUnavailable, InternalFault, PartlyStored, QuotaExceeded, ServiceBusError
 from twinbus.model.message import BATCH_FORMAT, PING_CONTENT_TYPE
 from twinbus.testing import in_virtual_time
 
@@ -66,7 +66,7 @@ async def test_q27_a_batch_without_keys_goes_to_another_fragment_when_one_is_dow
 async def test_q27_nothing_is_stored_of_a_batch_of_which_a_fragment_is_known_to_be_down() -> None:
     async with bus() as orders:
         await orders.find_out(3)
-        with pytest.raises(InternalFault, match="store 3"):
+        with pytest.raises(FragmentUnavailable, match="fragment 3: store 3"):
             await orders.client.send_batch(everywhere())
         assert orders.namespace.counts("orders").size_bytes == 0
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.partitioned.bus import FRAGMENTS, bus, fragment_in, key_of, texts
 from twinbus.client import BrokeredMessage
-from twinbus.model.errors import InternalFault, NotAllowed, OperationTimeout, SessionCannotBeLocked
+from twinbus.model.errors import FragmentUnavailable, InternalFault, NotAllowed, OperationTimeout, SessionCannotBeLocked
 from twinbus.testing import in_virtual_time
 
 SESSIONS = [key_of(fragment) for fragment in range(FRAGMENTS)]
@@ -117,7 +117,7 @@ async def test_while_a_store_is_down_the_sessions_of_the_others_go_on() -> None:
         for session_id in SESSIONS:
             await orders.client.send(BrokeredMessage("x", session_id=session_id))
         orders.fail(2)
-        with pytest.raises(InternalFault):
+        with pytest.raises(FragmentUnavailable):
             await orders.client.send(BrokeredMessage("y", session_id=SESSIONS[2]))
         accepted = [await orders.client.accept_session(timeout=5) for _ in range(12)]
         assert {SESSIONS.index(str(session.session_id)) % 4 for session in accepted} == {0, 1, 3}

@@ -9,7 +9,7 @@ import pytest
 
 from tests.partitioned.bus import FRAGMENTS, bus, fragment_in, key_of, numbered, send_all
 from twinbus.client import BrokeredMessage
-from twinbus.model.errors import InternalFault
+from twinbus.model.errors import FragmentUnavailable, InternalFault
 from twinbus.testing import InMemoryNamespace, in_virtual_time
 
 
@@ -64,8 +64,10 @@ async def test_r101_with_a_key_whose_fragment_is_down_the_send_returns_an_error(
     async with bus() as orders:
         orders.fail(1)
         for fragment in (1, 5, 9, 13):
-            with pytest.raises(InternalFault, match="unavailable"):
+            with pytest.raises(FragmentUnavailable, match=f"fragment {fragment}: store 1 is unavailable") as caught:
                 await orders.client.send(BrokeredMessage("x", partition_key=key_of(fragment)))
+            assert caught.value.fragment == fragment
+            assert caught.value.is_retriable
         for fragment in (0, 2, 7, 12):
             await orders.client.send(BrokeredMessage("x", session_id=key_of(fragment)))
         assert sorted(await _fragments_that_answer(orders.namespace)) == [0, 2, 7, 12]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from twinbus.cli.service import Service
 
 HEALTHY: Final = "healthy"
+_OF_STATE: Final = ("state", "why", "since", "next_ping")
 _COUNTS: Final = ("count", "messages", "active", "parked")
 
 
@@ -78,14 +79,19 @@ def _sender(report: dict[str, Any]) -> Sender:
         _text(report, "primary"),
         _text(report, "reported"),
         float(interval) if isinstance(interval, int | float) else 0.0,
-        tuple(_entity(one) for one in _items(report, "entities") if isinstance(one, dict)),
+        tuple(state for one in _items(report, "entities") if isinstance(one, dict) for state in _states(one)),
         tuple(_queue(one) for one in _items(report, "backlog")),
         tuple(_words(one) for one in _items(report, "alarms")),
     )
 
 
-def _entity(found: dict[str, Any]) -> EntityState:
-    return EntityState(*(_text(found, name) for name in ("path", "state", "why", "since", "next_ping")))
+def _states(entity: dict[str, Any]) -> Iterator[EntityState]:
+    """An entity, and those of its fragments that are down by themselves: each like an entity of its own."""
+    yield EntityState(*(_text(entity, name) for name in ("path", *_OF_STATE)))
+    for one in _items(entity, "fragments_down"):
+        if isinstance(one, dict):
+            path = f"{_text(entity, 'path')}, fragment {_text(one, 'fragment')}"
+            yield EntityState(path, *(_text({"state": "down"} | one, name) for name in _OF_STATE))
 
 
 def _queue(found: object) -> str:

@@ -72,6 +72,8 @@ _BY_CONDITION: Final[dict[str, type[ServiceBusError]]] = {
     )
 }
 _LOST: Final = frozenset({"amqp:connection:forced", "amqp:link:detach-forced"})
+_FRAGMENT: Final = "twinbus:fragment"
+"""In the info of an error of twinbus: the fragment of a partitioned entity that it is about."""
 
 
 class EntityNotFound(model.EntityNotFound, model.EntityDeleted):
@@ -99,11 +101,27 @@ class UnknownAnswer(ServiceBusError):
 
 def from_peer(error: Error | None) -> ServiceBusError:
     """The same, of an AMQP error."""
-    return error_of(None, None) if error is None else error_of(str(error.condition), error.description)
+    if error is None:
+        return error_of(None, None)
+    found = error_of(str(error.condition), error.description)
+    fragment = (error.info or {}).get(_FRAGMENT)
+    if not isinstance(fragment, int):
+        return found
+    if isinstance(found, model.InternalFault):  # the condition that both have
+        found = model.FragmentUnavailable(str(found))
+    found.fragment = int(fragment)
+    return found
 
 
 def may_have_happened(error: BaseException) -> bool:
-    """Whether what failed so may have been done nevertheless: its answer is what got lost."""
-    return isinstance(error, ConnectionLost | UnknownAnswer) or (
+    """Whether what failed so may have been done nevertheless.
+
+    Its answer got lost, or a store failed with it: nobody knows then what is on disk, and a store that did not answer
+    in time may do so later.
+    """
+    return isinstance(error, _DOUBTFUL) or (
         isinstance(error, model.OperationTimeout) and getattr(error, "was_sent", True)
     )
+
+
+_DOUBTFUL: Final = (ConnectionLost, UnknownAnswer, model.InternalFault, model.StoreUnavailable)

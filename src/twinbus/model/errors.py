@@ -27,6 +27,8 @@ class ServiceBusError(Exception):
     condition: ClassVar[str] = "amqp:internal-error"
     status: ClassVar[int] = 500
     failure_class: ClassVar[FailureClass] = FailureClass.UNAVAILABLE
+    fragment: int | None = None
+    """Of a partitioned entity: the fragment that is meant, where it is not all of the entity."""
 
     @property
     def is_retriable(self) -> bool:
@@ -38,6 +40,10 @@ class StoreUnavailable(ServiceBusError):
     """The store that holds the entity, or this fragment of it, does not work."""
 
     status = 503
+
+
+class FragmentUnavailable(StoreUnavailable):
+    """The fragment that a message's key leads to does not work; others of the entity may, and so may other keys."""
 
 
 class InternalFault(ServiceBusError):

@@ -1,7 +1,8 @@
 """A link on which a client sends messages to a partitioned entity.
 
 Owns: which messages of one read go to which fragment. Those of one fragment are stored together; each is answered for
-itself. One without a key that its fragment does not take is sent to another.
+itself. One without a key that its fragment does not take is sent to another; one with a key is told which fragment that
+is.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from twinbus.broker.intake import Parcel
 from twinbus.broker.partitioned.entity import Partitioned
 from twinbus.broker.partitioned.queue import PartitionedQueue
+from twinbus.broker.partitioned.sending import of_fragment
 from twinbus.broker.partitioned.topic import PartitionedTopic
 from twinbus.model.description import FRAGMENTS
 from twinbus.model.errors import ServiceBusError
@@ -117,21 +119,23 @@ class SpreadIncoming(Incoming):
             if error is None:
                 self._answer(portion.deliveries, None)
             else:
-                self._stranded(portion, error)
+                self._stranded(number, portion, error)
 
         try:
             self._target.check_sends()
             target.parts[number].send(portion.parcel, answer)
         except ServiceBusError as error:
             if error.is_retriable:
-                self._stranded(portion, error)
+                self._stranded(number, portion, error)
             else:
                 self._send_each(portion.deliveries)
 
-    def _stranded(self, portion: _Portion, error: ServiceBusError) -> None:
+    def _stranded(self, number: int, portion: _Portion, error: ServiceBusError) -> None:
         """A fragment has not taken what was meant for it: what has no key goes to another."""
+        target = self._target
+        assert isinstance(target, PartitionedQueue | PartitionedTopic)
         places = list(enumerate(portion.deliveries))
         bound = [delivery for place, delivery in places if place in portion.keyed]
         if bound:
-            self._answer(bound, error)
+            self._answer(bound, of_fragment(target, number, error))
         self._send_each([delivery for place, delivery in places if place not in portion.keyed])

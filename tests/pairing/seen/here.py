@@ -18,6 +18,7 @@ from twinbus.client.connection_string import ConnectionString
 from twinbus.client.errors import ConnectionFailed
 from twinbus.client.factory import MessagingFactory
 from twinbus.client.pairing import PairingEvent, SendAvailabilityPairedNamespaceOptions
+from twinbus.client.pairing.fragments import Key
 from twinbus.client.settings import FactorySettings
 from twinbus.model.errors import ServiceBusError
 from twinbus.model.message import BrokeredMessage
@@ -181,7 +182,7 @@ class Pair:
 
     def fail_over(self, path: str = "orders") -> None:
         """An entity of the primary does not take messages any more."""
-        self.pairing.health_of(path).send_failed(ServiceBusError("it is gone"), key=None, key_is_session=False)
+        self.pairing.health_of(path).send_failed(ServiceBusError("it is gone"), Key())
 
     def sender(self, path: str, outcomes: Sequence[BaseException | None] = ()) -> SendAvailabilitySender:
         """One whose attempts at the primary go so; after these all succeed."""

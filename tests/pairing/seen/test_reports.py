@@ -12,6 +12,7 @@ from tests.pairing.seen.here import Pair, run
 from twinbus.amqp.message import Message, build, value
 from twinbus.client.errors import ConnectionFailed, ConnectionLost, EntityNotFound
 from twinbus.client.pairing import reports
+from twinbus.client.pairing.fragments import Key
 from twinbus.client.pairing.pings import Pings
 from twinbus.client.requests import Answer
 from twinbus.model.errors import QuotaExceeded, ServiceBusError
@@ -197,7 +198,7 @@ def test_a_report_fits_the_node_however_much_is_wrong(node: Node) -> None:
     async def scenario(pair: Pair) -> None:
         for number in range(500):
             health = pair.pairing.health_of(f"{number:03}/{'long' * 60}")
-            health.send_failed(ServiceBusError("ß" * 10_000), key=None, key_is_session=False)
+            health.send_failed(ServiceBusError("ß" * 10_000), Key())
         await asyncio.sleep(1)
         (report,) = node.reports
         assert len(report["entities"]) + report["entities_not_shown"] == 500

@@ -1,20 +1,5 @@
-"""From a key to a fragment.
+"""From a key to a fragment, as `model.hashing` has it: clients look at it, too."""
 
-    fragment = BLAKE2b(key as UTF-8, 8 bytes), read as a big-endian number, modulo 16
+from twinbus.model.hashing import fragment_of
 
-The same on every machine and after every start: what a key has led to is where its messages lie.
-"""
-
-from __future__ import annotations
-
-from hashlib import blake2b
-from typing import Final
-
-from twinbus.model.description import FRAGMENTS
-
-_DIGEST_BYTES: Final = 8
-
-
-def fragment_of(key: bytes) -> int:
-    """The number of the fragment that all messages of this key are in."""
-    return int.from_bytes(blake2b(key, digest_size=_DIGEST_BYTES).digest(), "big") % FRAGMENTS
+__all__ = ["fragment_of"]

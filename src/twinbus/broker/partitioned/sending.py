@@ -6,6 +6,8 @@ take it, so that what is down takes nobody with it.
 
 A batch of several keys is not one batch of a store. All of its parts are asked first whether they would take it; if one
 fails after that, the sender is told which messages are stored.
+
+Whoever sends with a key, and cannot because of the one part that it leads to, is told which: other keys may work.
 """
 
 from __future__ import annotations
@@ -17,12 +19,20 @@ from twinbus.amqp.message import Message, Section
 from twinbus.broker.intake import Parcel
 from twinbus.broker.record import take_apart
 from twinbus.broker.sending import check_room
-from twinbus.model.errors import PartlyStored, QuotaExceeded, ServerBusy, ServiceBusError, StoreUnavailable
+from twinbus.model.errors import (
+    FragmentUnavailable,
+    PartlyStored,
+    QuotaExceeded,
+    ServerBusy,
+    ServiceBusError,
+    StoreUnavailable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinbus.broker.journal import Answered
+    from twinbus.broker.outage import Outage
     from twinbus.broker.partitioned.queue import PartitionedQueue
     from twinbus.broker.partitioned.spread import Spread
     from twinbus.broker.queue import Queue
@@ -33,6 +43,12 @@ _NAMED: Final = 100
 """Messages that are named where a batch was stored in part."""
 _ELSEWHERE: Final = (StoreUnavailable, ServerBusy, QuotaExceeded)
 """Why a message without a key is sent to another part."""
+_OF_FRAGMENT: Final[dict[type[ServiceBusError], type[ServiceBusError]]] = {
+    StoreUnavailable: FragmentUnavailable,
+    ServerBusy: ServerBusy,
+    QuotaExceeded: QuotaExceeded,
+}
+"""What a part's refusal is to a sender whose key leads there."""
 
 
 class Target(Protocol):
@@ -46,6 +62,10 @@ class Target(Protocol):
     def spread(self) -> Spread:
         """Which of them a message goes to."""
 
+    @property
+    def outage(self) -> Outage | None:
+        """What is rehearsed with all of them."""
+
 
 def send(target: Target, parcel: Parcel, answer: Answered, numbers: list[int]) -> None:
     """Store messages; `answer` hears when they are on disk, and by then `numbers` has their sequence numbers."""
@@ -58,9 +78,34 @@ def send(target: Target, parcel: Parcel, answer: Answered, numbers: list[int]) -
         return
     key = next(iter(keys or parcel.ping_keys), None)
     if key is not None:
-        target.parts[target.spread.choose(key)].send(parcel, answer, numbers)
+        _send_to(target, target.spread.choose(key), parcel, answer, numbers)
     else:
         _send_anywhere(target, parcel, answer, numbers, set())
+
+
+def _send_to(target: Target, number: int, parcel: Parcel, answer: Answered, numbers: list[int]) -> None:
+    """To the part that a key leads to, and to no other."""
+
+    def told(error: ServiceBusError | None) -> None:
+        answer(error if error is None else of_fragment(target, number, error))
+
+    try:
+        target.parts[number].send(parcel, told, numbers)
+    except ServiceBusError as error:
+        raise of_fragment(target, number, error) from None
+
+
+def of_fragment(target: Target, number: int, error: ServiceBusError) -> ServiceBusError:
+    """What a part did not take a message for, as it is told to a sender whose key leads there.
+
+    It is another object: a store tells all who wait for it the same.
+    """
+    kind = _OF_FRAGMENT.get(type(error))
+    if kind is None or target.outage is not None:
+        return error
+    told = kind(f"fragment {number}: {error}")
+    told.fragment = number
+    return told
 
 
 def _send_anywhere(target: Target, parcel: Parcel, answer: Answered, numbers: list[int], tried: set[int]) -> None:
@@ -143,6 +188,8 @@ class _Mixed:
         self._parcel = parcel
         self._answer = answer
         self._numbers = numbers
+        self._keyed: set[int] = set()
+        """Parts that a key leads to."""
         self._places = self._divide()
         self._left = set(self._places)
         """Parts that have not answered."""
@@ -153,7 +200,10 @@ class _Mixed:
         parts = self._target.parts
         parcels = {number: self._portion(places) for number, places in self._places.items()}
         for number, parcel in parcels.items():
-            check_takes(parts[number], parcel.records)
+            try:
+                check_takes(parts[number], parcel.records)
+            except ServiceBusError as error:
+                raise self._as_told(number, error) from None
         for number, parcel in parcels.items():
             try:
                 parts[number].send(parcel, partial(self._told, number), self._given[number])
@@ -168,7 +218,10 @@ class _Mixed:
         for place, key in enumerate(parcel.keys if parcel.records else parcel.ping_keys):
             if key is None and keyless < 0:
                 keyless = choose(None)  # those without a key stay together
-            places.setdefault(choose(key) if key is not None else keyless, []).append(place)
+            number = choose(key) if key is not None else keyless
+            if key is not None:
+                self._keyed.add(number)
+            places.setdefault(number, []).append(place)
         return places
 
     def _portion(self, places: list[int]) -> Parcel:
@@ -182,9 +235,12 @@ class _Mixed:
     def _told(self, number: int, error: ServiceBusError | None) -> None:
         self._left.discard(number)
         if error is not None:
-            self._errors[number] = error
+            self._errors[number] = self._as_told(number, error)
         if not self._left:
             self._finish()
+
+    def _as_told(self, number: int, error: ServiceBusError) -> ServiceBusError:
+        return of_fragment(self._target, number, error) if number in self._keyed else error
 
     def _finish(self) -> None:
         if not self._errors and not self._parcel.records:

@@ -36,6 +36,10 @@ class EventKind(Enum):
     """An entity is healthy again."""
     UNREACHABLE = "unreachable"
     """Pings are refused: sends fail, and nothing is parked."""
+    FRAGMENT_DOWN = "fragment down"
+    """What is sent to an entity with a key that leads there is parked; all else is not."""
+    FRAGMENT_BACK = "fragment back"
+    """A ping with such a key was answered; with the reason, if it was refused."""
     QUEUE_OUT = "backlog queue out of rotation"
     QUEUE_BACK = "backlog queue back in rotation"
     SPOOLED = "spooled"
@@ -72,6 +76,8 @@ class PairingEvent:
     """Of the wall clock."""
     path: str | None = None
     """The entity of the primary."""
+    fragment: int | None = None
+    """Of that entity, where it is about one."""
     backlog_queue: str | None = None
     message_id: object = None
     session_id: str | None = None

@@ -10,10 +10,13 @@ import asyncio
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from twinbus.client.pairing.fragments import Key
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.client.clock import Clock
+    from twinbus.client.pairing.fragments import Fragments
     from twinbus.model.errors import ServiceBusError
 
 
@@ -64,6 +67,7 @@ class EntityHealth:
         *,
         interval_s: float,
         clock: Clock,
+        fragments: Fragments,
         changed: Callable[[EntityHealth, EntityState], None],
     ) -> None:
         """It is held to be healthy. `changed` is told the state it had before."""
@@ -75,9 +79,12 @@ class EntityHealth:
         """When it became what it is."""
         self.refusal: ServiceBusError
         """Why pings are refused, once they are."""
-        self.key: str | None = None
-        """SessionId or PartitionKey of the send that failed first: pings carry it."""
-        self.key_is_session = False
+        self.key = Key()
+        """Of the send that failed first: pings carry it."""
+        self.fragment = None
+        """Pings are for all of it."""
+        self.fragments = fragments
+        """Those of it that are down by themselves."""
         self.next_ping_ms: int | None = None
         self.moved = asyncio.Event()
         """Set, and replaced by another, with each change of state."""
@@ -96,11 +103,21 @@ class EntityHealth:
         """Sends go to the primary: they are not disabled (R036)."""
         return self.state is EntityState.HEALTHY or self.state is EntityState.SUSPECT
 
-    def send_failed(self, error: ServiceBusError, *, key: str | None, key_is_session: bool) -> None:
+    @property
+    def is_pinged(self) -> bool:
+        """Somebody asks from time to time whether it is there again."""
+        return not self.takes_sends
+
+    @property
+    def is_well(self) -> bool:
+        """It is healthy, and so are all its fragments, as far as that is known."""
+        return self.is_healthy and not self.fragments.down
+
+    def send_failed(self, error: ServiceBusError, key: Key) -> None:
         """A send failed in a way that triggers failover. The interval runs from the first such failure (Q01)."""
         if self.state is not EntityState.HEALTHY:
             return
-        self.why, self.key, self.key_is_session = error, key, key_is_session
+        self.why, self.key = error, key
         self._happen(Happening.SEND_FAILED)
         if self._interval_s <= 0:
             self._happen(Happening.INTERVAL_PASSED)
@@ -125,6 +142,7 @@ class EntityHealth:
     def mark_healthy(self) -> None:
         """Somebody knows better."""
         self._happen(Happening.MARKED_HEALTHY)
+        self.fragments.restore_all()
 
     def close(self) -> None:
         """Nothing more is waited for."""

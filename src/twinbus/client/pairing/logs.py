@@ -26,6 +26,8 @@ LEVELS: Final = {
     EventKind.PINGED: logging.DEBUG,
     EventKind.RESTORED: logging.INFO,
     EventKind.UNREACHABLE: logging.ERROR,
+    EventKind.FRAGMENT_DOWN: logging.WARNING,
+    EventKind.FRAGMENT_BACK: logging.INFO,
     EventKind.QUEUE_OUT: logging.WARNING,
     EventKind.QUEUE_BACK: logging.INFO,
     EventKind.SPOOLED: logging.DEBUG,
@@ -67,6 +69,7 @@ def write(event: PairingEvent) -> None:
     fields = {
         "event": event.kind.value,
         "path": event.path,
+        "fragment": event.fragment,
         "backlog_queue": event.backlog_queue,
         "state": None if state is None else state.value,
         "reason": event.reason,
@@ -82,6 +85,8 @@ def _sentence(event: PairingEvent) -> str:
     what = event.kind.value if state is None else f"'{event.path}' is {state.value}"
     if state is None and event.path is not None:
         what += f", '{event.path}'"
+    if event.fragment is not None:
+        what += f", fragment {event.fragment}"
     if event.backlog_queue is not None:
         what += f", backlog queue '{event.backlog_queue}'"
     return what if event.reason is None else f"{what}: {event.reason}"

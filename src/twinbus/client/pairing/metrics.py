@@ -126,6 +126,11 @@ class Metrics(Witness):
         """How many entities are in which state."""
         return Counter(health.state for health in self._pairing.healths)
 
+    @property
+    def fragments_down(self) -> int:
+        """How many fragments of entities are held to be down by themselves."""
+        return sum(len(health.fragments.down) for health in self._pairing.healths)
+
     def alarms(self) -> Counter[AlarmKind]:
         """How many alarms of which kind there are."""
         return Counter(alarm.kind for alarm in self._pairing.seen.alarms.raised)
@@ -168,6 +173,7 @@ class _PairsCollector(Collector):
 def _states(pairs: Sequence[Metrics]) -> Iterator[Metric]:
     entities = GaugeMetricFamily("twinbus_pairing_entities", "Entities by state", labels=("primary", "state"))
     alarms = GaugeMetricFamily("twinbus_pairing_alarms", "Alarms by kind", labels=("primary", "kind"))
+    fragments = GaugeMetricFamily("twinbus_pairing_fragments_down", "Fragments held to be down", labels=("primary",))
     protected = GaugeMetricFamily("twinbus_pairing_protected", "1: backlog queues are there", labels=("primary",))
     for pair in pairs:
         states, raised = pair.entities(), pair.alarms()
@@ -175,8 +181,9 @@ def _states(pairs: Sequence[Metrics]) -> Iterator[Metric]:
             entities.add_metric((pair.primary, state.value), states[state])
         for kind in AlarmKind:
             alarms.add_metric((pair.primary, kind.name.lower()), raised[kind])
+        fragments.add_metric((pair.primary,), pair.fragments_down)
         protected.add_metric((pair.primary,), pair.is_protected)
-    yield from (entities, alarms, protected)
+    yield from (entities, fragments, alarms, protected)
 
 
 def _backlog(pairs: Sequence[Metrics]) -> Iterator[Metric]:

@@ -51,6 +51,8 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     """How long a silent primary is waited for; None: half the operation timeout. The rest is for parking."""
     hold_during_failover_interval: bool = False
     """A send that fails within the failover interval waits until it is delivered or parked; else it raises."""
+    park_on_fragment_outage: bool = False
+    """Park a keyed send to a partitioned entity whose fragment is down, and only such, instead of failing it."""
     deduct_parked_time: bool = False
     """Take the time for which a message was parked off its time to live; what expired is dead-lettered."""
     primary_namespace_name: str | None = None

@@ -20,6 +20,7 @@ from twinbus.client.pairing.backlog import Rotation
 from twinbus.client.pairing.errors import PairingFailed, PairingRefused, SpoolFailed
 from twinbus.client.pairing.events import EventKind, Events
 from twinbus.client.pairing.failover import EntityHealth, EntityState
+from twinbus.client.pairing.fragments import Fragments
 from twinbus.client.pairing.logs import STATES
 from twinbus.client.pairing.pings import Pings
 from twinbus.client.pairing.seen import Seen
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from twinbus.client.factory import MessagingFactory
     from twinbus.client.pairing.events import PairingEvent
+    from twinbus.client.pairing.fragments import FragmentOutage
     from twinbus.client.pairing.options import SendAvailabilityPairedNamespaceOptions
     from twinbus.client.pairing.spool import SpoolStatus
 
@@ -241,10 +243,12 @@ class Pairing:
         key = key_of(path)
         health = self._healths.get(key)
         if health is None:
+            clock = self.primary.settings.clock
             health = self._healths[key] = EntityHealth(
                 path,
                 interval_s=duration_s(self.options.failover_interval),
-                clock=self.primary.settings.clock,
+                clock=clock,
+                fragments=Fragments(path, clock, self._fragment_changed),
                 changed=self._changed,
             )
         return health
@@ -270,6 +274,16 @@ class Pairing:
             self._pings.start(health)
         elif health.state is EntityState.HEALTHY:
             self._pings.stop(health)
+
+    def _fragment_changed(self, outage: FragmentOutage, error: ServiceBusError | None) -> None:
+        """A fragment of an entity went down, or is back: it is pinged meanwhile."""
+        kind = EventKind.FRAGMENT_DOWN if outage.is_pinged else EventKind.FRAGMENT_BACK
+        reason = None if error is None else str(error)
+        self.telling.tell(kind, path=outage.path, fragment=outage.number, reason=reason)
+        if outage.is_pinged:
+            self._pings.start(outage)
+        else:
+            self._pings.stop(outage)
 
 
 def check_pair(primary: MessagingFactory, options: SendAvailabilityPairedNamespaceOptions) -> None:

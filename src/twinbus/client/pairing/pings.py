@@ -1,18 +1,18 @@
-"""Pings: empty messages that ask, once an interval, whether an entity of the primary is there again.
+"""Pings: empty messages that ask, once an interval, whether an entity of the primary is there again, or a fragment.
 
-Owns: when they are sent, and what their answers mean. They are sent while the entity is failed over or unreachable, at
-fixed multiples of the interval after the failover; one that has no answer when the next is due is given up (Q13).
+Owns: when they are sent, and what their answers mean. They are sent while the entity is failed over or unreachable, or
+while its fragment is held to be down, at fixed multiples of the interval after that began; one that has no answer when
+the next is due is given up (Q13).
 """
 
 from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from twinbus.client.errors import TimedOut
 from twinbus.client.pairing.events import EventKind
-from twinbus.client.pairing.failover import EntityState
 from twinbus.client.retry import NO_RETRY
 from twinbus.client.sender import MessageSender
 from twinbus.model.errors import FailureClass, ServiceBusError
@@ -20,13 +20,35 @@ from twinbus.model.message import PING_CONTENT_TYPE, BrokeredMessage
 
 if TYPE_CHECKING:
     from twinbus.client.factory import MessagingFactory
-    from twinbus.client.pairing.failover import EntityHealth
+    from twinbus.client.pairing.fragments import Key
     from twinbus.client.pairing.telling import Telling
 
 TIME_TO_LIVE: Final = dt.timedelta(seconds=1)
 REFUSALS: Final = 2
 """So many refused pings in a row make an entity unreachable (Q14)."""
-_PINGED: Final = frozenset({EntityState.FAILED_OVER, EntityState.UNREACHABLE})
+
+
+class Pinged(Protocol):
+    """What is asked whether it is there again."""
+
+    path: str
+    key: Key
+    """What pings carry."""
+    next_ping_ms: int | None
+
+    @property
+    def fragment(self) -> int | None:
+        """Of the entity; None where all of it is meant."""
+
+    @property
+    def is_pinged(self) -> bool:
+        """It is to be asked."""
+
+    def ping_succeeded(self) -> None:
+        """The primary took a ping."""
+
+    def pings_refused(self, error: ServiceBusError) -> None:
+        """The primary answers pings, and refuses them."""
 
 
 class Pings:
@@ -37,19 +59,19 @@ class Pings:
         self._primary = primary
         self._interval_s = interval_s
         self._telling = telling
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[Pinged, asyncio.Task[None]] = {}
         self._senders: dict[str, MessageSender] = {}
 
-    def start(self, health: EntityHealth) -> None:
-        """An entity has failed over: ping it, with an ordinary sender, since a ping is never parked."""
-        sender = self._senders.get(health.path)
+    def start(self, one: Pinged) -> None:
+        """It takes no messages: ping it, with an ordinary sender, since a ping is never parked."""
+        sender = self._senders.get(one.path)
         if sender is None:
-            sender = self._senders[health.path] = MessageSender(self._primary, health.path)
-        self._tasks[health.path] = asyncio.ensure_future(self._run(health, sender))
+            sender = self._senders[one.path] = MessageSender(self._primary, one.path)
+        self._tasks[one] = asyncio.ensure_future(self._run(one, sender))
 
-    def stop(self, health: EntityHealth) -> None:
+    def stop(self, one: Pinged) -> None:
         """It is healthy, whoever says so."""
-        task = self._tasks.pop(health.path, None)
+        task = self._tasks.pop(one, None)
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 
@@ -58,34 +80,37 @@ class Pings:
         for task in self._tasks.values():
             task.cancel()
 
-    async def _run(self, health: EntityHealth, sender: MessageSender) -> None:
+    async def _run(self, one: Pinged, sender: MessageSender) -> None:
         loop = asyncio.get_running_loop()
         started_s, number, refusals = loop.time(), 0, 0
-        while health.state in _PINGED:
+        while one.is_pinged:
             number += 1
             due_s = started_s + number * self._interval_s
             wait_s = due_s - loop.time()
             if wait_s < 0:  # the last one took its time
                 continue
-            health.next_ping_ms = self._primary.settings.clock.wall_ms() + round(wait_s * 1000)
+            one.next_ping_ms = self._primary.settings.clock.wall_ms() + round(wait_s * 1000)
             await asyncio.sleep(wait_s)
-            error = await self._ping(health, sender)
-            self._telling.tell(EventKind.PINGED, path=health.path, reason=None if error is None else str(error))
+            error = await self._ping(one.key, sender)
+            reason = None if error is None else str(error)
+            self._telling.tell(EventKind.PINGED, path=one.path, fragment=one.fragment, reason=reason)
             if error is None:
-                health.ping_succeeded()
+                one.ping_succeeded()
                 return
             refusals = refusals + 1 if error.failure_class is FailureClass.CALLER else 0
             if refusals >= REFUSALS:
-                health.pings_refused(error)
+                one.pings_refused(error)
 
-    async def _ping(self, health: EntityHealth, sender: MessageSender) -> ServiceBusError | None:
+    async def _ping(self, key: Key, sender: MessageSender) -> ServiceBusError | None:
         """Ping once; why it did not succeed."""
         ping = BrokeredMessage(
             content_type=PING_CONTENT_TYPE,
             time_to_live=TIME_TO_LIVE,
-            session_id=health.key if health.key_is_session else None,
-            partition_key=None if health.key_is_session else health.key,
+            session_id=key.session_id,
+            partition_key=key.partition_key,
         )
+        if key.message_id is not None:
+            ping.message_id = key.message_id
         payload = ping.encode(self._primary.settings.clock.wall_ms())
         # A little less than the interval, so that it is over when the next one is due.
         timeout_s = self._interval_s * 0.98

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from twinbus.client.pairing.alarms import Alarm
     from twinbus.client.pairing.events import PairingEvent
     from twinbus.client.pairing.failover import EntityHealth
+    from twinbus.client.pairing.fragments import FragmentOutage
     from twinbus.client.pairing.pairing import Pairing
 
 log: Final = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ KINDS: Final = frozenset(
         EventKind.FAILED_OVER,
         EventKind.RESTORED,
         EventKind.UNREACHABLE,
+        EventKind.FRAGMENT_DOWN,
+        EventKind.FRAGMENT_BACK,
         EventKind.QUEUE_OUT,
         EventKind.QUEUE_BACK,
         EventKind.ALARM,
@@ -103,7 +106,7 @@ class Reports:
 
     @property
     def _is_well(self) -> bool:
-        return not self._pairing.seen.alarms.raised and all(one.is_healthy for one in self._pairing.healths)
+        return not self._pairing.seen.alarms.raised and all(one.is_well for one in self._pairing.healths)
 
     async def _report(self) -> None:
         queues = self._pairing.rotation.queues
@@ -145,7 +148,7 @@ class Reports:
 
     def _body(self, most: int) -> Mapping[str, object]:
         pairing = self._pairing
-        unwell = [one for one in pairing.healths if not one.is_healthy]
+        unwell = [one for one in pairing.healths if not one.is_well]
         out = [queue for queue in pairing.rotation.queues if queue.failure is not None]
         alarms = pairing.seen.alarms.raised
         return {
@@ -165,12 +168,22 @@ class Reports:
 
 
 def _entity(health: EntityHealth) -> dict[str, object]:
+    fragments = [_fragment(outage) for outage in health.fragments.down.values()]
     return {
         "path": health.path,
         "state": health.state.value,
         "why": None if health.why is None else _short(str(health.why)),
         "since": _time(health.since_ms),
         "next_ping": None if health.next_ping_ms is None else _time(health.next_ping_ms),
+    } | ({"fragments_down": fragments} if fragments else {})
+
+
+def _fragment(outage: FragmentOutage) -> dict[str, object]:
+    return {
+        "fragment": outage.number,
+        "why": _short(str(outage.why)),
+        "since": _time(outage.since_ms),
+        "next_ping": None if outage.next_ping_ms is None else _time(outage.next_ping_ms),
     }
 
 

@@ -59,6 +59,7 @@ class SendAvailabilitySender(MessageSender):
         self._pairing = pairing
         self.health = pairing.health_of(self.path)
         """What all senders of the factory hold of the entity."""
+        self._fragments_down = self.health.fragments.down
         self.choice: Choice = Choice(pairing.rotation)
         """Its backlog queue."""
         self.policy = ReconnectOnce(health=self.health)
@@ -79,14 +80,16 @@ class SendAvailabilitySender(MessageSender):
             if message.properties:
                 rewriting.check_names(message.properties)
         spool, health = self._pairing.spool, self.health
+        is_held = bool(self._fragments_down) and health.fragments.outage_for(messages) is not None
         is_behind = spool is not None and not spool.is_empty and spool.holds(self.path, sessions_of(messages))
         if transaction is not None:
-            await self._dispatch_in(transaction, payload, message_format, messages, is_behind=is_behind)
+            self._check_fit_for_transactions(is_held=is_held, is_behind=is_behind)
+            await super()._dispatch(payload, message_format, messages, transaction, None)
             return
         failure = None
         limit_s, attempt_s = self._limits_s if timeout_s is None else (timeout_s, self._pairing.attempt_s(timeout_s))
         deadline_s = asyncio.get_running_loop().time() + limit_s
-        if health.state is _HEALTHY and not is_behind:
+        if health.state is _HEALTHY and not is_behind and not is_held:
             try:
                 await self.deliver(payload, message_format, timeout_s=attempt_s, policy=self.policy)
             except ServiceBusError as error:
@@ -110,19 +113,12 @@ class SendAvailabilitySender(MessageSender):
         else:
             await sending.run(failure)
 
-    async def _dispatch_in(
-        self,
-        transaction: Transaction,
-        payload: bytes,
-        message_format: int,
-        messages: Sequence[BrokeredMessage],
-        *,
-        is_behind: bool,
-    ) -> None:
+    def _check_fit_for_transactions(self, *, is_held: bool, is_behind: bool) -> None:
         self._check_not_failed_over("a transaction needs the primary, and cannot be parked: nothing was sent")
+        if is_held:
+            raise FailedOver(f"a fragment of '{self.path}' is down, and a transaction needs it: nothing was sent")
         if is_behind:
             raise FailedOver(f"the session has messages in the spool for '{self.path}': a transaction has to wait")
-        await super()._dispatch(payload, message_format, messages, transaction, None)
 
     async def send_spooled(
         self, payload: bytes, message_format: int, messages: Sequence[BrokeredMessage], *, may_have_arrived: bool
@@ -158,7 +154,7 @@ class SendAvailabilitySender(MessageSender):
 
     async def schedule(self, message: BrokeredMessage, when: dt.datetime) -> int:
         """Schedule it. While the entity is failed over it is parked with its time, and has no number: 0."""
-        if self.health.state in (EntityState.HEALTHY, EntityState.SUSPECT):
+        if self.health.takes_sends and self.health.fragments.outage_for([message]) is None:
             try:
                 return await super().schedule(message, when)
             except ServiceBusError as error:

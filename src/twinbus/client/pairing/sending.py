@@ -14,10 +14,11 @@ from twinbus.client.errors import ConnectionFailed, ConnectionLost, TimedOut, ma
 from twinbus.client.pairing.errors import NotSent, SpoolFailed
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.failover import EntityState
+from twinbus.client.pairing.fragments import key_for_pings
 from twinbus.client.pairing.spool_record import Record
 from twinbus.client.pairing.triggers import class_of
 from twinbus.client.retry import NO_RETRY
-from twinbus.model.errors import FailureClass, MessageTooLarge, ServiceBusError
+from twinbus.model.errors import FailureClass, FragmentUnavailable, MessageTooLarge, ServiceBusError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,6 +65,8 @@ class Sending:
         self._loop = asyncio.get_running_loop()
         self._primary_error: ServiceBusError | None = None
         self._may_have_arrived = False
+        self._is_fragment_down = False
+        """The primary has just said so of the one that it leads to."""
         self._spool = pairing.spool
 
     async def run_from_spool(self, *, may_have_arrived: bool) -> None:
@@ -81,6 +84,9 @@ class Sending:
                     return
                 if state is EntityState.UNREACHABLE:
                     raise self._health.refusal
+                if self._is_fragment_down or self._health.fragments.outage_for(self._messages) is not None:
+                    await self._park()
+                    return
                 failure = await self._attempt()
             if failure is None:
                 return
@@ -108,6 +114,10 @@ class Sending:
         if kind is FailureClass.CALLER:
             raise error
         if kind is FailureClass.UNAVAILABLE:
+            if isinstance(error, FragmentUnavailable) and self._pairing.options.park_on_fragment_outage:
+                self._health.fragments.fail(error, self._messages)
+                self._is_fragment_down = True
+                return
             self._tell_failure(error)
         state = self._health.state
         if state is EntityState.FAILED_OVER:
@@ -124,10 +134,7 @@ class Sending:
     def _tell_failure(self, error: ServiceBusError) -> None:
         if isinstance(error, TimedOut):
             self._sender.factory.drop_if_silent(min(self._pairing.attempt_s(self._limit_s), self._limit_s))
-        first = self._messages[0]
-        is_session = first.session_id is not None
-        key = first.session_id if is_session else first.partition_key
-        self._health.send_failed(error, key=key, key_is_session=is_session)
+        self._health.send_failed(error, key_for_pings(error, self._messages))
 
     async def _wait_for_busy(self, error: ServiceBusError) -> None:
         """A busy server is no reason to fail over: wait as it asks, and send again."""
@@ -169,7 +176,8 @@ class Sending:
         await self._spool_it(reasons)
 
     def _not_sent(self, reasons: Mapping[str, BaseException], spool: ServiceBusError | None = None) -> NotSent:
-        why = self._primary_error or self._health.why
+        outage = self._health.fragments.outage_for(self._messages)
+        why = self._primary_error or self._health.why or (None if outage is None else outage.why)
         return NotSent(self._sender.path, why, reasons, spool=spool, may_have_arrived=self._may_have_arrived)
 
     async def _park_in(self, queue: BacklogQueue, *, is_last: bool) -> ServiceBusError | None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from twinbus.client.pairing.alarms import Alarm
     from twinbus.client.pairing.backlog import BacklogQueue
     from twinbus.client.pairing.failover import EntityHealth, EntityState
+    from twinbus.client.pairing.fragments import FragmentOutage
     from twinbus.client.pairing.pairing import Pairing
     from twinbus.client.pairing.pump import Pump
 
@@ -39,6 +40,16 @@ class PumpState(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FragmentStatus:
+    """A fragment of an entity that is held to be down."""
+
+    number: int
+    why: str
+    since: dt.datetime
+    next_ping: dt.datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EntityStatus:
     """One entity of the primary, to this client."""
 
@@ -48,6 +59,8 @@ class EntityStatus:
     """The failure that made it so; None while it is healthy."""
     since: dt.datetime
     next_ping: dt.datetime | None
+    fragments_down: tuple[FragmentStatus, ...]
+    """Those of it for which messages are parked, whatever its state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +158,16 @@ def entity_status(health: EntityHealth) -> EntityStatus:
         why=None if health.why is None else str(health.why),
         since=moment_of(health.since_ms),
         next_ping=None if health.next_ping_ms is None else moment_of(health.next_ping_ms),
+        fragments_down=tuple(_fragment_status(outage) for outage in health.fragments.down.values()),
+    )
+
+
+def _fragment_status(outage: FragmentOutage) -> FragmentStatus:
+    return FragmentStatus(
+        number=outage.number,
+        why=str(outage.why),
+        since=moment_of(outage.since_ms),
+        next_ping=None if outage.next_ping_ms is None else moment_of(outage.next_ping_ms),
     )
 
 

@@ -21,6 +21,7 @@ class About(TypedDict, total=False):
     """What an event can be about."""
 
     path: str | None
+    fragment: int | None
     backlog_queue: str | None
     message_id: object
     session_id: str | None

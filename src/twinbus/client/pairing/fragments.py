@@ -1,0 +1,144 @@
+"""Fragments of a partitioned entity that are down, where only what is meant for them is parked.
+
+With `park_on_fragment_outage` a keyed send whose fragment is down does not fail the whole entity over. That fragment is
+held to be down: all that is sent with a key that leads there is parked, until a ping with such a key is answered. So
+what a session has parked is not overtaken by what it sends next while the fragment comes and goes.
+
+Owns: which fragments of an entity are held to be down, and which messages lead there. Who pings them and who is told is
+the pairing's affair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from twinbus.model.hashing import fragment_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from twinbus.client.clock import Clock
+    from twinbus.model.errors import ServiceBusError
+    from twinbus.model.message import BrokeredMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What leads a message to a fragment: the first of these that it has (R106 to R109)."""
+
+    session_id: str | None = None
+    partition_key: str | None = None
+    message_id: object = None
+    """Where duplicates are detected."""
+
+    @classmethod
+    def of(cls, message: BrokeredMessage) -> Key:
+        """The key of a message; its id, where that is all it has and may be one."""
+        if message.session_id is not None:
+            return cls(session_id=message.session_id)
+        if message.partition_key is not None:
+            return cls(partition_key=message.partition_key)
+        return cls(message_id=message.message_id)
+
+    def leads_to(self, *, is_id_a_key: bool) -> int | None:
+        """The fragment; None where there is no key, or none of which that can be told here: ids that are no texts."""
+        text = self.session_id if self.session_id is not None else self.partition_key
+        if text is None and is_id_a_key and isinstance(self.message_id, str):
+            text = self.message_id
+        return None if text is None else fragment_of(text.encode())
+
+
+def key_to(number: int | None, messages: Iterable[BrokeredMessage]) -> Key | None:
+    """The key of a message that leads to a fragment; an id only if no other does. None if there is none."""
+    keys = [Key.of(message) for message in messages]
+    leading = [key for is_id_a_key in (False, True) for key in keys if key.leads_to(is_id_a_key=is_id_a_key) == number]
+    return leading[0] if leading and number is not None else None
+
+
+def key_for_pings(error: ServiceBusError, messages: Sequence[BrokeredMessage]) -> Key:
+    """What pings carry that ask whether an entity takes messages again: the key of the send that failed first (Q13).
+
+    The id of a message only where the namespace has said that it is one: elsewhere a ping of the same id might be
+    taken for the message, and that for a duplicate.
+    """
+    found = key_to(error.fragment, messages)
+    if found is not None:
+        return found
+    first = Key.of(messages[0])
+    return Key(session_id=first.session_id, partition_key=first.partition_key)
+
+
+class FragmentOutage:
+    """One fragment, from the send that it did not take to the ping that it answers."""
+
+    def __init__(self, number: int, fragments: Fragments, key: Key, why: ServiceBusError, since_ms: int) -> None:
+        """`key` leads there: pings carry it."""
+        self.number = number
+        self.path = fragments.path
+        self.key = key
+        self.why = why
+        self.since_ms = since_ms
+        self.next_ping_ms: int | None = None
+        self.is_pinged = True
+        self._fragments = fragments
+
+    @property
+    def fragment(self) -> int | None:
+        """Of which a ping is told."""
+        return self.number
+
+    def ping_succeeded(self) -> None:
+        """It is there again."""
+        self._fragments.restore(self)
+
+    def pings_refused(self, error: ServiceBusError) -> None:
+        """The entity answers, and refuses: the next send hears why, since nothing can be said of the fragment."""
+        self._fragments.restore(self, error)
+
+
+class Fragments:
+    """Those of one entity, to all senders of a factory."""
+
+    def __init__(
+        self, path: str, clock: Clock, changed: Callable[[FragmentOutage, ServiceBusError | None], None]
+    ) -> None:
+        """None is down. `changed` is told of each when it goes down and when it is back, perhaps with a reason."""
+        self.path = path
+        self.down: Final[dict[int, FragmentOutage]] = {}
+        """By their numbers. The same object always: senders look at it with each message."""
+        self._is_id_a_key = False
+        """The entity detects duplicates: it has said so by refusing a message with no other key."""
+        self._clock = clock
+        self._changed = changed
+
+    def outage_for(self, messages: Iterable[BrokeredMessage]) -> FragmentOutage | None:
+        """Why messages that are sent together cannot go to the primary now; None if they can."""
+        if not self.down:
+            return None
+        numbers = (Key.of(message).leads_to(is_id_a_key=self._is_id_a_key) for message in messages)
+        return next((self.down[number] for number in numbers if number in self.down), None)
+
+    def fail(self, error: ServiceBusError, messages: Iterable[BrokeredMessage]) -> None:
+        """One of these was refused because its fragment is down."""
+        number = error.fragment
+        if number is None or number in self.down:
+            return
+        key = key_to(number, messages)
+        if key is None:  # a namespace that hashes in another way: nothing is known of other messages
+            return
+        self._is_id_a_key = self._is_id_a_key or key.message_id is not None
+        outage = self.down[number] = FragmentOutage(number, self, key, error, self._clock.wall_ms())
+        self._changed(outage, error)
+
+    def restore(self, outage: FragmentOutage, reason: ServiceBusError | None = None) -> None:
+        """It is not held to be down any more."""
+        if self.down.get(outage.number) is outage:
+            del self.down[outage.number]
+            outage.is_pinged, outage.next_ping_ms = False, None
+            self._changed(outage, reason)
+
+    def restore_all(self) -> None:
+        """Somebody knows better."""
+        for outage in list(self.down.values()):
+            self.restore(outage)
