@@ -34,6 +34,7 @@ from twinbus.broker.record import (
     unshared,
     with_enqueued,
 )
+from twinbus.broker.remote.visitor import Visitor
 from twinbus.broker.removal import Removal
 from twinbus.broker.schedule import Schedule
 from twinbus.broker.session_state import SessionStates
@@ -314,15 +315,17 @@ class Fragment:
             line.end_handing(consumer, len(items))
             taken = 0
             if not consumer.is_gone:
+                if isinstance(consumer, Visitor):
+                    consumer.keep(items)
                 taken = consumer.deliver(
                     [(render_open(record, number), pack_sequence(number)) for number, record in items]
                 )
             if taken < len(items):
-                self._store_again(items[taken:])
+                self.store_again(items[taken:])
 
         self.journal.add(self, 0, applied, _nobody)
 
-    def _store_again(self, items: list[Item]) -> None:
+    def store_again(self, items: list[Item]) -> None:
         """Messages were deleted for somebody who does not take them: nobody has seen them, so they come back."""
         if self._end is not None:
             return

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.broker.line import Line
+from twinbus.broker.line import DRAIN_PATIENCE_S, Line
 from twinbus.broker.locks import FRAGMENT_BYTE, TOKEN_BYTES
+from twinbus.broker.remote.journal import RemoteJournal
+from twinbus.broker.remote.line import RemoteLine, RemoteSessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,6 +27,10 @@ class Gathering:
         """In the order of their numbers."""
         self.fragments = list(fragments)
         self._next = 0
+
+    def count_remote(self) -> int:
+        """How many of them another process has that is there now."""
+        return sum([isinstance(one.journal, RemoteJournal) and one.journal.owner.is_there for one in self.fragments])
 
     def begin(self) -> list[Fragment]:
         """A receiver has come. The fragments, from another one on each time: else the last would wait for ever.
@@ -64,6 +70,9 @@ class Gathering:
 
     def drain(self, consumer: Consumer, drained: Callable[[], None]) -> None:
         """Give a receiver what there is now; `drained` is called when that was all, or after a tenth of a second."""
+        if self.count_remote():
+            self._drain_in_turn(consumer, drained)
+            return
         left = len(self.fragments)
 
         def one_drained() -> None:
@@ -78,6 +87,30 @@ class Gathering:
             if consumer.room <= 0 and self._next == begun:
                 self._next = (self.fragments.index(fragment) + 1) % len(self.fragments)
 
+    def _drain_in_turn(self, consumer: Consumer, drained: Callable[[], None]) -> None:
+        """One fragment after the other: what is lent to one cannot be lent to the next.
+
+        Those to which something is lent come first, since it is what the others are asked with.
+        """
+        waiting = sorted(self._in_turn(), key=lambda one: not _is_lent(one, consumer))
+        is_over = False
+
+        def finish() -> None:
+            nonlocal is_over
+            if not is_over:
+                is_over = True
+                drained()
+
+        def ask_next() -> None:
+            if is_over or not waiting or (consumer.room <= 0 and not _is_lent(waiting[0], consumer)):
+                finish()
+            else:
+                waiting.pop(0).line.drain(consumer, ask_next)
+
+        first = self.fragments[0]
+        first.timers.call_at(first.clock.monotonic_s() + DRAIN_PATIENCE_S, finish)
+        ask_next()
+
     def find(self, tag: bytes) -> Fragment:
         """The fragment that a lock's tag or token is of; any, if it is of none."""
         fragments = self.fragments
@@ -85,3 +118,10 @@ class Gathering:
             return fragments[0]
         number = tag[FRAGMENT_BYTE] if len(tag) == TOKEN_BYTES else 0
         return fragments[number] if number < len(fragments) else fragments[0]
+
+
+def _is_lent(fragment: Fragment, consumer: Consumer) -> bool:
+    """A fragment of another process has credit of a receiver."""
+    line = fragment.line
+    loan = line.lending.loans.get(consumer) if isinstance(line, RemoteLine | RemoteSessions) else None
+    return loan is not None and loan.is_claiming

@@ -21,11 +21,15 @@ from twinbus.broker.partitioned.queue import PartitionedQueue
 from twinbus.broker.partitioned.topic import PartitionedSubscription, PartitionedTopic
 from twinbus.broker.queue import Queue
 from twinbus.broker.receivable import policies
+from twinbus.broker.remote.calls import SUB_QUEUES
+from twinbus.broker.remote.fragment import RemoteFragment
+from twinbus.broker.remote.journal import RemoteJournal
+from twinbus.broker.remote.part import RemoteQueue, RemoteSubscription, RemoteTopic
 from twinbus.broker.subscription import Subscription
 from twinbus.broker.topic import Topic, topic_policy
 from twinbus.model.errors import EntityDeleted, EntityNotFound, NotAllowed
 from twinbus.model.limits import NamespaceLimits
-from twinbus.model.path import key_of, split_subscription
+from twinbus.model.path import SubQueue, key_of, split_subscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from twinbus.broker.bodies import Bodies
     from twinbus.broker.clock import Clock
     from twinbus.broker.journal import Answered
+    from twinbus.broker.remote.owner import Owner
     from twinbus.model.queue import QueueDescription
     from twinbus.model.topic import SubscriptionDescription, TopicDescription
     from twinbus.store.protocol import Store
@@ -41,6 +46,12 @@ if TYPE_CHECKING:
 _LIFE_BITS = 64
 _ID_BITS = 128
 _START_BITS = 16
+_SUB_QUEUES = {
+    Area.MAIN: SubQueue.MAIN,
+    Area.DEAD_LETTER: SubQueue.DEAD_LETTER,
+    Area.TRANSFER_DEAD_LETTER: SubQueue.TRANSFER_DEAD_LETTER,
+}
+"""Those of an entity's areas that messages are received from."""
 
 
 class _Rooms:
@@ -103,6 +114,19 @@ class Namespace:
         self.journals.append(journal)
         return journal
 
+    def add_remote_store(self, name: str, owner: Owner) -> Journal:
+        """A store that another process has, at its place among all: fragments in it are asked for there."""
+        journal = RemoteJournal(
+            name,
+            len(self.journals),
+            owner,
+            clock=self.clock,
+            timers=self.timers,
+            max_pending_bytes=self.limits.max_pending_bytes,
+        )
+        self.journals.append(journal)
+        return journal
+
     # --- finding ------------------------------------------------------------------------------------------------------
 
     def find(self, path: str) -> AnyEntity:
@@ -141,8 +165,7 @@ class Namespace:
         updated_ms: int,
     ) -> Queue:
         """A queue that was just created; one that may hold messages is loaded (`load`) before it is used."""
-        rooms = self._make_rooms(entity_id, 0, store, description)
-        queue = Queue(entity_id, path, description, rooms, created_ms=created_ms, updated_ms=updated_ms)
+        queue = self._make_queue(entity_id, 0, path, description, store, created_ms=created_ms, updated_ms=updated_ms)
         queue.describe(description, self.limits)
         self._add(queue)
         return queue
@@ -160,13 +183,32 @@ class Namespace:
         """A queue whose fragments lie in these stores, as `add_queue`."""
         times = {"created_ms": created_ms, "updated_ms": updated_ms}
         parts = [
-            Queue(entity_id, path, description, self._make_rooms(entity_id, number, store, description), **times)
+            self._make_queue(entity_id, number, path, description, store, **times)
             for number, store in enumerate(stores)
         ]
         queue = PartitionedQueue(entity_id, path, description, parts, start=self._any_start(), **times)
         queue.describe(description, self.limits)
         self._add(queue)
         return queue
+
+    def _make_queue(
+        self,
+        entity_id: int,
+        number: int,
+        path: str,
+        description: QueueDescription,
+        store: int,
+        *,
+        created_ms: int,
+        updated_ms: int,
+    ) -> Queue:
+        """A queue, or a part of one."""
+        rooms = self._make_rooms(entity_id, number, store, description)
+        kind = RemoteQueue if self._is_remote(store) else Queue
+        return kind(entity_id, path, description, rooms, created_ms=created_ms, updated_ms=updated_ms)
+
+    def _is_remote(self, store: int) -> bool:
+        return isinstance(self.journals[store], RemoteJournal)
 
     def update_queue(self, path: str, description: QueueDescription, *, updated_ms: int) -> AnyQueue:
         """A queue is described anew; locks that are out keep the time they have."""
@@ -189,8 +231,7 @@ class Namespace:
         updated_ms: int,
     ) -> Topic:
         """A topic that was just created, without subscriptions."""
-        main = self._make_topic_fragment(entity_id, 0, store, description)
-        topic = Topic(entity_id, path, description, main, created_ms=created_ms, updated_ms=updated_ms)
+        topic = self._make_topic(entity_id, 0, path, description, store, created_ms=created_ms, updated_ms=updated_ms)
         topic.describe(description, self.limits)
         self._add(topic)
         return topic
@@ -207,12 +248,30 @@ class Namespace:
     ) -> PartitionedTopic:
         """A topic whose fragments lie in these stores, as `add_topic`."""
         times = {"created_ms": created_ms, "updated_ms": updated_ms}
-        mains = [self._make_topic_fragment(entity_id, *place, description) for place in enumerate(stores)]
-        parts = [Topic(entity_id, path, description, main, **times) for main in mains]
+        parts = [
+            self._make_topic(entity_id, number, path, description, store, **times)
+            for number, store in enumerate(stores)
+        ]
         topic = PartitionedTopic(entity_id, path, description, parts, start=self._any_start(), **times)
         topic.describe(description, self.limits)
         self._add(topic)
         return topic
+
+    def _make_topic(
+        self,
+        entity_id: int,
+        number: int,
+        path: str,
+        description: TopicDescription,
+        store: int,
+        *,
+        created_ms: int,
+        updated_ms: int,
+    ) -> Topic:
+        """A topic, or a part of one."""
+        main = self._make_topic_fragment(entity_id, number, store, description)
+        kind = RemoteTopic if self._is_remote(store) else Topic
+        return kind(entity_id, path, description, main, created_ms=created_ms, updated_ms=updated_ms)
 
     def update_topic(self, path: str, description: TopicDescription, *, updated_ms: int) -> AnyTopic:
         """A topic is described anew."""
@@ -274,9 +333,8 @@ class Namespace:
     ) -> Subscription:
         store = self.journals.index(topic.main.journal)
         rooms = self._make_rooms(entity_id, topic.main.number, store, description, topic.main.bodies)
-        subscription = Subscription(
-            entity_id, path, description, topic, rooms, created_ms=created_ms, updated_ms=updated_ms
-        )
+        kind = RemoteSubscription if self._is_remote(store) else Subscription
+        subscription = kind(entity_id, path, description, topic, rooms, created_ms=created_ms, updated_ms=updated_ms)
         topic.subscriptions[key_of(split_subscription(path)[1])] = subscription
         return subscription
 
@@ -308,6 +366,8 @@ class Namespace:
     ) -> _Rooms:
         """What one fragment of an entity is made of."""
         journal = self.journals[store]
+        if isinstance(journal, RemoteJournal):
+            return self._make_remote_rooms(entity_id, number, journal, description)
         main_policy, dead_letter_policy = policies(description, self.limits)
 
         def prefix(area: Area) -> bytes:
@@ -328,6 +388,32 @@ class Namespace:
             bodies=bodies,
         )
         return _Rooms(main, dead_letters, make, self.find_sendable, prefix)
+
+    def _make_remote_rooms(
+        self,
+        entity_id: int,
+        number: int,
+        journal: RemoteJournal,
+        description: QueueDescription | SubscriptionDescription,
+    ) -> _Rooms:
+        """... that another process has."""
+        main_policy, dead_letter_policy = policies(description, self.limits)
+
+        def prefix(area: Area) -> bytes:
+            return area_prefix(entity_id, number, area)
+
+        def make(area: Area) -> Fragment:
+            return RemoteFragment(
+                prefix(area),
+                journal,
+                main_policy if area is Area.MAIN else dead_letter_policy,
+                times=self._times,
+                make_life=self._make_life,
+                place=(entity_id, number, SUB_QUEUES.index(_SUB_QUEUES[area])),
+                has_sessions=area is Area.MAIN and description.requires_session,
+            )
+
+        return _Rooms(make(Area.MAIN), make(Area.DEAD_LETTER), make, self.find_sendable, prefix)
 
     def _make_topic_fragment(
         self, entity_id: int, number: int, store: int, description: TopicDescription

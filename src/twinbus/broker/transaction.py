@@ -16,6 +16,8 @@ from twinbus.broker.intake import Parcel, Terms
 from twinbus.broker.keys import pack_sequence
 from twinbus.broker.lookup import look_up
 from twinbus.broker.queue import Queue
+from twinbus.broker.remote.part import is_remote
+from twinbus.broker.remote.transaction import RemoteTransaction
 from twinbus.broker.schedule import for_later
 from twinbus.broker.sending import check_room
 from twinbus.broker.sessions import session_lock_lost
@@ -94,6 +96,8 @@ class Transaction:
         self._settled: list[Settled] = []
         self._count = 0
         self._is_over = False
+        self.remote: RemoteTransaction | None = None
+        """Its way to the process that has what it is bound to, if that is another one."""
 
     # --- what is asked for --------------------------------------------------------------------------------------------
 
@@ -155,6 +159,9 @@ class Transaction:
         """
         self._doing(entity)
         self._add(len(numbers))
+        if self.remote is not None:
+            self.remote.settle(fragment, numbers, how, properties, told or _nobody)
+            return []
         try:
             locks, lost = fragment.settlement.set_apart(numbers)
         except ServiceBusError as error:
@@ -163,6 +170,12 @@ class Transaction:
         if locks:
             self._settled.append(Settled(fragment, locks, how, properties or {}, told or _nobody))
         return lost
+
+    def bind(self, target: Queue | Topic) -> RemoteTransaction:
+        """It is bound to what another process has: what has to be done there is asked for by what is returned."""
+        self._doing(target)
+        assert self.remote is not None
+        return self.remote
 
     def fail(self, error: ServiceBusError) -> None:
         """It cannot be committed any more."""
@@ -173,6 +186,7 @@ class Transaction:
             raise TransactionRolledBack("the transaction is over")
         if self.entity is None:
             self.entity = entity
+            self.remote = RemoteTransaction(entity) if is_remote(entity) else None
         elif self.entity is not entity:
             what = f"'{entity.path}' is another entity. Send via the first one, or use"
             if entity.path == self.entity.path:
@@ -196,6 +210,8 @@ class Transaction:
     def roll_back(self) -> None:
         """Nothing of it is done; messages that were to be settled are locked as before."""
         self._is_over = True
+        if self.remote is not None:
+            self.remote.roll_back()
         rolled_back, self._settled = self._settled, []
         for settled in rolled_back:
             if settled.life == settled.fragment.life:
@@ -210,6 +226,9 @@ class Transaction:
             answer(TransactionRolledBack(text))
             return
         self._is_over = True
+        if self.remote is not None:
+            self.remote.commit(self._sent, answer)
+            return
         try:
             if self.entity is not None:
                 self.entity.main.check_loaded()  # it may have been deleted

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from twinbus.amqp.types import Symbol
 from twinbus.broker.browser import Browser
-from twinbus.model.errors import InvalidArgument
+from twinbus.broker.remote.browsing import RemoteBrowser
+from twinbus.broker.remote.calls import Look, Numbers
+from twinbus.broker.remote.fragment import RemoteFragment
+from twinbus.broker.remote.loan import Card
+from twinbus.model.errors import InvalidArgument, ServiceBusError
 from twinbus.server.answers import error_of
 from twinbus.server.keys import Right
 from twinbus.server.socket_room import SocketRoom
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     from twinbus.broker.clock import Clock
     from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
-    from twinbus.model.errors import ServiceBusError
+    from twinbus.broker.remote.calls import Answer
     from twinbus.server.socket_room import Soon
 
 FRAGMENT: Final = "twinbus:fragment"
@@ -36,6 +40,7 @@ class BrowseLink:
     """Messages of one fragment, or of all that an entity has, shown to one link."""
 
     right: ClassVar[Right] = Right.LISTEN
+    deletes = False
 
     def __init__(
         self,
@@ -52,16 +57,47 @@ class BrowseLink:
         self.path = path
         self.used_s = clock.monotonic_s()
         self._socket = SocketRoom(peer, soon, self.feed)
+        self.card = Card()
+        self.is_gone = False
         self._clock = clock
         self._draining = 0
-        number, first, last = _range(link, len(fragments))
+        self._reserved = 0
+        self._entity_id = entity_id
+        self._browsers: list[Browser | RemoteBrowser] = []
+        number, self._first, self._last = _range(link, len(fragments))
         chosen = fragments if number is None else [fragments[number]]
-        said: dict[str, object] = {Symbol("twinbus:entity-id"): entity_id}
-        if len(chosen) == 1:  # those of several fragments say nothing of each other
-            said[Symbol("twinbus:low-sequence-number")] = chosen[0].holdings.low
-            said[Symbol("twinbus:next-sequence-number")] = chosen[0].holdings.shown.next
-        link.accept(properties=said)
-        self._browsers = [Browser(fragment, self, first, last) for fragment in chosen]
+        if len(chosen) > 1:  # their numbers say nothing of each other
+            self._begin(chosen, ())
+        elif isinstance(chosen[0], RemoteFragment):
+            self._look(chosen[0])
+        else:
+            self._begin(chosen, (chosen[0].holdings.low, chosen[0].holdings.shown.next))
+
+    def _look(self, fragment: RemoteFragment) -> None:
+        """Only its owner knows from where to where there are messages."""
+
+        def told(answer: Answer | ServiceBusError) -> None:
+            if self.is_gone:
+                return
+            if isinstance(answer, Numbers):
+                self._begin([fragment], answer.numbers)
+            else:
+                assert isinstance(answer, ServiceBusError)
+                self.link.refuse(error_of(answer))
+
+        fragment.owner.ask(Look(fragment.place), told)
+
+    def _begin(self, fragments: Sequence[Fragment], reach: Sequence[int]) -> None:
+        said: dict[str, object] = {Symbol("twinbus:entity-id"): self._entity_id}
+        names = (Symbol("twinbus:low-sequence-number"), Symbol("twinbus:next-sequence-number"))
+        said.update(zip(names, reach, strict=False))
+        self.link.accept(properties=said)
+        self._browsers = [
+            RemoteBrowser(fragment, self, self._first, self._last)
+            if isinstance(fragment, RemoteFragment)
+            else Browser(fragment, self, self._first, self._last)
+            for fragment in fragments
+        ]
 
     @property
     def is_hungry(self) -> bool:
@@ -73,13 +109,22 @@ class BrowseLink:
     @property
     def room(self) -> int:
         """How many messages the link takes now."""
-        return self.link.sendable if self._socket.is_there() else 0
+        return self.link.sendable - self._reserved if self._socket.is_there() else 0
+
+    def reserve(self, count: int) -> None:
+        """So much room is lent to a fragment of another process, or is not any more."""
+        self._reserved += count
+
+    def let_in(self) -> None:
+        """A fragment of another process knows it."""
 
     def show(self, deliveries: list[Delivery]) -> int:
         """Send messages, settled: there is nothing to settle. Only for as many as there is credit now."""
         count = min(len(deliveries), self.link.credit if self.link.is_attached else 0)
         self.link.send_many(deliveries[:count], settled=True)
         return count
+
+    deliver = show
 
     def feed(self) -> None:
         """There is credit, or room in the socket."""
@@ -105,8 +150,11 @@ class BrowseLink:
         """The entity was deleted or disabled."""
         self.link.detach(error=error_of(error))
 
+    session_lost = entity_gone
+
     def detached(self) -> None:
         """The link is over."""
+        self.is_gone = True
         for browser in self._browsers:
             browser.leave()
 

@@ -12,6 +12,7 @@ from twinbus.model.errors import InvalidOperation, NotImplementedHere
 from twinbus.server.keys import Right
 from twinbus.server.operations import messages, removals, rules, sessions, transacted
 from twinbus.server.operations.arguments import Arguments
+from twinbus.server.operations.carrying import act_there
 from twinbus.server.operations.division import DIVIDED
 from twinbus.server.operations.outcomes import failure
 
@@ -100,7 +101,10 @@ class Management:
         arguments = Arguments(request.body, max_id_characters=subject.namespace.limits.max_id_characters)
         if request.transaction is None:
             divided = DIVIDED.get(operation) if isinstance(subject.entity, Partitioned) else None
-            (divided or act)(subject, arguments, reply)
+            if divided is not None:
+                divided(subject, arguments, reply)
+            else:
+                act_there(act, subject, arguments, reply)
         elif operation in IN_TRANSACTIONS:
             IN_TRANSACTIONS[operation](subject, arguments, request.transaction, reply)
         else:

@@ -14,6 +14,8 @@ from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Accepted, Modified, Reject
 from twinbus.amqp.states import SenderSettleMode
 from twinbus.amqp.terminus import Source
 from twinbus.broker.gathering import Gathering
+from twinbus.broker.remote.loan import PATIENCE_S, Card
+from twinbus.broker.remote.settlement import SomeLocksLost
 from twinbus.broker.settlement import lock_lost
 from twinbus.model.errors import LinkStolen, NotImplementedHere, ServiceBusError, StoreUnavailable
 from twinbus.server.answers import error_of
@@ -50,10 +52,24 @@ class Outgoing:
     right: ClassVar[Right] = Right.LISTEN
 
     def __init__(
-        self, link: Sender, peer: Peer, path: str, fragments: Sequence[Fragment], clock: Clock, soon: Soon
+        self,
+        link: Sender,
+        peer: Peer,
+        path: str,
+        fragments: Sequence[Fragment],
+        clock: Clock,
+        soon: Soon,
+        card: Card | None = None,
     ) -> None:
-        """Accept the link. Nothing is sent before the client grants credit."""
+        """Accept the link. Nothing is sent before the client grants credit.
+
+        `card` says who it is to other processes that have some of the fragments.
+        """
         self.link = link
+        self.card = card or Card()
+        self._is_accepted = False
+        self._strange = 0
+        """Fragments of other processes that have not let it in yet."""
         self.path = path
         self.deletes = link.remote_attach is not None and (
             link.remote_attach.snd_settle_mode == SenderSettleMode.SETTLED
@@ -74,8 +90,26 @@ class Outgoing:
         self._enter()
 
     def _enter(self) -> None:
-        self.link.accept(source=source_with(self.link, None))
-        self._gathering.add(self)
+        gathering = self._gathering
+        self._strange = gathering.count_remote()
+        if not self._strange:
+            self._accept()
+            gathering.add(self)
+            return
+        gathering.add(self)  # others may know of a claim: the link is not accepted before they have said so
+        first = gathering.fragments[0]
+        first.timers.call_at(self._clock.monotonic_s() + PATIENCE_S, self._accept)
+
+    def _accept(self) -> None:
+        if not self._is_accepted and not self.is_gone:
+            self._is_accepted = True
+            self.link.accept(source=source_with(self.link, None))
+
+    def let_in(self) -> None:
+        """One more fragment of another process knows it."""
+        self._strange -= 1
+        if self._strange == 0:
+            self._accept()
 
     @property
     def is_busy(self) -> bool:
@@ -131,7 +165,10 @@ class Outgoing:
         """The entity was deleted or disabled, or another receiver has claimed it: that one gets what was out."""
         self.is_gone = True
         stolen = self.link.unsettled() if isinstance(error, LinkStolen) and not self.deletes else []
-        self.link.detach(error=error_of(error))
+        if self._is_accepted:
+            self.link.detach(error=error_of(error))
+        else:
+            self.link.refuse(error_of(error))
         self._gathering.remove(self)
         self._give_up_claim()
         for fragment, deliveries in self._by_fragment(stolen):
@@ -179,7 +216,10 @@ class Outgoing:
         confirmation: Composite
 
         def confirm(error: ServiceBusError | None) -> None:
-            self._confirm(held, confirmation if error is None else Rejected(error=error_of(error)), settled=settled)
+            if isinstance(error, SomeLocksLost):
+                self._confirm_all_but(deliveries, numbers, set(error.numbers), confirmation, settled=settled)
+            else:
+                self._confirm(held, confirmation if error is None else Rejected(error=error_of(error)), settled=settled)
 
         try:
             settle, confirmation = self._choose(fragment.settlement, state)
@@ -192,6 +232,21 @@ class Outgoing:
             held = [delivery for delivery, number in pairs if number not in lost]
             gone = [delivery for delivery, number in pairs if number in lost]
             self._confirm(gone, Rejected(error=error_of(self._lost())), settled=settled)
+
+    def _confirm_all_but(
+        self,
+        deliveries: list[OutgoingDelivery],
+        numbers: list[int],
+        lost: set[int],
+        confirmation: Composite,
+        *,
+        settled: bool,
+    ) -> None:
+        """Some locks are lost, which another process has said; the others are settled."""
+        pairs = list(zip(deliveries, numbers, strict=True))
+        self._confirm([delivery for delivery, number in pairs if number not in lost], confirmation, settled=settled)
+        gone = [delivery for delivery, number in pairs if number in lost]
+        self._confirm(gone, Rejected(error=error_of(self._lost())), settled=settled)
 
     def _settle_later(
         self, fragment: Fragment, deliveries: list[OutgoingDelivery], state: TransactionalState, *, settled: bool

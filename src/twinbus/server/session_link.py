@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.hold import Hold
     from twinbus.broker.namespace import Namespace
+    from twinbus.broker.remote.loan import Card
     from twinbus.broker.sessions import Sessions
     from twinbus.server.socket_room import Soon
 
@@ -55,13 +56,14 @@ class SessionLink(Outgoing):
         fragments: Sequence[Fragment],
         namespace: Namespace,
         soon: Soon,
+        card: Card | None = None,
     ) -> None:
         """Accepted once it has a session."""
         self.hold: Hold | None = None
         self._max_characters = namespace.limits.max_id_characters
         self._timers = namespace.timers
         self._patience: Timer | None = None
-        super().__init__(link, peer, path, fragments, namespace.clock, soon)
+        super().__init__(link, peer, path, fragments, namespace.clock, soon, card)
 
     @property
     def is_busy(self) -> bool:

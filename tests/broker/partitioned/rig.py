@@ -201,6 +201,9 @@ class GatheringConsumer:
         self.errors: list[ServiceBusError] = []
         self.drains = 0
         self.gathering = Gathering(fragments)
+        self.begin()
+
+    def begin(self) -> None:
         self.gathering.add(self)
 
     @property

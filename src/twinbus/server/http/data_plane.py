@@ -31,13 +31,16 @@ from twinbus.broker.locks import token_of
 from twinbus.broker.outage import Silence
 from twinbus.broker.partitioned.entity import Partitioned
 from twinbus.broker.record import take_apart
+from twinbus.broker.remote.calls import FindLock, FoundLock, Renew
+from twinbus.broker.remote.fragment import RemoteFragment
+from twinbus.broker.remote.settlement import tags_of
 from twinbus.broker.settlement import lock_lost
 from twinbus.model import path
 from twinbus.model.atom.kinds import PARTITIONING_SINCE
 from twinbus.model.errors import InvalidArgument, MessageLockLost, MessageTooLarge, NotAllowed, StoreUnavailable
 from twinbus.model.path import SubQueue
 from twinbus.server.http import body, broker_properties, custom_properties
-from twinbus.server.http.answered import answered
+from twinbus.server.http.answered import answered, asked
 from twinbus.server.http.broker_properties import BrokerProperties, read_json
 from twinbus.server.http.caller import Caller
 from twinbus.server.http.faults import NoSuchResource
@@ -213,7 +216,10 @@ class DataPlane:
     async def _renew(self, call: Call) -> Response:
         fragment, number = await self._find_lock(call)
         try:
-            fragment.settlement.renew(number)
+            if isinstance(fragment, RemoteFragment):
+                await asked(fragment.owner, Renew(fragment.place, *tags_of([number])))
+            else:
+                fragment.settlement.renew(number)
         except MessageLockLost as error:
             raise NoSuchLock(str(error)) from None
         return Response()
@@ -231,11 +237,8 @@ class DataPlane:
             raise InvalidArgument(f"{call.names['token']!r:.80} is no lock token: it is a GUID") from None
         fragment = Gathering(fragments).find(token.bytes)
         (number,) = fragment.lock_numbers([token.bytes])
-        lock = fragment.locks.by_number.get(number)
-        if lock is None or not fragment.settlement.holds(number):
-            raise NoSuchLock(str(lock_lost()))
         written = call.names["id"]
-        if written != str(lock.sequence) and written != await _message_id(fragment, lock):
+        if not await _is_locked(fragment, number, written):
             raise NoSuchLock(f"the lock is on another message than {written!r:.140}")
         source.note_use(self._namespace.clock)
         return fragment, number
@@ -319,8 +322,26 @@ async def _settle(settle: Callable[[Answered], list[int]]) -> Response:
         if lost:  # it expired a moment ago, so nobody else answers
             raise NoSuchLock(str(lock_lost()))
 
-    await answered(start)
+    try:
+        await answered(start)
+    except MessageLockLost as error:  # another process has said so
+        raise NoSuchLock(str(error)) from None
     return Response()
+
+
+async def _is_locked(fragment: Fragment, number: int, written: str) -> bool:
+    """A lock is on the message of that sequence number or id. NoSuchLock."""
+    if isinstance(fragment, RemoteFragment):
+        try:
+            found = await asked(fragment.owner, FindLock(fragment.place, *tags_of([number])))
+        except MessageLockLost as error:
+            raise NoSuchLock(str(error)) from None
+        assert isinstance(found, FoundLock)
+        return written in (str(found.sequence), found.message_id)
+    lock = fragment.locks.by_number.get(number)
+    if lock is None or not fragment.settlement.holds(number):
+        raise NoSuchLock(str(lock_lost()))
+    return written == str(lock.sequence) or written == await _message_id(fragment, lock)
 
 
 async def _message_id(fragment: Fragment, lock: Lock) -> str | None:

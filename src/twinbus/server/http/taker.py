@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import ClientDisconnect
 
 from twinbus.broker.gathering import Gathering
+from twinbus.broker.remote.loan import Card
 from twinbus.model.errors import ServiceBusError
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class Taker:
         """Those of the entity, which has no sessions."""
         self._gathering = Gathering(fragments)
         self._caller = caller
+        self.card = Card()
+        self._reserved = 0
         self._outcome: asyncio.Future[Delivery | None] = asyncio.get_running_loop().create_future()
 
     async def take(self, wait_s: float) -> Delivery | None:
@@ -80,16 +83,27 @@ class Taker:
 
     @property
     def room(self) -> int:
-        """One, until it is there."""
-        return 0 if self.is_gone else 1
+        """One, until it is there, or while a fragment of another process is asked for it."""
+        return 0 if self.is_gone else 1 - self._reserved
 
     def reserve(self, count: int) -> None:
-        """It never has messages deleted before it gets them."""
+        """Its room is lent to a fragment of another process, or is not any more."""
+        self._reserved += count
 
     def deliver(self, deliveries: list[Delivery]) -> int:
-        """Here it is. To one who has gone it is not given (`room`)."""
+        """Here it is. To one who has gone it is not given (`room`), but for what was on its way from elsewhere."""
+        if self.is_gone:
+            return 0
         self._outcome.set_result(deliveries[0])
         return 1
+
+    def feed(self) -> None:
+        """There is room again."""
+        if not self.is_gone:
+            self._gathering.feed(self)
+
+    def let_in(self) -> None:
+        """A fragment of another process knows it."""
 
     def entity_gone(self, error: ServiceBusError) -> None:
         """The entity was deleted or disabled."""

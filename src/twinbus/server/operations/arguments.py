@@ -26,6 +26,11 @@ class Arguments:
         self._values: dict[object, object] = body
         self._max_id_characters = max_id_characters
 
+    @property
+    def body(self) -> dict[object, object]:
+        """All that it says."""
+        return self._values
+
     def but(self, **others: object) -> Arguments:
         """The same, but for these, which are there instead."""
         values: dict[object, object] = self._values | dict[object, object](others)

@@ -19,6 +19,7 @@ from twinbus.broker.partitioned.sending import all_of
 from twinbus.broker.settlement import How, lock_lost
 from twinbus.model.errors import InvalidArgument, InvalidOperation, ServiceBusError
 from twinbus.server.operations import messages, removals, sessions
+from twinbus.server.operations.carrying import act_there
 from twinbus.server.operations.outcomes import failure, nothing, success
 from twinbus.server.operations.peeking import Peeking
 
@@ -55,7 +56,7 @@ def _ask_all(subject: Subject, act: Operation, requests: Mapping[int, Arguments]
 
     for number, arguments in requests.items():
         try:
-            act(subject.parts[number], arguments, partial(answered, number))
+            act_there(act, subject.parts[number], arguments, partial(answered, number))
         except ServiceBusError as error:
             answered(number, failure(error))
 
@@ -143,7 +144,7 @@ def _receive_deferred(subject: Subject, arguments: Arguments, reply: Reply) -> N
     """
     session = arguments.session()
     if session is not None and subject.fragment.sessions is not None:  # what is not in its fragment is not its own
-        messages.receive_deferred(subject.parts[fragment_of(session)], arguments, reply)
+        act_there(messages.receive_deferred, subject.parts[fragment_of(session)], arguments, reply)
         return
     requests = _by_number(subject, arguments)
     mode = arguments.number("receiver-settle-mode", lowest=0, default=_PEEK_LOCK)
@@ -236,7 +237,7 @@ def _of_session(act: Operation) -> Operation:
 
     def asked(subject: Subject, arguments: Arguments, reply: Reply) -> None:
         session = arguments.session()
-        act(subject.parts[fragment_of(session) if session is not None else 0], arguments, reply)
+        act_there(act, subject.parts[fragment_of(session) if session is not None else 0], arguments, reply)
 
     return asked
 
@@ -272,7 +273,7 @@ def _list_sessions(subject: Subject, arguments: Arguments, reply: Reply) -> None
 
         page = arguments.but(skip=at, top=sessions.LIST_MAX)
         try:
-            sessions.list_sessions(subject.parts[number], page, listed)
+            act_there(sessions.list_sessions, subject.parts[number], page, listed)
         except ServiceBusError as error:
             reply(failure(error))
 
@@ -285,7 +286,7 @@ def _list_sessions(subject: Subject, arguments: Arguments, reply: Reply) -> None
 def _peek(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     session = arguments.session()
     if session is not None and subject.fragment.sessions is not None:
-        messages.peek(subject.parts[fragment_of(session)], arguments, reply)
+        act_there(messages.peek, subject.parts[fragment_of(session)], arguments, reply)
     else:
         Peeking(subject, arguments, reply).begin()
 
@@ -311,7 +312,8 @@ def _batch_delete(subject: Subject, arguments: Arguments, reply: Reply) -> None:
             ask(number + 1)
 
         try:
-            removals.batch_delete(subject.parts[number], arguments.but(**{"message-count": most - removed}), told)
+            page = arguments.but(**{"message-count": most - removed})
+            act_there(removals.batch_delete, subject.parts[number], page, told)
         except ServiceBusError as error:
             told(failure(error))
 
@@ -339,7 +341,7 @@ def _complete_up_to(subject: Subject, arguments: Arguments, reply: Reply) -> Non
         raise InvalidArgument(
             f"fragment is {number}, and sequence-number one of fragment {implied}; there are {len(subject.parts)}"
         )
-    removals.complete_up_to(subject.parts[number], arguments.but(fragment=None), reply)
+    act_there(removals.complete_up_to, subject.parts[number], arguments.but(fragment=None), reply)
 
 
 def _list_fragments(subject: Subject, arguments: Arguments, reply: Reply) -> None:

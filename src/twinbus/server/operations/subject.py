@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from twinbus.broker.subscription import Subscription
     from twinbus.server.administration import Administration
     from twinbus.server.operations.arguments import Arguments
-    from twinbus.server.session_link import SessionLink
 
 
 class Subject:
@@ -37,18 +36,21 @@ class Subject:
         administration: Administration,
         entity: AnyEntity,
         sub_queue: SubQueue,
-        find_session: Callable[[AnySource, bytes], SessionLink | None],
+        find_session: Callable[[AnySource, bytes], Consumer | None],
         is_mine: Callable[[Consumer], bool],
+        *,
         number: int = 0,
+        client: int = 0,
     ) -> None:
         """`find_session` finds the link of the asker that has a session, `is_mine` knows the asker's links.
 
-        What is asked is done in fragment `number`; see `parts`.
+        What is asked is done in fragment `number`; see `parts`. `client` is the asker's number, for other processes.
         """
         self.namespace = namespace
         self.administration = administration
         self.entity = entity
         self.sub_queue = sub_queue
+        self.client = client
         self.part = part = entity.part(number)
         self.fragment: Fragment = part.main if isinstance(part, Topic) else part.fragment_of(sub_queue)
         """Where its messages are: of a topic, those for later."""
@@ -67,7 +69,8 @@ class Subject:
                 self.sub_queue,
                 self._find_session,
                 self._is_mine,
-                number,
+                number=number,
+                client=self.client,
             )
             for number in range(count)
         ]

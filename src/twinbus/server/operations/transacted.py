@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from twinbus.amqp.types import Array
 from twinbus.broker.partitioned.transacting import part_for
+from twinbus.broker.remote.part import is_remote
 from twinbus.broker.settlement import lock_lost
+from twinbus.server.operations.carrying import carry
 from twinbus.server.operations.division import by_token
 from twinbus.server.operations.messages import held_numbers, read_disposition, read_scheduled
 from twinbus.server.operations.outcomes import success
@@ -24,7 +26,12 @@ if TYPE_CHECKING:
 def schedule(subject: Subject, arguments: Arguments, transaction: Transaction, reply: Reply) -> None:
     """Store messages for later."""
     parcel = read_scheduled(subject, arguments)
-    numbers = transaction.schedule(part_for(transaction, subject.sendable, parcel.keys), parcel.records)
+    part = part_for(transaction, subject.sendable, parcel.keys)
+    if is_remote(part):
+        number = transaction.bind(part).number
+        carry("com.microsoft:schedule-message", subject.parts[part.main.number], arguments, reply, number)
+        return
+    numbers = transaction.schedule(part, parcel.records)
     reply(success({"sequence-numbers": Array(int, list(numbers))}))
 
 

@@ -1,0 +1,292 @@
+"""A loan: the credit that a receiver lends to one fragment of another process.
+
+A receiver never lends more than it has: what it lends is reserved until messages come for it, or the owner says that
+there were no more (`Drained`). Then the owner says when there is something (`Ready`), and the receiver claims again. So
+no fragment locks messages for which there is no room, however many fragments the receiver takes from.
+
+Owns: what one receiver has lent to one fragment, and whether there may be something for it. An owner that is silent
+does not keep what it was lent: that is written off, and what comes for it later is given back, uncounted.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Protocol
+
+from twinbus.broker.hold import Hold
+from twinbus.broker.line import DRAIN_PATIENCE_S
+from twinbus.broker.remote.calls import Claim, Close, Open, Untaken
+from twinbus.broker.sessions import session_lock_lost
+from twinbus.model.errors import ServiceBusError, SessionLockLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinbus.broker.consumer import Delivery
+    from twinbus.broker.remote.calls import Answer, Call
+    from twinbus.broker.remote.fragment import RemoteFragment
+
+PATIENCE_S: Final = 0.25
+"""How long credit is lent to an owner that gives nothing for it."""
+
+
+class Card:
+    """Who a receiver is: its link, the client that this is of, and the epoch with which it claims the entity."""
+
+    __slots__ = ("client", "epoch", "link")
+
+    def __init__(self, link: int = 0, client: int = 0, epoch: int | None = None) -> None:
+        """Numbers of the process that the client is connected to; 0 if it has no link."""
+        self.link = link
+        self.client = client
+        self.epoch = epoch
+
+
+class Borrowed(Protocol):
+    """A receiver, as far as it is of interest here: a `Consumer`, and a little more."""
+
+    card: Card
+    deletes: bool
+
+    @property
+    def is_gone(self) -> bool:
+        """It was closed."""
+
+    @property
+    def room(self) -> int:
+        """How many messages it takes now."""
+
+    def reserve(self, count: int) -> None:
+        """So many are lent; negative: they are not any more."""
+
+    def deliver(self, deliveries: list[Delivery]) -> int:
+        """Take messages; how many of them."""
+
+    def feed(self) -> None:
+        """There is room again."""
+
+    def let_in(self) -> None:
+        """One more fragment knows it."""
+
+    def entity_gone(self, error: ServiceBusError) -> None:
+        """It gets nothing any more."""
+
+    def session_lost(self, error: ServiceBusError) -> None:
+        """The time for which it had its session is over."""
+
+
+class Loan:
+    """One receiver at one fragment of another process. To the owner's side it is a guest."""
+
+    def __init__(
+        self,
+        fragment: RemoteFragment,
+        consumer: Borrowed,
+        left: Callable[[], None],
+        *,
+        session: bytes | None = None,
+        on_granted: Callable[[Hold], None] | None = None,
+    ) -> None:
+        """`left` is called when the owner ends it. Where there are sessions `on_granted` hears of the one it has."""
+        self.consumer = consumer
+        self.hold: Hold | None = None
+        self.is_claiming = False
+        self._fragment = fragment
+        self._owner = fragment.owner
+        self._left = left
+        self._session = session
+        self._on_granted = on_granted
+        self._number = self._owner.next_number()
+        self._is_open = False
+        self._is_ready = False
+        self._lent = 0
+        self._claims = 0
+        self._is_written_off = False
+        self._on_drained: Callable[[], None] | None = None
+        self._is_last_claim = False
+        """Of a drain: what was there when it began is asked for."""
+        self._owner.guests[self._number] = self
+        self._open()
+
+    # --- the way to the owner -----------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        if self._owner.is_there:
+            self._owner.ask(self._opening(), self._opened)
+
+    def _opening(self) -> Call:
+        card = self.consumer.card
+        link = card.link or self._number
+        return Open(
+            self._number, self._fragment.place, link, card.client, self.consumer.deletes, self._session, card.epoch
+        )
+
+    def _opened(self, answer: Answer | ServiceBusError) -> None:
+        if self._number not in self._owner.guests:
+            return
+        if not isinstance(answer, ServiceBusError):
+            self.consumer.let_in()
+            if self._on_granted is None:
+                self._go_on()
+        elif self._owner.is_there:
+            self.gone(answer)  # else it is opened when the owner is there again
+
+    def _go_on(self) -> None:
+        self._is_open = self._is_ready = True
+        self.consumer.feed()
+
+    def close(self) -> None:
+        """The receiver has gone, or does not want anything of this fragment any more."""
+        if self._owner.guests.pop(self._number, None) is not None:
+            self._owner.tell(Close(self._number))
+            self._take_back()
+
+    def begin_again(self) -> None:
+        """As if it had just come."""
+        self.close()
+        self.is_claiming = self._is_written_off = self._is_open = False
+        self._number = self._owner.next_number()
+        self._owner.guests[self._number] = self
+        self._open()
+
+    # --- the receiver -------------------------------------------------------------------------------------------------
+
+    def feed(self) -> None:
+        """The receiver has room."""
+        if self._is_open and self._is_ready and not self.is_claiming and self._fragment.may_hand_out:
+            if not self._owner.is_doubted:
+                self._claim()
+
+    def drain(self, drained: Callable[[], None]) -> None:
+        """Ask for what there is now; `drained` is called when that was all, or after a tenth of a second."""
+        if not self._is_open or self._owner.is_doubted:
+            drained()
+            return
+        self._on_drained, self._is_last_claim = drained, False
+        when_s = self._fragment.clock.monotonic_s() + DRAIN_PATIENCE_S
+        self._fragment.timers.call_at(when_s, lambda: self._end_drain(drained))
+        if not self.is_claiming:
+            self._claim_last()
+
+    def _claim_last(self) -> None:
+        self._is_last_claim = True
+        if not self._claim() and self._on_drained is not None:
+            self._end_drain(self._on_drained)
+
+    def _end_drain(self, drained: Callable[[], None]) -> None:
+        if self._on_drained is drained:
+            self._on_drained = None
+            drained()
+
+    def _claim(self) -> bool:
+        room = self.consumer.room
+        if room <= 0:
+            return False
+        self.consumer.reserve(room)
+        self._lent, self.is_claiming, self._is_ready = room, True, False
+        self._claims += 1
+        claim = self._claims
+        self._owner.tell(Claim(self._number, room))
+        when_s = self._fragment.clock.monotonic_s() + PATIENCE_S
+        self._fragment.timers.call_at(when_s, lambda: self._write_off(claim))
+        return True
+
+    def _write_off(self, claim: int) -> None:
+        if self.is_claiming and claim == self._claims and not self._is_written_off:
+            self._is_written_off = self._owner.is_doubted = True
+            self._take_back()
+            self.consumer.feed()
+
+    def _take_back(self) -> None:
+        lent, self._lent = self._lent, 0
+        if lent:
+            self.consumer.reserve(-lent)
+        if self._on_drained is not None:
+            self._end_drain(self._on_drained)
+
+    # --- the owner says these -----------------------------------------------------------------------------------------
+
+    def given(self, deliveries: list[Delivery]) -> None:
+        """Messages for what was lent."""
+        count, consumer = len(deliveries), self.consumer
+        if self._is_written_off or consumer.is_gone:
+            self._return(deliveries)
+            return
+        self._lent -= count
+        if not consumer.deletes:  # else it frees what it had reserved itself
+            consumer.reserve(-count)
+        taken = consumer.deliver(deliveries)
+        if taken < count:
+            self._return(deliveries[taken:])
+
+    def _return(self, deliveries: list[Delivery]) -> None:
+        """They have no receiver: they are free as they were."""
+        tags = [tag for _, tag in deliveries]
+        if self.consumer.deletes:
+            self._owner.tell(Untaken(self._number, [int.from_bytes(tag) for tag in tags]))
+            return
+        with suppress(ServiceBusError):  # its owner has gone, and the locks with it
+            self._fragment.settlement.release(self._fragment.lock_numbers(tags), _ignore)
+
+    def drained(self) -> None:
+        """There is no more for what was lent."""
+        self.is_claiming = self._is_written_off = False
+        left, self._lent = self._lent, 0
+        if left:
+            self.consumer.reserve(-left)
+        if self._on_drained is None:
+            self.consumer.feed()  # other fragments may have what this one has not
+        elif self._is_last_claim:
+            self._end_drain(self._on_drained)
+        else:
+            self._claim_last()
+
+    def ready(self) -> None:
+        """There is something."""
+        self._is_ready = True
+        self.feed()
+
+    def granted(self, session: bytes, until_ms: int) -> None:
+        """The receiver has a session."""
+        assert self._on_granted is not None
+        self.hold = hold = Hold(session, self.consumer, self._on_granted, 0)
+        hold.is_open, hold.until_ms = True, until_ms
+        self._is_open = self._is_ready = True
+        assert self._fragment.sessions is not None
+        self._fragment.sessions.holds[session] = hold
+        self._on_granted(hold)
+
+    def gone(self, error: ServiceBusError) -> None:
+        """The receiver gets nothing any more."""
+        self._forget()
+        if isinstance(error, SessionLockLost):
+            self.consumer.session_lost(error)
+        else:
+            self.consumer.entity_gone(error)
+
+    def _forget(self) -> None:
+        self._owner.guests.pop(self._number, None)
+        self._owner.tell(Close(self._number))
+        self._is_open = False
+        if self.hold is not None and self._fragment.sessions is not None:
+            self.hold.is_over = True
+            self._fragment.sessions.holds.pop(self.hold.session, None)
+        self._left()
+        self._take_back()
+
+    def owner_lost(self) -> None:
+        """What was lent to it is not any more; a session that it gave is lost."""
+        self._is_open = self.is_claiming = self._is_written_off = False
+        if self.hold is not None:
+            self.gone(session_lock_lost(self.hold.session))
+            return
+        self._take_back()
+        self.consumer.feed()
+
+    def owner_found(self) -> None:
+        """It knows nothing of the receiver."""
+        self._open()
+
+
+def _ignore(_error: ServiceBusError | None) -> None:
+    """Nobody waits for this."""

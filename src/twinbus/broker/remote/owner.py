@@ -1,0 +1,195 @@
+"""The owner of fragments: another process, as far as this one knows it.
+
+Owns: whether it is there, who waits for which of its answers, and who hears of what happens in its fragments. An owner
+that is not there is to senders and receivers what a store is that does not work: calls are refused, what waits for an
+answer is told, and receivers come back when it is there again.
+
+How a call gets there is not known here: `connected` is given what transmits it, and `receive` is told what comes back.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+from twinbus.broker.remote.calls import Call, Failed, Given, Gone, Granted, Health, Manage, Ready, error_of
+from twinbus.broker.remote.calls import Drained as DrainedNotice
+from twinbus.model.errors import ServiceBusError, StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinbus.broker.clock import Clock, Timers
+    from twinbus.broker.remote.calls import Answer
+    from twinbus.broker.remote.journal import RemoteJournal
+
+    Transmit: TypeAlias = Callable[[int, Call], None]
+    Told: TypeAlias = Callable[[Answer | ServiceBusError], None]
+
+LOOK_S: Final = 1.0
+AWAY: Final = "its broker process is not there"
+
+
+class Guest(Protocol):
+    """Who receives from a fragment of the owner, or reads it."""
+
+    def given(self, deliveries: list[tuple[bytes, bytes]]) -> None:
+        """Messages for it."""
+
+    def drained(self) -> None:
+        """What it claimed is over."""
+
+    def ready(self) -> None:
+        """There is something for it."""
+
+    def granted(self, session: bytes, until_ms: int) -> None:
+        """It has a session."""
+
+    def gone(self, error: ServiceBusError) -> None:
+        """It gets nothing any more."""
+
+    def owner_lost(self) -> None:
+        """The owner is not there any more."""
+
+    def owner_found(self) -> None:
+        """... and is there again."""
+
+
+class _Waiting:
+    """Who waits for an answer, since when; one who is patient does so for any time."""
+
+    __slots__ = ("is_patient", "since_s", "told")
+
+    def __init__(self, told: Told, since_s: float, *, is_patient: bool) -> None:
+        self.told = told
+        self.since_s = since_s
+        self.is_patient = is_patient
+
+
+class Owner:
+    """One other process."""
+
+    def __init__(self, name: str, *, clock: Clock, timers: Timers, timeout_s: float) -> None:
+        """Not there yet. Whoever does not get an answer in `timeout_s` is told that it is unavailable."""
+        self.name = name
+        self.guests: dict[int, Guest] = {}
+        self.journals: dict[int, RemoteJournal] = {}
+        """Those of its stores, by the stores' numbers."""
+        self._clock = clock
+        self._timers = timers
+        self._timeout_s = timeout_s
+        self._transmit: Transmit | None = None
+        self._waiting: dict[int, _Waiting] = {}
+        self._numbers = count(1)
+        self._is_watched = False
+        self._is_silent = False
+        self.is_doubted = False
+        """Credit that was lent to it was written off: nothing more is lent to it before it says something."""
+
+    @property
+    def is_there(self) -> bool:
+        """Calls get to it."""
+        return self._transmit is not None
+
+    def next_number(self) -> int:
+        """A number that nothing else has had here."""
+        return next(self._numbers)
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    def ask(self, call: Call, told: Told) -> None:
+        """Make a call; `told` hears what comes of it. StoreUnavailable."""
+        if self._transmit is None:
+            raise StoreUnavailable(f"{self.name} is unavailable: {AWAY}")
+        number = next(self._numbers)
+        self._waiting[number] = _Waiting(told, self._clock.monotonic_s(), is_patient=isinstance(call, Manage))
+        self._transmit(number, call)
+        self._watch()
+
+    def tell(self, call: Call) -> None:
+        """Make a call that is not answered. To who is not there nothing has to be told: it knows nothing any more."""
+        if self._transmit is not None:
+            self._transmit(0, call)
+
+    # --- whoever connects it calls these ------------------------------------------------------------------------------
+
+    def connected(self, transmit: Transmit) -> None:
+        """It is there."""
+        self._transmit = transmit
+        self._speaks()
+        for guest in list(self.guests.values()):
+            guest.owner_found()
+
+    def disconnected(self) -> None:
+        """It is not there any more: what was asked may have been done, or not."""
+        self._transmit = None
+        for journal in self.journals.values():
+            journal.trouble = AWAY
+        self._refuse_all(AWAY)
+        for guest in list(self.guests.values()):
+            guest.owner_lost()
+
+    def receive(self, number: int, answer: Answer) -> None:
+        """Something came from it: the answer to a call, or a notice."""
+        if self._is_silent or self.is_doubted:
+            self._speaks()
+        if number:
+            waiting = self._waiting.pop(number, None)
+            if waiting is not None:
+                waiting.told(error_of(answer.kind, answer.text) if isinstance(answer, Failed) else answer)
+            return
+        if isinstance(answer, Health):
+            self._note_health(answer)
+            return
+        assert isinstance(answer, Given | DrainedNotice | Ready | Granted | Gone)
+        guest = self.guests.get(answer.consumer)
+        if guest is not None:  # else it has gone meanwhile, which the owner hears
+            _tell_guest(guest, answer)
+
+    def _note_health(self, health: Health) -> None:
+        for number, (trouble, refusal) in health.stores.items():
+            journal = self.journals.get(number)
+            if journal is not None:
+                journal.trouble = journal.reported = trouble
+                journal.refusal = refusal
+
+    # --- silence ------------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        if not self._is_watched and self._waiting:
+            self._is_watched = True
+            self._timers.call_at(self._clock.monotonic_s() + LOOK_S, self._look)
+
+    def _look(self) -> None:
+        self._is_watched = False
+        oldest = next((one for one in self._waiting.values() if not one.is_patient), None)
+        if oldest is not None and oldest.since_s + self._timeout_s <= self._clock.monotonic_s():
+            self._is_silent = True
+            trouble = f"its broker process has not answered for {self._timeout_s:g} s"
+            for journal in self.journals.values():
+                journal.trouble = trouble
+            self._refuse_all(trouble)
+        self._watch()
+
+    def _speaks(self) -> None:
+        self._is_silent = self.is_doubted = False
+        for journal in self.journals.values():
+            journal.trouble = journal.reported
+
+    def _refuse_all(self, reason: str) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for one in waiting.values():
+            one.told(StoreUnavailable(f"{self.name} is unavailable: {reason}"))
+
+
+def _tell_guest(guest: Guest, notice: Given | DrainedNotice | Ready | Granted | Gone) -> None:
+    if isinstance(notice, Given):
+        guest.given(notice.deliveries)
+    elif isinstance(notice, DrainedNotice):
+        guest.drained()
+    elif isinstance(notice, Ready):
+        guest.ready()
+    elif isinstance(notice, Granted):
+        guest.granted(notice.session, notice.until_ms)
+    else:
+        guest.gone(error_of(notice.kind, notice.text))

@@ -1,0 +1,119 @@
+"""Settlement of messages that another process gave: it is done there.
+
+Owns: that whoever settles hears what became of it. Which locks are lost is known only by then, so it is told by an
+error (`SomeLocksLost`), not at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twinbus.amqp.encode import encode
+from twinbus.broker.remote.calls import Lost, Settle
+from twinbus.broker.settlement import How, Settlement, lock_lost, reasons
+from twinbus.model.errors import MessageLockLost, ServiceBusError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from twinbus.broker.journal import Answered
+    from twinbus.broker.locks import Lock
+    from twinbus.broker.remote.calls import Answer
+    from twinbus.broker.remote.fragment import RemoteFragment
+
+TAG_BYTES = 16
+
+
+class SomeLocksLost(MessageLockLost):
+    """The locks of some messages are lost; the others are settled."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        """`numbers` are those that are lost."""
+        super().__init__(str(lock_lost()))
+        self.numbers = numbers
+
+
+def tags_of(numbers: Iterable[int]) -> list[bytes]:
+    """The tags by which the owner knows locks: their numbers are those tags."""
+    return [number.to_bytes(TAG_BYTES) for number in numbers]
+
+
+def encoded(properties: Mapping[str, object] | None) -> bytes:
+    """Properties, as they are carried; nothing if there are none."""
+    return encode(dict(properties)) if properties else b""
+
+
+class RemoteSettlement(Settlement):
+    """The ends of locks, of one fragment that another process has."""
+
+    def __init__(self, fragment: RemoteFragment) -> None:
+        """Made by its fragment."""
+        super().__init__(fragment)
+        self._remote = fragment
+
+    def complete(self, numbers: Iterable[int], answer: Answered) -> list[int]:
+        """As of any fragment; but what is lost is told by `answer`."""
+        return self._ask(How.COMPLETE, numbers, answer, None)
+
+    def release(self, numbers: Iterable[int], answer: Answered) -> list[int]:
+        """Give messages back as they are."""
+        return self._ask(How.RELEASE, numbers, answer, None)
+
+    def free(self, numbers: Iterable[int]) -> None:
+        """Give messages back as they are, when their holder is gone for good."""
+        self._ask(How.RELEASE, numbers, _nobody, None)
+
+    def abandon(
+        self, numbers: Iterable[int], answer: Answered, properties: Mapping[str, object] | None = None
+    ) -> list[int]:
+        """Give messages back with a delivery more on their count."""
+        return self._ask(How.ABANDON, numbers, answer, properties)
+
+    def defer(
+        self, numbers: Iterable[int], answer: Answered, properties: Mapping[str, object] | None = None
+    ) -> list[int]:
+        """Set messages aside."""
+        return self._ask(How.DEFER, numbers, answer, properties)
+
+    def dead_letter(
+        self,
+        numbers: Iterable[int],
+        answer: Answered,
+        *,
+        reason: str | None = None,
+        description: str | None = None,
+        properties: Mapping[str, object] | None = None,
+    ) -> list[int]:
+        """Move messages to the dead-letter queue."""
+        return self._ask(How.DEAD_LETTER, numbers, answer, dict(properties or {}) | reasons(reason, description))
+
+    def holds(self, _number: int, _session: bytes | None = None) -> bool:
+        """That is for the owner to say, when it is asked for something."""
+        return True
+
+    def set_apart(self, numbers: Iterable[int]) -> tuple[list[Lock], list[int]]:
+        """What is settled in a transaction is set apart by the owner."""
+        raise AssertionError(numbers)
+
+    def settled_down(self) -> None:
+        """Nothing expires here."""
+
+    def _ask(
+        self, how: How, numbers: Iterable[int], answer: Answered, properties: Mapping[str, object] | None
+    ) -> list[int]:
+        known = list(numbers)
+
+        def told(outcome: Answer | ServiceBusError) -> None:
+            if isinstance(outcome, ServiceBusError):
+                answer(outcome)
+                return
+            assert isinstance(outcome, Lost)
+            answer(SomeLocksLost([known[place] for place in outcome.places]) if outcome.places else None)
+
+        call = Settle(self._remote.place, how.value, tags_of(known), encoded(properties))
+        self._remote.owner.ask(call, told)
+        return []
+
+
+def _nobody(_error: ServiceBusError | None) -> None:
+    """Nobody waits for this."""

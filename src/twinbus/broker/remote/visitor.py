@@ -1,0 +1,169 @@
+"""A visitor: a receiver of another process, at a fragment of this one.
+
+Owns: what it has claimed, and that it hears when there is something for it while it has claimed nothing. To the
+fragment it is a consumer like any other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twinbus.broker.remote.calls import Drained, Given, Gone, Granted, Ready, kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinbus.broker.consumer import Delivery
+    from twinbus.broker.fragment import Fragment
+    from twinbus.broker.hold import Hold
+    from twinbus.broker.remote.calls import Answer
+    from twinbus.model.errors import ServiceBusError
+
+
+class Visitor:
+    """One receiver at one fragment."""
+
+    def __init__(
+        self, number: int, fragment: Fragment, *, client: int, deletes: bool, notify: Callable[[Answer], None]
+    ) -> None:
+        """`number` is its own, and `client` that of who it is of, in its process, which hears of it by `notify`."""
+        self.number = number
+        self.fragment = fragment
+        self.client = client
+        self.deletes = deletes
+        self.is_gone = False
+        self.hold: Hold | None = None
+        self._notify = notify
+        self._claimed = 0
+        self._handing = 0
+        """Of that, what is being deleted, to be delivered then."""
+        self._is_claiming = False
+        self._is_drained = False
+        self._is_told = False
+        """That there is something for it."""
+        self._kept: dict[int, bytes] = {}
+        """What was deleted for it and may come back, by sequence numbers."""
+
+    # --- its process calls these --------------------------------------------------------------------------------------
+
+    def claim(self, count: int) -> None:
+        """It takes so many now. What it was given before it has, or it was brought back."""
+        if self.is_gone:
+            return
+        self._kept.clear()
+        self._claimed, self._is_claiming, self._is_drained = count, True, False
+        self.fragment.line.drain(self, self._drained)
+
+    def bring_back(self, sequences: list[int]) -> None:
+        """Messages that were deleted for it were not taken."""
+        items = [(number, self._kept.pop(number)) for number in sequences if number in self._kept]
+        if items:
+            self.fragment.store_again(items)
+
+    def granted(self, hold: Hold) -> None:
+        """It has a session."""
+        self.hold = hold
+        self._notify(Granted(self.number, hold.session, hold.until_ms))
+
+    def leave(self) -> None:
+        """It has gone."""
+        self.is_gone = True
+        self.fragment.line.remove(self)
+
+    def _drained(self) -> None:
+        self._is_drained = True
+        self._finish()
+
+    def _finish(self) -> None:
+        """The claim is over, once all that is being deleted for it was given."""
+        if not self._is_claiming or not self._is_drained or self._handing > 0:
+            return
+        self._claimed, self._is_claiming, self._is_told = 0, False, False
+        self._notify(Drained(self.number))
+        if not self.is_gone:
+            self.fragment.line.feed(self)  # it is asked for its room when there is something
+
+    # --- the fragment calls these -------------------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """How many messages it takes now. Who asks has some: if it claims nothing, it is told."""
+        if not self._is_claiming and not self._is_told and not self.is_gone:
+            self._is_told = True
+            self._notify(Ready(self.number))
+        return self._claimed
+
+    def reserve(self, count: int) -> None:
+        """So many are being deleted, to be delivered then."""
+        self._claimed -= count
+        self._handing += count
+        self._finish()
+
+    def keep(self, items: list[tuple[int, bytes]]) -> None:
+        """What it is given next was deleted, and may come back."""
+        self._kept.update(items)
+
+    def deliver(self, deliveries: list[Delivery]) -> int:
+        """Messages for it."""
+        if self.deletes:
+            self._handing -= len(deliveries)
+        else:
+            self._claimed -= len(deliveries)
+        self._notify(Given(self.number, deliveries))
+        self._finish()
+        return len(deliveries)
+
+    def entity_gone(self, error: ServiceBusError) -> None:
+        """The entity was deleted or disabled, or another receiver has claimed it."""
+        if not self.is_gone:
+            self.is_gone = True
+            self._notify(Gone(self.number, kind_of(error), str(error)))
+
+    def session_lost(self, error: ServiceBusError) -> None:
+        """The time for which it had its session is over."""
+        self.entity_gone(error)
+
+
+class VisitingReader:
+    """Somebody of another process who reads a fragment of this one. To its `Browser` it is a reader."""
+
+    def __init__(self, number: int, notify: Callable[[Answer], None]) -> None:
+        """As a visitor."""
+        self.number = number
+        self._notify = notify
+        self._claimed = 0
+        self._is_claiming = False
+        self._is_told = False
+
+    def claim(self, count: int) -> None:
+        """It sees so many now."""
+        self._claimed, self._is_claiming = count, True
+
+    def drained(self) -> None:
+        """It has seen all that there is."""
+        self._claimed, self._is_claiming, self._is_told = 0, False, False
+        self._notify(Drained(self.number))
+
+    @property
+    def is_hungry(self) -> bool:
+        """It wants messages. Who asks has some: if it claims nothing, it is told."""
+        if not self._is_claiming and not self._is_told:
+            self._is_told = True
+            self._notify(Ready(self.number))
+        return self._claimed > 0
+
+    @property
+    def room(self) -> int:
+        """How many it sees now."""
+        return self._claimed
+
+    def show(self, deliveries: list[Delivery]) -> int:
+        """Messages to be seen."""
+        if deliveries:
+            self._claimed -= len(deliveries)
+            self._notify(Given(self.number, deliveries))
+        return len(deliveries)
+
+    def entity_gone(self, error: ServiceBusError) -> None:
+        """The entity was deleted or disabled."""
+        self._notify(Gone(self.number, kind_of(error), str(error)))

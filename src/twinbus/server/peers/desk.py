@@ -1,0 +1,377 @@
+"""The desk: what one other process asks of the fragments of this one.
+
+Owns: the receivers, readers and transactions of that process, which end with it. What a call means is done by the
+broker, as for whoever is connected to this process itself.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+from twinbus.amqp.decode import decode
+from twinbus.amqp.message import Message
+from twinbus.broker.browser import Browser
+from twinbus.broker.intake import Parcel
+from twinbus.broker.keys import pack_sequence
+from twinbus.broker.partitioned.entity import Partitioned
+from twinbus.broker.record import take_apart
+from twinbus.broker.remote import calls
+from twinbus.broker.remote.calls import Done, FoundLock, Numbers, Page, Weigh, Weighed, Weight, failed
+from twinbus.broker.remote.part import is_remote
+from twinbus.broker.remote.visitor import VisitingReader, Visitor
+from twinbus.broker.settlement import How, lock_lost
+from twinbus.broker.topic import Topic
+from twinbus.broker.transaction import Transaction
+from twinbus.model.errors import EntityNotFound, ServiceBusError, StoreUnavailable
+from twinbus.model.path import key_of
+from twinbus.server.http.broker_properties import message_id_of
+from twinbus.server.peers.party import Party
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinbus.broker.consumer import Consumer
+    from twinbus.broker.fragment import Fragment
+    from twinbus.broker.journal import Answered
+    from twinbus.broker.kinds import AnyEntity, AnySource
+    from twinbus.broker.namespace import Namespace
+    from twinbus.broker.queue import Queue
+    from twinbus.broker.remote.calls import Answer, Call, Place
+    from twinbus.broker.subscription import Subscription
+    from twinbus.model.path import SubQueue
+    from twinbus.store.protocol import StoreError
+
+    Respond: TypeAlias = Callable[[int, Answer], None]
+    Tell: TypeAlias = Callable[[Answer], None]
+    ManageHere: TypeAlias = Callable[["Desk", calls.Manage, Tell], None]
+    Part: TypeAlias = Queue | Topic | Subscription
+
+_NOTICE: Final = 0
+
+
+class Desk:
+    """What one other process does here."""
+
+    def __init__(self, namespace: Namespace, respond: Respond, manage: ManageHere) -> None:
+        """`respond` says something to it; `manage` does what it asks of `$management`."""
+        self.namespace = namespace
+        self._respond = respond
+        self._manage = manage
+        self._by_id: dict[int, AnyEntity] = {}
+        self._visitors: dict[int, Visitor] = {}
+        self._readers: dict[int, tuple[VisitingReader, Browser]] = {}
+        self._parties: dict[int, Party] = {}
+        self._transactions: dict[int, Transaction] = {}
+        self._acts: dict[type, Callable[[Any, Tell], None]] = {
+            calls.Send: self._send,
+            calls.SendOn: self._send_on,
+            calls.Arrive: self._arrive,
+            calls.Settle: self._settle,
+            calls.Peek: self._peek,
+            calls.FindTime: self._find_time,
+            calls.Look: self._look,
+            calls.FindLock: self._find_lock,
+            calls.Renew: self._renew,
+            calls.Manage: lambda call, tell: manage(self, call, tell),
+            calls.Weigh: self._weigh,
+            calls.Open: self._open,
+            calls.Browse: self._browse,
+            calls.Commit: self._commit,
+        }
+        self._notices: dict[type, Callable[[Any], None]] = {
+            calls.Claim: self._claim,
+            calls.Close: self._close,
+            calls.Untaken: self._bring_back,
+            calls.SetApart: self._set_apart,
+            calls.RollBack: self._roll_back,
+        }
+
+    def receive(self, number: int, call: Call) -> None:
+        """Do what is asked, and say what came of it."""
+        notice = self._notices.get(type(call))
+        if notice is not None:
+            notice(call)
+            return
+
+        def tell(answer: Answer) -> None:
+            self._respond(number, answer)
+
+        try:
+            self._acts[type(call)](call, tell)
+        except ServiceBusError as error:
+            tell(failed(error))
+
+    def close(self) -> None:
+        """The other process has gone: its receivers are detached, and its transactions rolled back."""
+        for transaction in self._transactions.values():
+            transaction.roll_back()
+        for visitor in list(self._visitors.values()):
+            self._dismiss(visitor)
+        for _, browser in self._readers.values():
+            browser.leave()
+
+    # --- finding ------------------------------------------------------------------------------------------------------
+
+    def entity(self, entity_id: int) -> AnyEntity:
+        """The entity of that id. EntityNotFound."""
+        entities = self.namespace.entities
+        found = self._by_id.get(entity_id)
+        if found is None or entities.get(key_of(found.path)) is not found:
+            self._by_id = {entity.entity_id: entity for entity in entities.values()}
+            found = self._by_id.get(entity_id)
+        if found is None:
+            raise EntityNotFound(f"of the id {entity_id}")
+        return found
+
+    def part(self, entity_id: int, number: int) -> Part:
+        """A part of an entity that is of this process. StoreUnavailable if it is not, which others will learn."""
+        part = self.entity(entity_id).part(number)
+        if is_remote(part):
+            raise StoreUnavailable(f"fragment {number} of '{part.path}' is not here: try again in a moment")
+        return part
+
+    def fragment(self, place: Place) -> Fragment:
+        """The fragment at a place."""
+        entity, number, sub_queue = place
+        part = self.part(entity, number)
+        return part.main if isinstance(part, Topic) else part.fragment_of(calls.SUB_QUEUES[sub_queue])
+
+    def find_session(self, client: int, source: AnySource, session: bytes) -> Visitor | None:
+        """The receiver of a client of the other process that has a session of an entity."""
+        fragments = local_fragments(source, calls.SUB_QUEUES[0])
+        found = (
+            one
+            for one in self._visitors.values()
+            if one.client == client and one.hold is not None and one.hold.session == session and not one.hold.is_over
+        )
+        return next((one for one in found if one.fragment in fragments), None)
+
+    def is_of(self, client: int, consumer: Consumer) -> bool:
+        """A receiver is of a client of the other process."""
+        return isinstance(consumer, Party) and consumer in self._parties.values() and consumer.client == client
+
+    def transaction(self, number: int) -> Transaction:
+        """A transaction of the other process, which begins here with what it asks first."""
+        found = self._transactions.get(number)
+        if found is None:
+            found = self._transactions[number] = Transaction(self.namespace.intake)
+        return found
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    def _send(self, call: calls.Send, tell: Tell) -> None:
+        part, numbers = self._sendable(call.entity, call.fragment), cast("list[int]", [])
+        parcel = Parcel()
+        parcel.records, parcel.ids = call.records, call.ids
+        part.send(parcel, lambda error: tell(failed(error) if error is not None else Numbers(numbers)), numbers)
+        self._note_use(call.entity)
+
+    def _send_on(self, call: calls.SendOn, tell: Tell) -> None:
+        part = self._sendable(call.entity, call.fragment)
+        assert not isinstance(part, Topic)
+        part.send_on(call.records, call.destination, _telling(tell))
+
+    def _arrive(self, call: calls.Arrive, tell: Tell) -> None:
+        self._sendable(call.entity, call.fragment).take_arrivals(call.source, call.items, _telling(tell))
+
+    def _sendable(self, entity_id: int, number: int) -> Queue | Topic:
+        return cast("Queue | Topic", self.part(entity_id, number))
+
+    def _note_use(self, entity_id: int) -> None:
+        self._by_id[entity_id].note_use(self.namespace.clock)
+
+    # --- receiving ----------------------------------------------------------------------------------------------------
+
+    def _open(self, call: calls.Open, tell: Tell) -> None:
+        entity_id, number, _ = call.place
+        sub_queue = calls.SUB_QUEUES[call.place[2]]
+        source = cast("AnySource", self.entity(entity_id))
+        fragment, part = self.fragment(call.place), cast("Queue | Subscription", self.part(entity_id, number))
+        part.check_open(sub_queue)
+        party = self._parties.get(call.link)
+        if party is None:
+            party = Party(call.client, source.claim_of(sub_queue))
+            party.enter(f"{source.path}{sub_queue.value}", call.epoch, local_fragments(source, sub_queue))
+        visitor = Visitor(
+            call.consumer, fragment, client=call.client, deletes=call.deletes, notify=partial_notice(self._respond)
+        )
+        sessions = fragment.sessions
+        if sessions is None:
+            fragment.line.add(visitor)  # type: ignore[union-attr]  # without sessions it is a line
+        elif call.session is None:
+            sessions.wait(visitor, visitor.granted)
+        else:
+            sessions.accept(visitor, call.session, visitor.granted)
+        self._parties[call.link] = party
+        party.visitors[visitor] = call.link
+        self._visitors[call.consumer] = visitor
+        source.note_use(self.namespace.clock)
+        tell(Done())
+
+    def _claim(self, call: calls.Claim) -> None:
+        visitor = self._visitors.get(call.consumer)
+        if visitor is not None:
+            visitor.claim(call.count)
+            return
+        found = self._readers.get(call.consumer)
+        if found is not None:
+            _show(*found, call.count)
+
+    def _close(self, call: calls.Close) -> None:
+        visitor = self._visitors.get(call.consumer)
+        if visitor is not None:
+            self._dismiss(visitor)
+        found = self._readers.pop(call.consumer, None)
+        if found is not None:
+            found[1].leave()
+
+    def _dismiss(self, visitor: Visitor) -> None:
+        del self._visitors[visitor.number]
+        visitor.leave()
+        for link, party in list(self._parties.items()):
+            if party.visitors.pop(visitor, None) is not None and not party.visitors:
+                party.leave()
+                del self._parties[link]
+
+    def _bring_back(self, call: calls.Untaken) -> None:
+        visitor = self._visitors.get(call.consumer)
+        if visitor is not None:
+            visitor.bring_back(call.sequences)
+
+    def _settle(self, call: calls.Settle, tell: Tell) -> None:
+        fragment = self.fragment(call.place)
+        numbers = fragment.lock_numbers(call.tags)
+
+        def answer(error: ServiceBusError | None) -> None:
+            tell(failed(error) if error is not None else calls.Lost(places))
+
+        lost = fragment.settlement.settle(How(call.how), numbers, answer, _properties(call.properties))
+        missing = set(lost)
+        places = [place for place, number in enumerate(numbers) if number in missing]
+        if len(places) == len(numbers):
+            tell(calls.Lost(places))  # nobody else tells it
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def _browse(self, call: calls.Browse, tell: Tell) -> None:
+        reader = VisitingReader(call.consumer, partial_notice(self._respond))
+        self._readers[call.consumer] = (reader, Browser(self.fragment(call.place), reader, call.first, call.last))
+        tell(Done())
+
+    def _peek(self, call: calls.Peek, tell: Tell) -> None:
+        fragment = self.fragment(call.place)
+
+        def done(page: list[bytes] | ServiceBusError) -> None:
+            tell(failed(page) if isinstance(page, ServiceBusError) else Page(page, fragment.holdings.latest_ms))
+
+        fragment.browsing.peek(call.start, call.count, call.max_bytes, done, deferred_only=call.deferred_only)
+
+    def _find_time(self, call: calls.FindTime, tell: Tell) -> None:
+        def done(found: int | ServiceBusError) -> None:
+            tell(failed(found) if isinstance(found, ServiceBusError) else Numbers([found]))
+
+        self.fragment(call.place).browsing.find_time(call.enqueued_ms, done)
+
+    def _look(self, call: calls.Look, tell: Tell) -> None:
+        holdings = self.fragment(call.place).holdings
+        tell(Numbers([holdings.low, holdings.shown.next]))
+
+    def _find_lock(self, call: calls.FindLock, tell: Tell) -> None:
+        fragment = self.fragment(call.place)
+        (number,) = fragment.lock_numbers([call.tag])
+        lock = fragment.locks.by_number.get(number)
+        if lock is None or not fragment.settlement.holds(number):
+            raise lock_lost()
+        area, sequence = fragment.holdings.deferred if lock.is_deferred else fragment.holdings.active, lock.sequence
+
+        def read(values: list[bytes | None] | StoreError) -> None:
+            if not isinstance(values, list):
+                tell(failed(StoreUnavailable("the store failed before the message was found: try again in a moment")))
+                return
+            record = values[0]
+            found = message_id_of(Message(take_apart(record).bare)) if record is not None else None
+            tell(FoundLock(sequence, found))
+
+        fragment.journal.get([area + pack_sequence(sequence)], read)
+
+    def _renew(self, call: calls.Renew, tell: Tell) -> None:
+        fragment = self.fragment(call.place)
+        (number,) = fragment.lock_numbers([call.tag])
+        tell(Numbers([fragment.settlement.renew(number)]))
+
+    def _weigh(self, call: Weigh, tell: Tell) -> None:
+        weights: list[Weight] = []
+        for entity_id in call.entities:
+            with suppress(EntityNotFound):
+                weights += [_weight(part) for part in parts_of(self.entity(entity_id)) if not is_remote(part)]
+        tell(Weighed(weights))
+
+    # --- transactions -------------------------------------------------------------------------------------------------
+
+    def _set_apart(self, call: calls.SetApart) -> None:
+        transaction = self.transaction(call.transaction)
+        try:
+            fragment = self.fragment(call.place)
+            part = cast("Queue | Subscription", self.part(*call.place[:2]))
+            numbers, how = fragment.lock_numbers(call.tags), How(call.how)
+            if transaction.settle(part, fragment, numbers, how, _properties(call.properties)):
+                raise lock_lost()
+        except ServiceBusError as error:
+            transaction.fail(error)
+
+    def _commit(self, call: calls.Commit, tell: Tell) -> None:
+        transaction = self.transaction(call.transaction)
+        del self._transactions[call.transaction]
+        try:
+            target = self._sendable(call.entity, call.fragment)
+            for payload, message_format, destination in call.sent:
+                transaction.send(target, payload, message_format, destination)
+        except ServiceBusError as error:
+            transaction.fail(error)
+        transaction.commit(_telling(tell))
+
+    def _roll_back(self, call: calls.RollBack) -> None:
+        transaction = self._transactions.pop(call.transaction, None)
+        if transaction is not None:
+            transaction.roll_back()
+
+
+def partial_notice(respond: Respond) -> Tell:
+    """What says something that nobody asked for."""
+    return lambda notice: respond(_NOTICE, notice)
+
+
+def _telling(tell: Tell) -> Answered:
+    return lambda error: tell(failed(error) if error is not None else Done())
+
+
+def _show(reader: VisitingReader, browser: Browser, count: int) -> None:
+    """Let somebody see so many messages, and hear when there are more."""
+    reader.claim(count)
+
+    def drained() -> None:
+        reader.drained()
+        browser.go_on()
+
+    browser.drain(drained)
+
+
+def _properties(encoded: bytes) -> dict[str, object]:
+    return cast("dict[str, object]", decode(encoded)[0]) if encoded else {}
+
+
+def parts_of(entity: AnyEntity) -> list[Any]:
+    """All parts of an entity, those of other processes too."""
+    return list(entity.parts) if isinstance(entity, Partitioned) else [entity]
+
+
+def local_fragments(source: AnySource, sub_queue: SubQueue) -> list[Fragment]:
+    """Those fragments of an entity that are of this process."""
+    return [part.fragment_of(sub_queue) for part in parts_of(source) if not is_remote(part)]
+
+
+def _weight(part: Part) -> Weight:
+    runtime = part.runtime()
+    return Weight(part.entity_id, part.main.number, {one.name: getattr(runtime, one.name) for one in fields(runtime)})

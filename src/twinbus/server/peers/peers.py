@@ -1,0 +1,198 @@
+"""The other processes of a namespace, as one of them knows them.
+
+Owns: the way to each, which is kept for as long as this process lives: where one has gone it is looked for until it is
+back. A process has a socket that the others connect to; on the connection of another one it is asked (`Desk`), on its
+own connection to that one it asks (`Owner`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from twinbus.broker.remote.calls import Health, Weigh, Weighed
+from twinbus.broker.remote.journal import RemoteJournal
+from twinbus.broker.remote.owner import Owner
+from twinbus.broker.remote.part import RemoteTopic, is_remote
+from twinbus.model.errors import ServiceBusError
+from twinbus.model.queue import QueueRuntime
+from twinbus.model.topic import TopicRuntime
+from twinbus.server.peers.channel import ANSWERS, CALLS, Channel
+from twinbus.server.peers.desk import Desk, parts_of
+from twinbus.server.peers.managing import manage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from twinbus.broker.kinds import AnyEntity
+    from twinbus.broker.namespace import Namespace
+    from twinbus.broker.remote.calls import Answer
+    from twinbus.server.administration import Administration
+
+log: Final = logging.getLogger(__name__)
+
+RETRY_S: Final = (0.02, 0.5)
+"""How soon one that has gone is looked for again: at first, and at last."""
+HEALTH_S: Final = 0.2
+"""How often the others are told where a store of this process began or ceased to work."""
+REFRESH_S: Final = 1.0
+"""How long is waited for what others hold."""
+
+
+class Peers:
+    """All other processes."""
+
+    def __init__(
+        self, namespace: Namespace, *, number: int, workers: int, folder: Path, timeout_s: float = 10.0
+    ) -> None:
+        """Their sockets are in `folder`. Who waits for an answer from one of them does so for `timeout_s`."""
+        self._namespace = namespace
+        self._number = number
+        self._folder = folder
+        self._owners = {
+            other: Owner(f"broker process {other}", clock=namespace.clock, timers=namespace.timers, timeout_s=timeout_s)
+            for other in range(workers)
+            if other != number
+        }
+        self._visiting: dict[Channel, Desk] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._server: asyncio.AbstractServer | None = None
+        self._is_reached: dict[int, asyncio.Event] = {}
+
+    def owner(self, number: int) -> Owner:
+        """Another process, by its number."""
+        return self._owners[number]
+
+    async def start(self, administration: Administration) -> None:
+        """Let the others ask, and find them. What is here is loaded by now."""
+        loop = asyncio.get_running_loop()
+        place = self._folder / f"{self._number}.sock"
+        place.unlink(missing_ok=True)
+        self._server = await loop.create_unix_server(partial(self._admit, administration), str(place))
+        self._is_reached = {other: asyncio.Event() for other in self._owners}
+        self._tasks = [loop.create_task(self._keep(other, owner)) for other, owner in self._owners.items()]
+        self._tasks.append(loop.create_task(self._tell_health()))
+
+    async def wait(self, timeout_s: float) -> None:
+        """Until all others were reached once, or for so long."""
+        reached = [asyncio.ensure_future(event.wait()) for event in self._is_reached.values()]
+        if reached:
+            _, late = await asyncio.wait(reached, timeout=timeout_s)
+            for one in late:
+                one.cancel()
+
+    async def close(self) -> None:
+        """Leave all of them."""
+        for task in self._tasks:
+            task.cancel()
+        for channel in list(self._visiting):
+            channel.close()
+        if self._server is not None:
+            self._server.close()
+
+    # --- what others ask ----------------------------------------------------------------------------------------------
+
+    def _admit(self, administration: Administration) -> Channel:
+        def leave() -> None:
+            del self._visiting[channel]
+            desk.close()
+
+        def receive(number: int, word: object) -> None:
+            desk.receive(number, word)  # type: ignore[arg-type]  # the channel's decoder knows calls only
+
+        channel = Channel(CALLS, receive, leave)
+        desk = Desk(self._namespace, channel.send, partial(manage, administration))
+        self._visiting[channel] = desk
+        channel.send(0, self._health())
+        return channel
+
+    def _health(self) -> Health:
+        own = {
+            number: (journal.trouble, journal.refusal)
+            for number, journal in enumerate(self._namespace.journals)
+            if not isinstance(journal, RemoteJournal)
+        }
+        return Health(own)
+
+    async def _tell_health(self) -> None:
+        told = self._health()
+        while True:
+            await asyncio.sleep(HEALTH_S)
+            now = self._health()
+            if now != told:
+                told = now
+                for channel in self._visiting:
+                    channel.send(0, told)
+
+    # --- the way to others --------------------------------------------------------------------------------------------
+
+    async def _keep(self, number: int, owner: Owner) -> None:
+        loop = asyncio.get_running_loop()
+        pause_s, longest_s = RETRY_S
+        while True:
+            lost = loop.create_future()
+            try:
+                _, channel = await loop.create_unix_connection(
+                    lambda: Channel(ANSWERS, owner.receive, partial(_resolve, lost)),  # noqa: B023  # of this turn
+                    str(self._folder / f"{number}.sock"),
+                )
+            except OSError:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, longest_s)
+                continue
+            pause_s = RETRY_S[0]
+            owner.connected(channel.send)
+            self._is_reached[number].set()
+            log.info("broker process %d is there", number)
+            try:
+                await lost
+            except asyncio.CancelledError:
+                channel.close()
+                raise
+            owner.disconnected()
+            log.warning("broker process %d is not there any more", number)
+
+    # --- what others hold ---------------------------------------------------------------------------------------------
+
+    async def refresh(self, entities: Sequence[AnyEntity]) -> None:
+        """Ask what the parts of entities hold that others have."""
+        wanted: dict[Owner, list[int]] = {}
+        parts = {}
+        for entity in entities:
+            for part in parts_of(entity):
+                if is_remote(part):
+                    parts[part.entity_id, part.main.number] = part
+                    ids = wanted.setdefault(part.main.journal.owner, [])
+                    if not ids or ids[-1] != part.entity_id:
+                        ids.append(part.entity_id)
+        answers = await asyncio.gather(*[_weigh(owner, ids) for owner, ids in wanted.items()])
+        weights = [weight for answer in answers if answer is not None for weight in answer.parts]
+        for weight in weights:
+            part = parts.pop((weight.entity, weight.fragment), None)
+            if part is not None:
+                kind = TopicRuntime if isinstance(part, RemoteTopic) else QueueRuntime
+                part.known = msgspec.convert(weight.runtime, kind)
+        for part in parts.values():  # nobody has answered for these
+            part.known = replace(part.known, is_available=False)
+
+
+async def _weigh(owner: Owner, ids: list[int]) -> Weighed | None:
+    answered: asyncio.Future[Answer | ServiceBusError] = asyncio.get_running_loop().create_future()
+    with suppress(ServiceBusError, TimeoutError):
+        owner.ask(Weigh(ids), partial(_resolve, answered))
+        answer = await asyncio.wait_for(answered, REFRESH_S)
+        return answer if isinstance(answer, Weighed) else None
+    return None
+
+
+def _resolve(future: asyncio.Future[Any], result: object = None) -> None:
+    """Whoever waited may have given up."""
+    if not future.done():
+        future.set_result(result)

@@ -1,0 +1,64 @@
+"""A receiver with an epoch has the fragments of all processes for itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.broker.partitioned.rig import key_for, message
+from tests.broker.remote.rig import Receiver, TwoProcesses
+from twinbus.model.errors import EntityClaimed, LinkStolen
+from twinbus.model.path import SubQueue
+
+if TYPE_CHECKING:
+    from tests.broker.remote.rig import Process
+
+FRAGMENT = 1
+KEY = key_for(FRAGMENT)
+
+
+def remote(rig: TwoProcesses, epoch: int | None = None, *, of: Process | None = None) -> Receiver:
+    """A receiver of the fragments that the other process has."""
+    process = of or rig.near
+    fragments = [part.main for part in rig.queue(process).parts if part.main.number % 2 != process.number]
+    return rig.begun(Receiver(fragments, epoch=epoch), 10)
+
+
+def test_who_has_no_epoch_is_refused_while_one_has_the_entity() -> None:
+    rig = TwoProcesses()
+    holder = remote(rig, 1)
+    other = remote(rig)
+    assert not holder.errors
+    assert isinstance(other.errors[0], EntityClaimed)
+    holder.leave()
+    rig.settle()
+    assert not remote(rig).errors
+
+
+def test_a_higher_epoch_displaces_and_a_lower_one_is_refused() -> None:
+    rig = TwoProcesses()
+    first = remote(rig, 5)
+    lower = remote(rig, 4)
+    assert isinstance(lower.errors[0], EntityClaimed)
+    assert not first.errors
+    second = remote(rig, 6)
+    assert isinstance(first.errors[0], LinkStolen)
+    rig.stored(message(b"one", key=KEY))
+    assert second.bodies == [b"one"]
+    assert first.bodies == []
+
+
+def test_who_displaces_gets_what_the_one_before_had_under_locks() -> None:
+    rig = TwoProcesses()
+    rig.stored(message(b"one", key=KEY), message(b"two", key=KEY))
+    assert remote(rig, 1).bodies == [b"one", b"two"]
+    assert remote(rig, 2).bodies == [b"one", b"two"]
+
+
+def test_a_claim_goes_with_the_process_that_its_holder_is_connected_to() -> None:
+    rig = TwoProcesses()
+    remote(rig, 1)
+    rig.disconnect()
+    rig.connect()
+    claim = rig.queue(rig.far).claim_of(SubQueue.MAIN)
+    assert claim.holder is not None  # it came back with its process, and so did its claim
+    assert claim.epoch == 1

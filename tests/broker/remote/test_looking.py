@@ -1,0 +1,142 @@
+"""Messages that another process has are peeked, and read as a log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.broker.partitioned.rig import key_for, message
+from tests.broker.remote.rig import TwoProcesses
+from twinbus.amqp.message import Message
+from twinbus.broker.remote.browsing import RemoteBrowser
+from twinbus.broker.remote.fragment import RemoteFragment
+from twinbus.broker.remote.loan import Card
+
+if TYPE_CHECKING:
+    from twinbus.broker.consumer import Delivery
+    from twinbus.model.errors import ServiceBusError
+
+FRAGMENT = 1
+KEY = key_for(FRAGMENT)
+LAST = 2**63 - 1
+
+
+class Reader:
+    """A link that looks."""
+
+    deletes = False
+    is_gone = False
+
+    def __init__(self) -> None:
+        self.card = Card()
+        self.credit = self.reserved = 0
+        self.seen: list[Delivery] = []
+        self.errors: list[ServiceBusError] = []
+        self.browser: RemoteBrowser
+
+    @property
+    def room(self) -> int:
+        return self.credit - self.reserved
+
+    def reserve(self, count: int) -> None:
+        self.reserved += count
+
+    def deliver(self, deliveries: list[Delivery]) -> int:
+        taken = deliveries[: self.credit]
+        self.credit -= len(taken)
+        self.seen += taken
+        return len(taken)
+
+    def feed(self) -> None:
+        self.browser.feed()
+
+    def let_in(self) -> None:
+        pass
+
+    def entity_gone(self, error: ServiceBusError) -> None:
+        self.errors.append(error)
+
+    session_lost = entity_gone
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [Message(payload).data[0] for payload, _ in self.seen]
+
+
+def begun(rig: TwoProcesses, first: int = 0, last: int = LAST) -> Reader:
+    reader, fragment = Reader(), rig.queue().parts[FRAGMENT].main
+    assert isinstance(fragment, RemoteFragment)
+    reader.browser = RemoteBrowser(fragment, reader, first, last)
+    rig.settle()
+    return reader
+
+
+def grant(rig: TwoProcesses, reader: Reader, credit: int) -> None:
+    reader.credit += credit
+    reader.feed()
+    rig.settle()
+
+
+def test_a_page_of_a_peek_comes_from_the_owner() -> None:
+    rig = TwoProcesses()
+    rig.stored(*[message(b"%d" % number, key=KEY) for number in range(5)])
+    pages: list[list[bytes] | ServiceBusError] = []
+    rig.queue().parts[FRAGMENT].main.browsing.peek(0, 3, 10_000, pages.append)
+    rig.settle()
+    assert isinstance(pages[0], list)
+    assert [Message(payload).data[0] for payload in pages[0]] == [b"0", b"1", b"2"]
+
+
+def test_a_time_is_found_by_the_owner() -> None:
+    rig = TwoProcesses()
+    rig.stored(message(key=KEY))
+    rig.wait(10.0)
+    rig.stored(message(key=KEY))
+    found: list[int | ServiceBusError] = []
+    rig.queue().parts[FRAGMENT].main.browsing.find_time(rig.clock.wall_ms() - 5_000, found.append)
+    rig.settle()
+    assert found == [(FRAGMENT << 48) + 2]
+
+
+def test_a_reader_sees_as_much_as_it_has_room_for_and_then_the_rest_in_order() -> None:
+    rig = TwoProcesses()
+    rig.stored(*[message(b"%d" % number, key=KEY) for number in range(10)])
+    reader = begun(rig)
+    assert reader.seen == []
+    grant(rig, reader, 4)
+    assert reader.bodies == [b"0", b"1", b"2", b"3"]
+    grant(rig, reader, 100)
+    assert reader.bodies == [b"%d" % number for number in range(10)]
+    rig.stored(message(b"10", key=KEY))
+    assert reader.bodies[-1] == b"10"
+
+
+def test_what_a_reader_did_not_see_it_is_shown_again() -> None:
+    rig = TwoProcesses()
+    rig.stored(*[message(b"%d" % number, key=KEY) for number in range(6)])
+    reader = begun(rig)
+    reader.credit = 6
+    reader.feed()
+    reader.credit = 2  # it took some back while they were on their way
+    rig.settle()
+    assert reader.bodies == [b"0", b"1"]
+    grant(rig, reader, 10)
+    assert reader.bodies == [b"%d" % number for number in range(6)]
+
+
+def test_a_reader_goes_on_where_it_was_when_the_owner_is_back() -> None:
+    rig = TwoProcesses()
+    rig.stored(*[message(b"%d" % number, key=KEY) for number in range(4)])
+    reader = begun(rig)
+    grant(rig, reader, 2)
+    rig.disconnect()
+    rig.connect()
+    grant(rig, reader, 10)
+    assert reader.bodies == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_reader_that_leaves_is_forgotten() -> None:
+    rig = TwoProcesses()
+    reader = begun(rig)
+    reader.browser.leave()
+    rig.settle()
+    assert not rig.queue(rig.far).parts[FRAGMENT].main.browsers

@@ -1,0 +1,149 @@
+"""Who receives from fragments of several processes lends each what it has room for, and no more than that in all."""
+
+from __future__ import annotations
+
+from tests.broker.partitioned.rig import key_for, message
+from tests.broker.remote.rig import TwoProcesses
+from tests.broker.rig import Answers
+from twinbus.broker.remote.settlement import SomeLocksLost
+from twinbus.model.description import FRAGMENTS
+
+
+def test_messages_of_both_processes_are_received_by_one_receiver() -> None:
+    rig = TwoProcesses()
+    rig.stored(*[message(b"%d" % number) for number in range(40)])
+    receiver = rig.receiver(100)
+    assert sorted(map(int, receiver.bodies)) == list(range(40))
+    assert receiver.room == 60
+
+
+def test_what_comes_later_is_received_too() -> None:
+    rig = TwoProcesses()
+    receiver = rig.receiver(100)
+    rig.stored(*[message(b"%d" % number) for number in range(40)], by=rig.far)
+    assert sorted(map(int, receiver.bodies)) == list(range(40))
+
+
+def test_q29_no_more_is_locked_than_there_is_credit_for() -> None:
+    rig = TwoProcesses()
+    rig.stored(*[message() for _ in range(4 * FRAGMENTS)])
+    receiver = rig.receiver(5)
+    assert len(receiver.deliveries) == 5
+    out = [len(rig.queue(process).parts[n].main.out.locks) for n in range(16) for process in (rig.near, rig.far)]
+    assert sum(out) == 5
+    assert receiver.room == 0
+
+
+def test_q29_a_drain_finds_a_message_wherever_it_lies() -> None:
+    for fragment in range(FRAGMENTS):
+        rig = TwoProcesses()
+        receiver = rig.receiver()
+        rig.stored(message(key=key_for(fragment)))
+        receiver.drain(1)
+        rig.settle()
+        assert len(receiver.deliveries) == 1
+        assert receiver.drains == 1
+
+
+def test_an_empty_drain_is_answered_with_all_credit_back() -> None:
+    rig = TwoProcesses()
+    receiver = rig.receiver()
+    receiver.drain(10)
+    rig.settle()
+    assert (receiver.drains, receiver.reserved, receiver.deliveries) == (1, 0, [])
+
+
+def test_what_was_received_is_completed_where_it_lies() -> None:
+    rig = TwoProcesses()
+    rig.stored(*[message() for _ in range(3 * FRAGMENTS)])
+    receiver, answers = rig.receiver(100), Answers()
+    receiver.complete(answers)
+    rig.settle()
+    assert set(answers) == {None}
+    assert sum(rig.counts()) == 0
+
+
+def test_a_lost_lock_is_told_beside_those_that_were_settled() -> None:
+    rig = TwoProcesses()
+    rig.stored(message(key=key_for(1)), message(key=key_for(1)))
+    receiver, answers = rig.receiver(2), Answers()
+    fragment = rig.queue().parts[1].main
+    first, second = fragment.lock_numbers([tag for _, tag in receiver.deliveries])
+    fragment.settlement.complete([first], answers)
+    rig.settle()
+    fragment.settlement.complete([first, second], answers)
+    rig.settle()
+    assert answers[0] is None
+    assert isinstance(answers[1], SomeLocksLost)
+    assert answers[1].numbers == [first]
+    assert rig.counts()[1] == 0
+
+
+def test_messages_are_received_and_deleted_from_both_processes() -> None:
+    rig = TwoProcesses()
+    rig.stored(*[message() for _ in range(2 * FRAGMENTS)])
+    receiver = rig.receiver(100, deletes=True)
+    assert len(receiver.deliveries) == 2 * FRAGMENTS
+    assert (receiver.reserved, sum(rig.counts())) == (0, 0)
+
+
+def test_what_was_deleted_for_a_receiver_that_takes_it_not_comes_back() -> None:
+    rig = TwoProcesses()
+    rig.stored(message(b"kept", key=key_for(1)))
+    receiver = rig.receiver(deletes=True)
+    receiver.deliver = lambda deliveries: len(deliveries[:0])  # type: ignore[method-assign]
+    receiver.grant(1)
+    rig.settle()
+    assert rig.counts()[1] == 1
+    receiver.leave()
+    assert rig.receiver(1).bodies == [b"kept"]
+
+
+def test_a_receiver_that_goes_leaves_nothing_behind() -> None:
+    rig = TwoProcesses()
+    receiver = rig.receiver(10)
+    receiver.leave()
+    rig.settle()
+    assert not rig.near.owner.guests
+    assert not any(part.main.line.consumers for part in rig.queue(rig.far).parts)
+
+
+def test_credit_lent_to_a_silent_process_is_written_off_and_its_late_messages_are_free_uncounted() -> None:
+    rig = TwoProcesses()
+    rig.stored(message(b"late", key=key_for(1)))
+    receiver = rig.receiver()
+    rig.silent.add(1)
+    receiver.grant(1)
+    rig.settle()
+    assert receiver.room == 0
+    rig.wait(0.3)
+    assert receiver.room == 1
+    rig.stored(message(b"here", key=key_for(2)))
+    assert receiver.bodies == [b"here"]
+    rig.wake()
+    assert receiver.bodies == [b"here"]
+    receiver.grant(1)
+    rig.settle()
+    assert receiver.bodies == [b"here", b"late"]
+
+
+def test_a_receiver_is_there_again_when_its_owner_is() -> None:
+    rig = TwoProcesses()
+    receiver = rig.receiver(10)
+    rig.disconnect()
+    assert receiver.reserved == 0
+    rig.stored(message(b"near", key=key_for(0)))
+    assert receiver.bodies == [b"near"]
+    rig.connect()
+    rig.stored(message(b"far", key=key_for(1)), by=rig.far)
+    assert receiver.bodies == [b"near", b"far"]
+
+
+def test_a_process_that_goes_takes_its_receivers_from_the_fragments_of_others() -> None:
+    rig = TwoProcesses()
+    rig.stored(message(b"one", key=key_for(1)))
+    rig.receiver(10)
+    rig.disconnect()
+    assert not any(part.main.line.consumers for part in rig.queue(rig.far).parts[1::2])
+    rig.wait(100.0)
+    assert rig.receiver(10, of=rig.far).bodies == [b"one"]

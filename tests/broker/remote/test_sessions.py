@@ -1,0 +1,95 @@
+"""Sessions of fragments that another process has: one receiver at a time, in order, lost with their owner."""
+
+from __future__ import annotations
+
+from tests.broker.partitioned.rig import key_for, message
+from tests.broker.remote.rig import TwoProcesses
+from tests.broker.rig import Answers
+from twinbus.model.errors import SessionCannotBeLocked, SessionLockLost
+from twinbus.model.queue import QueueDescription
+
+SESSIONS = QueueDescription(enable_partitioning=True, requires_session=True)
+
+
+def test_a_session_is_had_by_its_name_wherever_it_lies() -> None:
+    for fragment in range(4):
+        rig, name = TwoProcesses(SESSIONS), key_for(fragment)
+        rig.stored(*[message(b"%d" % number, session=name) for number in range(5)])
+        receiver = rig.session_receiver(10, session=name.encode())
+        assert [hold.session for hold in receiver.holds] == [name.encode()]
+        assert receiver.bodies == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_what_is_sent_to_a_session_later_comes_in_order() -> None:
+    rig, name = TwoProcesses(SESSIONS), key_for(1)
+    receiver = rig.session_receiver(100, session=name.encode())
+    for number in range(20):
+        rig.stored(message(b"%d" % number, session=name), by=(rig.near, rig.far)[number % 2])
+    assert receiver.bodies == [b"%d" % number for number in range(20)]
+
+
+def test_any_session_is_one_that_has_messages_and_only_one() -> None:
+    rig = TwoProcesses(SESSIONS)
+    names = [key_for(1), key_for(2), key_for(3)]
+    rig.stored(*[message(session=name) for name in names])
+    receivers = [rig.session_receiver(10) for _ in range(4)]
+    had = [hold.session.decode() for receiver in receivers for hold in receiver.holds]
+    assert sorted(had) == sorted(names)
+    rig.stored(message(session=key_for(5)))
+    assert [hold.session for hold in receivers[3].holds] == [key_for(5).encode()]
+
+
+def test_a_session_that_another_process_has_lent_cannot_be_had_twice() -> None:
+    rig, name = TwoProcesses(SESSIONS), key_for(1)
+    first = rig.session_receiver(10, session=name.encode())
+    second = rig.session_receiver(10, session=name.encode())
+    assert first.holds
+    assert not second.holds
+    assert isinstance(second.errors[0], SessionCannotBeLocked)
+
+
+def test_a_receiver_that_goes_frees_its_session_and_what_it_had() -> None:
+    rig, name = TwoProcesses(SESSIONS), key_for(1)
+    rig.stored(message(b"a", session=name), message(b"b", session=name))
+    first = rig.session_receiver(10, session=name.encode())
+    assert first.bodies == [b"a", b"b"]
+    first.leave()
+    rig.settle()
+    second = rig.session_receiver(10, of=rig.far)
+    assert second.bodies == [b"a", b"b"]
+
+
+def test_a_session_expires_where_it_lies_and_its_receiver_is_told() -> None:
+    rig, name = TwoProcesses(SESSIONS), key_for(1)
+    receiver = rig.session_receiver(10, session=name.encode())
+    rig.wait(61.0)
+    assert isinstance(receiver.errors[0], SessionLockLost)
+
+
+def test_a_session_is_lost_with_its_owner() -> None:
+    rig, name = TwoProcesses(SESSIONS), key_for(1)
+    receiver = rig.session_receiver(10, session=name.encode())
+    rig.disconnect()
+    assert isinstance(receiver.errors[0], SessionLockLost)
+    rig.connect()
+    assert rig.session_receiver(10, session=name.encode()).holds
+
+
+def test_who_waits_for_any_session_waits_on_when_an_owner_goes_and_comes_back() -> None:
+    rig = TwoProcesses(SESSIONS)
+    receiver = rig.session_receiver(10)
+    rig.disconnect()
+    rig.connect()
+    rig.stored(message(b"late", session=key_for(1)), by=rig.far)
+    assert receiver.bodies == [b"late"]
+
+
+def test_messages_of_a_session_are_completed_where_they_lie() -> None:
+    rig, name = TwoProcesses(SESSIONS), key_for(1)
+    rig.stored(message(session=name), message(session=name))
+    receiver, answers = rig.session_receiver(10, session=name.encode()), Answers()
+    fragment = receiver.gathering.fragments[0]
+    fragment.settlement.complete(fragment.lock_numbers([tag for _, tag in receiver.deliveries]), answers)
+    rig.settle()
+    assert answers == [None]
+    assert sum(rig.counts()) == 0
