@@ -53,9 +53,10 @@ def test_a_name_and_a_directory_are_enough(server: Server) -> None:
 
 def test_every_option_reaches_the_server(server: Server) -> None:
     options = (
-        "--host ::1 --amqp-port 1 --amqps-port 2 --http-port 3 --https-port 0 --workers 1 --stores 8 --store-dir a "
-        "--store-dir b --ready-file r --min-free 500MB --store-timeout 2.5 --max-connections 7 --tls-cert c "
-        "--tls-key k --log-level debug --log-format json --measure-pauses --unsafe-no-sync"
+        "--host ::1 --amqp-port 1 --amqps-port 2 --http-port 3 --https-port 0 --workers 3 --worker-timeout 7.5 "
+        "--stores 8 --store-dir a --store-dir b --ready-file r --min-free 500MB --store-timeout 2.5 "
+        "--max-connections 7 --tls-cert c --tls-key k --log-level debug --log-format json "
+        "--measure-pauses --unsafe-no-sync"
     )
     assert twinbus("serve", "contoso", "--data", "d", *options.split()).exit_code == 0
     assert server.settings == ServeSettings(
@@ -66,7 +67,8 @@ def test_every_option_reaches_the_server(server: Server) -> None:
         amqps_port=2,
         http_port=3,
         https_port=0,
-        workers=1,
+        workers=3,
+        worker_timeout_s=7.5,
         stores=8,
         store_dirs=(Path("a"), Path("b")),
         ready_file=Path("r"),
@@ -85,7 +87,7 @@ def test_every_option_reaches_the_server(server: Server) -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ("--workers 2", "twinbus serve: --workers 2: more than one process is not in this version; it can be 1\n"),
+        ("--workers 65", "twinbus serve: --workers 65: it can be 1 to 64\n"),
         ("--stores 0", "twinbus serve: --stores 0: it can be 1 to 64\n"),
         ("--min-free lots", "twinbus serve: --min-free 'lots': is no size; write it as 1GiB, 500MB or 0\n"),
         ("--tls-key k", "twinbus serve: --tls-key k: needs --tls-cert too\n"),

@@ -35,7 +35,7 @@ def disks() -> Disks:
 
 @pytest.fixture
 def watch(disks: Disks) -> DiskWatch:
-    return DiskWatch([A, B], 100 * MIB, disks)
+    return DiskWatch({0: A, 1: B}, 100 * MIB, disks)
 
 
 def test_a_store_is_full_below_the_minimum_and_not_at_it(watch: DiskWatch, disks: Disks) -> None:
@@ -84,11 +84,11 @@ def test_a_disk_that_cannot_be_asked_counts_as_full(watch: DiskWatch, disks: Dis
 
 def test_a_minimum_of_nothing_is_never_missed(disks: Disks) -> None:
     disks.free |= {A: 0, B: 0}
-    assert DiskWatch([A, B], 0, disks).check() == set()
+    assert DiskWatch({0: A, 1: B}, 0, disks).check() == set()
 
 
 def test_free_bytes_are_those_of_the_disk(tmp_path: Path) -> None:
     assert 0 < free_bytes(tmp_path) < 2**60
-    assert DiskWatch([tmp_path], 2**60).check() == {0}
+    assert DiskWatch({0: tmp_path}, 2**60).check() == {0}
     with pytest.raises(FileNotFoundError):
         free_bytes(tmp_path / "missing")

@@ -35,8 +35,13 @@ def test_another_name_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"workers": 2}, "--workers 2: more than one process is not in this version; it can be 1"),
-        ({"workers": 0}, "--workers 0: more than one process is not in this version; it can be 1"),
+        ({"workers": 0}, "--workers 0: it can be 1 to 64"),
+        ({"workers": 65, "stores": 64}, "--workers 65: it can be 1 to 64"),
+        (
+            {"workers": 5},
+            "--workers 5: each needs a store of its own, and --stores is 4: more of these, or fewer processes",
+        ),
+        ({"worker_timeout_s": 0.5}, "--worker-timeout 0.5: it can be 1 to 3600"),
         ({"stores": 0}, "--stores 0: it can be 1 to 64"),
         ({"stores": 65}, "--stores 65: it can be 1 to 64"),
         ({"amqp_port": -1}, "--amqp-port -1: it can be 0 to 65535"),

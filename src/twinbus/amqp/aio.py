@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from twinbus.amqp.errors import INTERNAL_ERROR, LocalError
 from twinbus.amqp.events import ConnectionClosed, LinkDetached, SessionEnded
@@ -25,6 +25,7 @@ from twinbus.amqp.performatives import Error
 from twinbus.amqp.turn import Turn
 
 if TYPE_CHECKING:
+    import socket
     import ssl
     from collections.abc import Callable
 
@@ -240,15 +241,19 @@ async def listen(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
+    sock: socket.socket | None = None,
     tls: ssl.SSLContext | None = None,
     max_connections: int = 10_000,
 ) -> Listener:
-    """Serve: each accepted socket gets a connection made for it, given the time, and a handler."""
+    """Serve: each accepted socket gets a connection made for it, given the time, and a handler.
+
+    `sock` is bound already, perhaps for several processes, and stands for host and port.
+    """
     listener, loop = Listener(max_connections), asyncio.get_running_loop()
+    where: dict[str, Any] = {"host": host, "port": port} if sock is None else {"sock": sock}
     listener._server = await loop.create_server(  # noqa: SLF001  # two halves of one thing
         lambda: Peer(make_handler, make_connection(loop.time()), listener),
-        host,
-        port,
+        **where,
         ssl=tls,
         ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S if tls is not None else None,
         backlog=1024,

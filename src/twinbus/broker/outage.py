@@ -79,7 +79,9 @@ class Outage:
 class Stricken(Protocol):
     """An entity, as far as it is of interest here."""
 
-    path: str
+    @property
+    def path(self) -> str:
+        """Where it is found."""
 
     def set_outage(self, outage: Outage | None) -> None:
         """It has this outage from now on, or none."""
@@ -101,8 +103,11 @@ class Outages:
         """Those there are now."""
         return list(self._by_key.values())
 
-    def begin(self, path: str, kind: OutageKind, seconds: float) -> Outage:
-        """Switch one on, in place of another one of the same path. EntityNotFound, ArgumentOutOfRange."""
+    def begin(self, path: str, kind: OutageKind, seconds: float, *, times_ms: tuple[int, int] | None = None) -> Outage:
+        """Switch one on, in place of another one of the same path. EntityNotFound, ArgumentOutOfRange.
+
+        `times_ms` are those that are told of one that was switched on elsewhere: since when, and until when.
+        """
         if not SHORTEST_S <= seconds <= LONGEST_S:
             raise ArgumentOutOfRange(f"an outage of {seconds:g} s; it can last {SHORTEST_S:g} to {LONGEST_S:g} s")
         key = paths.key_of(path)
@@ -111,7 +116,8 @@ class Outages:
                 raise EntityNotFound(path)
             path = self._entities[key].path
         now_ms = self._clock.wall_ms()
-        outage = Outage(path, kind, since_ms=now_ms, until_ms=now_ms + round(seconds * 1000))
+        since_ms, until_ms = times_ms or (now_ms, now_ms + round(seconds * 1000))
+        outage = Outage(path, kind, since_ms=since_ms, until_ms=until_ms)
         before = self._by_key.get(key)
         self._by_key[key] = outage
         self._strike_all()

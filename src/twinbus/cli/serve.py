@@ -27,6 +27,7 @@ _OPTIONS: Final = {
     "store_dirs": "store_dir",
     "min_free_bytes": "min_free",
     "store_timeout_s": "store_timeout",
+    "worker_timeout_s": "worker_timeout",
     "sync": "unsafe_no_sync",
 }
 """Fields of the settings whose options have other names."""
@@ -74,7 +75,12 @@ def serve(  # noqa: PLR0913  # one for each option
     https_port: Annotated[
         int, typer.Option(metavar="NUMBER", help="What the SDKs' administration clients use.")
     ] = _DEFAULTS.https_port,
-    workers: Annotated[int, typer.Option(metavar="NUMBER", help="Processes; 1 in this version.")] = _DEFAULTS.workers,
+    workers: Annotated[
+        int, typer.Option(metavar="NUMBER", help="Processes that serve it; no more than there are stores.")
+    ] = _DEFAULTS.workers,
+    worker_timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Seconds after which a silent one of several processes is killed.")
+    ] = _DEFAULTS.worker_timeout_s,
     stores: Annotated[
         int, typer.Option(metavar="NUMBER", help="Databases that new entities are spread over.")
     ] = _DEFAULTS.stores,
@@ -134,6 +140,7 @@ def serve(  # noqa: PLR0913  # one for each option
             "http_port": http_port,
             "https_port": https_port,
             "workers": workers,
+            "worker_timeout_s": worker_timeout,
             "stores": stores,
             "store_dirs": tuple(store_dir or ()),
             "ready_file": ready_file,

@@ -94,6 +94,18 @@ class DataDirectory:
         """The directory of the development certificates."""
         return self.path / "tls"
 
+    @property
+    def lock(self) -> int:
+        """The descriptor of the lock: a process that inherits it has the directory, too."""
+        return self._lock
+
+    def note_workers(self, pids: Sequence[int]) -> None:
+        """Say in the lock file which processes have inherited the lock: they may outlive this one."""
+        text = f"{os.getpid()}, workers {', '.join(map(str, pids))}" if pids else str(os.getpid())
+        if self._lock >= 0:
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, f"{text}\n".encode(), 0)
+
     def close(self) -> None:
         """Let another process have it. The lock file stays: one that is removed can be locked by two at once."""
         if self._lock >= 0:
@@ -169,7 +181,7 @@ class DataDirectory:
             os.ftruncate(lock, 0)
             os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         except OSError as error:
-            owner = os.pread(lock, 20, 0).decode("ascii", "replace").strip() or "unknown"
+            owner = os.pread(lock, 1_000, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(lock)
             if not isinstance(error, BlockingIOError):
                 raise StartError(f"{file} cannot be locked: {error.strerror}") from error

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
 _ENOUGH_AGAIN: Final = 1.1
@@ -45,8 +45,9 @@ class DiskWatch:
     """Tells which stores are too full."""
 
     def __init__(
-        self, directories: Sequence[Path], min_free_bytes: int, free: Callable[[Path], int] = free_bytes
+        self, directories: Mapping[int, Path], min_free_bytes: int, free: Callable[[Path], int] = free_bytes
     ) -> None:
+        """The directories of some stores, by the stores' numbers."""
         self._directories = directories
         self._min_free_bytes = min_free_bytes
         self._free = free
@@ -54,7 +55,7 @@ class DiskWatch:
 
     def check(self) -> frozenset[int]:
         """The numbers of the stores that are too full now. A change since the last time is logged, in one line."""
-        full = frozenset(number for number in range(len(self._directories)) if self._is_full(number))
+        full = frozenset(number for number in self._directories if self._is_full(number))
         least = f"{self._min_free_bytes / 2**20:,.0f} MiB"
         if full - self._full:
             logger.error(

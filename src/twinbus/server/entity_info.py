@@ -18,7 +18,7 @@ from twinbus.model.queue import QueueDescription
 from twinbus.model.rule import CorrelationFilter, SqlFilter
 from twinbus.model.topic import TopicDescription
 
-SizedT = TypeVar("SizedT", QueueDescription, TopicDescription)
+SizedT = TypeVar("SizedT", bound=QueueDescription | TopicDescription)
 
 
 def info_of(entity: AnyEntity) -> EntityInfo:

@@ -7,6 +7,7 @@ nobody uses is ended. Messages are the business of `incoming` and `outgoing`, re
 from __future__ import annotations
 
 import logging
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.connection import Connection
@@ -30,6 +31,7 @@ from twinbus.amqp.terminus import Coordinator, Source, Target
 from twinbus.broker.kinds import AnyQueue
 from twinbus.broker.outage import Silence
 from twinbus.broker.partitioned.entity import Partitioned
+from twinbus.broker.remote.loan import Card
 from twinbus.model import path
 from twinbus.model.errors import InvalidArgument, NotAllowed, ServiceBusError, Unauthorized
 from twinbus.model.path import SubQueue
@@ -43,7 +45,7 @@ from twinbus.server.nodes import Nodes
 from twinbus.server.operations.subject import Subject
 from twinbus.server.outage_node import OutageSwitch
 from twinbus.server.outgoing import Outgoing
-from twinbus.server.pairing import Pairings
+from twinbus.server.pairing import PairingDesk, Pairings
 from twinbus.server.requests import ReplyLink, RequestLink, find_reply_link
 from twinbus.server.session_link import SESSION_FILTER, SessionLink
 from twinbus.server.silence import SilentLink
@@ -99,8 +101,10 @@ class Gateway:
         self.administration = administration
         self.authority = authority
         self.outage_switch = OutageSwitch(namespace.outages)
-        self.pairings = Pairings(namespace.clock, namespace.timers)
+        self.pairings = PairingDesk(Pairings(namespace.clock, namespace.timers))
         self.soon = soon
+        self.numbers = count(1)
+        """Of clients and links, by which other processes know them."""
         self.link_idle_s = link_idle_s
         self.token_timeout_s = token_timeout_s
         self._settings = Settings(
@@ -125,6 +129,7 @@ class Client:
         """Nobody yet: it has to show a key or a token."""
         self.access = Access(gateway.authority.renewed)
         self._gateway = gateway
+        self._number = next(gateway.numbers)
         self._namespace = gateway.namespace
         self._peer = peer
         self._transactions = Transactions(gateway.namespace)
@@ -298,7 +303,13 @@ class Client:
             return ReplyLink(link, where, clock)
         assert isinstance(link, Receiver)
         subject = Subject(
-            self._namespace, self._gateway.administration, entity, address.sub_queue, self._find_session, self._is_mine
+            self._namespace,
+            self._gateway.administration,
+            entity,
+            address.sub_queue,
+            self._find_session,
+            self._is_mine,
+            client=self._number,
         )
         node = Management(where, subject, self.access)
         use = RequestLink(link, where, node, find_reply_link, clock, self._transactions)
@@ -368,10 +379,11 @@ class Client:
             claim.check(where, epoch, others=any(fragment.line.consumers for fragment in fragments))
             claim.displace(where, epoch, fragments)
         use: Outgoing
+        card = Card(next(self._gateway.numbers), self._number, epoch)
         if has_sessions:
-            use = SessionLink(link, self._peer, where, fragments, self._namespace, soon)
+            use = SessionLink(link, self._peer, where, fragments, self._namespace, soon, card)
         else:
-            use = Outgoing(link, self._peer, where, fragments, clock, soon)
+            use = Outgoing(link, self._peer, where, fragments, clock, soon, card)
         if isinstance(epoch, int):
             claim.take(use, epoch, fragments)
         use.claim, use.source, use.transactions = claim, source, self._transactions

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from twinbus.broker.clock import Clock
+    from twinbus.broker.outage import Outage
     from twinbus.model.info import Description
     from twinbus.model.limits import NamespaceLimits
     from twinbus.server.changes import Change
@@ -77,6 +78,9 @@ class Known:
         """It has several fragments."""
         return len(self.row.fragments) > 1
 
+    def set_outage(self, outage: Outage | None) -> None:
+        """An outage of it shows where it is served."""
+
 
 class Keeper:
     """The catalogue, and who may change what in it."""
@@ -104,6 +108,7 @@ class Keeper:
         self._catalogue: Catalogue
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="catalogue")
         """SQLite waits for the disk, so it does so here."""
+        self._is_closed = False
         self._turn = asyncio.Lock()
         self._load: Counter[int] = Counter()
         """Fragments in each store."""
@@ -126,6 +131,7 @@ class Keeper:
         """Finish what is being changed, and let go of the file."""
         async with self._turn:
             await self._call(self._catalogue.close)
+            self._is_closed = True
         self._thread.shutdown()
 
     def find(self, path: str) -> Known:
@@ -351,6 +357,8 @@ class Keeper:
             self._unburied[row.id] = set(row.fragments)
 
     async def _call(self, call: Callable[..., T], *arguments: object) -> T:
+        if self._is_closed:
+            raise StoreUnavailable("the server stops: nothing was changed")
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
 
 

@@ -120,6 +120,11 @@ class KeyRing:
         return KeyRing([replace(first, secondary=EMULATOR_SECRET), *others])
 
     @property
+    def all(self) -> tuple[Key, ...]:
+        """Each of them, the root key first."""
+        return tuple(self._keys.values())
+
+    @property
     def root(self) -> Key:
         """The key that may do everything, for connection strings."""
         return next(iter(self._keys.values()))

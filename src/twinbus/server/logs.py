@@ -28,9 +28,10 @@ _ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _OF_EVERY_RECORD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def configure(level: str, log_format: str, stream: TextIO | None = None) -> None:
-    """Send everything that is logged in this process to stderr, and nowhere else."""
+def configure(level: str, log_format: str, stream: TextIO | None = None, **always: object) -> None:
+    """Send everything that is logged in this process to stderr, and nowhere else; each record carries `always`."""
     handler = logging.StreamHandler(stream or sys.stderr)
+    handler.addFilter(lambda record: vars(record).update(always) is None)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
     for other in root.handlers[:]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from twinbus.broker.clock import Clock
     from twinbus.server.access import Access
     from twinbus.server.outage_node import OutageSwitch
-    from twinbus.server.pairing import Pairings
+    from twinbus.server.pairing import PairingDesk
     from twinbus.server.requests import Node
     from twinbus.server.sas import Keys
 
@@ -40,7 +40,7 @@ class Nodes:
         clock: Clock,
         on_granted: Callable[[], None],
         switch: OutageSwitch,
-        pairings: Pairings,
+        pairings: PairingDesk,
     ) -> None:
         """`on_granted` hears of every token that was taken."""
         self._access = access

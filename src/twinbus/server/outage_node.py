@@ -14,11 +14,11 @@ from twinbus.model.outage import OutageKind
 from twinbus.model.times import moment_of
 from twinbus.server.keys import Right
 from twinbus.server.operations.arguments import Arguments
-from twinbus.server.operations.outcomes import failure, success
+from twinbus.server.operations.outcomes import carry_out, failure
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from twinbus.broker.outage import Outage, Outages
     from twinbus.model.errors import ServiceBusError
@@ -37,20 +37,30 @@ class OutageSwitch:
         self._outages = outages
         outages.on_over = lambda outage: log.warning("an outage is over", extra=_note(outage))
 
-    def begin(self, path: str, kind: str, seconds: float) -> dict[str, object]:
+    async def begin(self, path: str, kind: str, seconds: float) -> dict[str, object]:
         """Switch one on. EntityNotFound, InvalidArgument."""
         if kind not in [one.value for one in OutageKind]:
             raise InvalidArgument(f"kind is {kind!r:.40}; it is {', '.join(one.value for one in OutageKind)}")
-        outage = self._outages.begin(path, OutageKind(kind), seconds)
-        log.warning("an outage was switched on", extra=_note(outage))
-        return told(outage)
+        return told(self.begin_here(path, OutageKind(kind), seconds))
 
-    def end(self, path: str | None) -> list[dict[str, object]]:
+    async def end(self, path: str | None) -> list[dict[str, object]]:
         """Switch off the one of that path, or all; those that were on."""
+        return [told(outage) for outage in self.end_here(path)]
+
+    def begin_here(
+        self, path: str, kind: OutageKind, seconds: float, times_ms: tuple[int, int] | None = None
+    ) -> Outage:
+        """Switch one on in this process."""
+        outage = self._outages.begin(path, kind, seconds, times_ms=times_ms)
+        log.warning("an outage was switched on", extra=_note(outage))
+        return outage
+
+    def end_here(self, path: str | None) -> list[Outage]:
+        """Switch some off in this process."""
         ended = self._outages.end(path)
         for outage in ended:
             log.warning("an outage was switched off", extra=_note(outage))
-        return [told(outage) for outage in ended]
+        return ended
 
     def all(self) -> list[dict[str, object]]:
         """Those that are on."""
@@ -64,7 +74,7 @@ class OutageNode:
         """For whoever may manage the namespace."""
         self._switch = switch
         self._access = access
-        self._operations: dict[str, Callable[[Arguments], dict[str, object]]] = {
+        self._operations: dict[str, Callable[[Arguments], Coroutine[None, None, dict[str, object]]]] = {
             "twinbus:begin-outage": self._begin,
             "twinbus:end-outage": self._end,
             "twinbus:list-outages": self._list,
@@ -78,20 +88,20 @@ class OutageNode:
             raise NotImplementedHere(f"{NODE} does not know {operation!r:.80}; it knows {', '.join(self._operations)}")
         self._access.check(Right.MANAGE, NODE)
         body = request.body if request.body is not None else {}
-        reply(success(act(Arguments(body, max_id_characters=0))))
+        carry_out(act(Arguments(body, max_id_characters=0)), reply)
 
     def refuse(self, error: ServiceBusError) -> Response:
         """Status, condition and text."""
         return failure(error)
 
-    def _begin(self, arguments: Arguments) -> dict[str, object]:
+    async def _begin(self, arguments: Arguments) -> dict[str, object]:
         kind = arguments.text_or_none("kind") or OutageKind.REFUSE.value
-        return self._switch.begin(arguments.text("path"), kind, arguments.number("seconds", lowest=0))
+        return await self._switch.begin(arguments.text("path"), kind, arguments.number("seconds", lowest=0))
 
-    def _end(self, arguments: Arguments) -> dict[str, object]:
-        return {"outages": self._switch.end(arguments.text_or_none("path"))}
+    async def _end(self, arguments: Arguments) -> dict[str, object]:
+        return {"outages": await self._switch.end(arguments.text_or_none("path"))}
 
-    def _list(self, _: Arguments) -> dict[str, object]:
+    async def _list(self, _: Arguments) -> dict[str, object]:
         return {"outages": self._switch.all()}
 
 

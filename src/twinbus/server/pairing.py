@@ -17,7 +17,7 @@ from twinbus.model.path import key_of
 from twinbus.model.times import moment_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from twinbus.broker.clock import Clock, Timer, Timers
     from twinbus.server.keys import Right
@@ -89,9 +89,15 @@ class Pairings:
 
     def read(self, may_see: Callable[[str], bool], *, primary: str | None = None, skip: int = 0, top: int) -> Page:
         """Reports in the order of their primaries and clients: those of the primaries that one may see."""
+        return self.read_of({one for one in self.primaries(primary) if may_see(one)}, skip=skip, top=top)
+
+    def primaries(self, primary: str | None = None) -> set[str]:
+        """Those that there are reports of, or the one that is asked for; in lower case."""
+        return {key[0] for key in self._kept} if primary is None else {key_of(primary)}
+
+    def read_of(self, seen: Collection[str], *, skip: int, top: int) -> Page:
+        """Reports of these primaries."""
         self._forget_old()
-        primaries = {key[0] for key in self._kept} if primary is None else {key_of(primary)}
-        seen = {one for one in primaries if may_see(one)}
         found = [self._kept[key] for key in sorted(self._kept) if key[0] in seen]
         reports: list[bytes] = []
         size = 0
@@ -122,6 +128,24 @@ class Pairings:
         self._forget_old()
         if self._kept:
             self._watch(min(kept.deadline_s for kept in self._kept.values()))
+
+
+class PairingDesk:
+    """The reports of a namespace, as both ways in reach them."""
+
+    def __init__(self, pairings: Pairings) -> None:
+        """They are in this process."""
+        self._pairings = pairings
+
+    async def put(self, report: Report) -> None:
+        """Keep a report. QuotaExceeded."""
+        self._pairings.put(report)
+
+    async def read(
+        self, may_see: Callable[[str], bool], *, primary: str | None = None, skip: int = 0, top: int
+    ) -> Page:
+        """Reports of the primaries that one may see."""
+        return self._pairings.read(may_see, primary=primary, skip=skip, top=top)
 
 
 def may(grants: Iterable[Grant], right: Right, primary: str, address: str = NODE) -> bool:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("text", "json")
 STORES_MAX: Final = 64
+WORKERS_MAX: Final = 64
 
 _NAME: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9-]{0,48}[A-Za-z0-9])?")
 _HOST: Final = re.compile(r"[A-Za-z0-9._:%-]{1,253}")
@@ -75,6 +76,9 @@ class ServeSettings:
     http_port: int = 5300
     https_port: int = 5443
     workers: int = 1
+    """Processes that serve it. More than one have a further process over them, and each has some of the stores."""
+    worker_timeout_s: float = 5.0
+    """One of several processes that has given no sign of life for so long is killed, and started again."""
     stores: int = 4
     """How many stores new entities are spread over; those of earlier starts are served too."""
     store_dirs: tuple[Path, ...] = ()
@@ -112,8 +116,9 @@ class ServeSettings:
         self._check_ports()
         for name, (option, lowest, highest) in _RANGES.items():
             _check_range(option, getattr(self, name), lowest, highest)
-        if self.workers != 1:
-            raise InvalidSetting("--workers", self.workers, "more than one process is not in this version; it can be 1")
+        if self.workers > self.stores:
+            reason = f"each needs a store of its own, and --stores is {self.stores}: more of these, or fewer processes"
+            raise InvalidSetting("--workers", self.workers, reason)
         if (self.tls_cert is None) != (self.tls_key is None):
             given, missing = ("--tls-cert", "--tls-key") if self.tls_cert else ("--tls-key", "--tls-cert")
             raise InvalidSetting(given, self.tls_cert or self.tls_key, f"needs {missing} too")
@@ -150,6 +155,8 @@ class ServeSettings:
 
 
 _RANGES: Final[dict[str, tuple[str, float, float]]] = {
+    "workers": ("--workers", 1, WORKERS_MAX),
+    "worker_timeout_s": ("--worker-timeout", 1, 3_600),
     "stores": ("--stores", 1, STORES_MAX),
     "min_free_bytes": ("--min-free", 0, 2**60),
     "store_timeout_s": ("--store-timeout", 0.001, 3_600),

@@ -1,7 +1,7 @@
-"""The stores of a server: opened at its start, opened again when one fails, closed at its end.
+"""The stores of a process: opened at its start, opened again when one fails, closed at its end.
 
-Owns: the life of each store, and the watch over the space on its disk. What is done while one is away is the broker's
-affair: its journal says that it is unavailable.
+Owns: the life of each store that is this process's own, and the watch over the space on its disk. What is done while
+one is away is the broker's affair: its journal says that it is unavailable.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from twinbus.server.settings import StartError
 from twinbus.store.protocol import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
     from pathlib import Path
 
     from twinbus.broker.journal import Journal
     from twinbus.broker.namespace import Namespace
+    from twinbus.broker.remote.owner import Owner
     from twinbus.store.protocol import Answer, Store
 
 log: Final = logging.getLogger(__name__)
@@ -54,22 +55,42 @@ class Disks(Protocol):
 class Stores:
     """All stores of a server, by their numbers."""
 
-    def __init__(self, namespace: Namespace, disks: Disks, *, min_free_bytes: int) -> None:
-        """Nothing is opened yet."""
+    def __init__(
+        self,
+        namespace: Namespace,
+        disks: Disks,
+        *,
+        min_free_bytes: int,
+        owner_of: Callable[[int], Owner | None] = lambda _: None,
+    ) -> None:
+        """Nothing is opened yet. `owner_of` says which other process has a store, if one has."""
         self._namespace = namespace
         self._disks = disks
-        self._watch = DiskWatch(disks.directories, min_free_bytes, disks.free_bytes)
+        self._owner_of = owner_of
+        self._own: dict[int, Journal] = {}
+        """By the numbers of their stores."""
+        own = {
+            number: disks.directories[number] for number in range(len(disks.directories)) if owner_of(number) is None
+        }
+        self._watch = DiskWatch(own, min_free_bytes, disks.free_bytes)
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
 
     async def open(self) -> None:
         """Open all of them, side by side; StartError says which could not be."""
-        opened = await asyncio.gather(*[self._open(number) for number in range(len(self._disks.directories))])
-        for store in opened:
+        numbers = range(len(self._disks.directories))
+        own = [number for number in numbers if self._owner_of(number) is None]
+        opened = dict(zip(own, await asyncio.gather(*[self._open(number) for number in own]), strict=True))
+        for number in numbers:
+            owner = self._owner_of(number)
+            if owner is not None:
+                self._namespace.add_remote_store(str(number), owner)
+                continue
+            store = opened[number]
             if isinstance(store, StoreError):
                 raise StartError(f"a store cannot be opened: {store}")
-            self._namespace.add_store(store)
+            self._own[number] = self._namespace.add_store(store)
         self._start(self._look_at_disks())
 
     def reopen(self, journal: Journal) -> None:
@@ -82,9 +103,9 @@ class Stores:
         self._is_closing = True
         for task in self._tasks:
             task.cancel()
-        for journal in self._namespace.journals:
+        for journal in self._own.values():
             journal.flush()
-        closing = [self._loop.create_task(self._close(journal.store)) for journal in self._namespace.journals]
+        closing = [self._loop.create_task(self._close(journal.store)) for journal in self._own.values()]
         _, hanging = await asyncio.wait(closing, timeout=CLOSE_S) if closing else (set(), set())
         if hanging:  # what was accepted is on disk; nothing else is to be saved
             log.warning("%d stores did not close within %g s: the server stops without them", len(hanging), CLOSE_S)
@@ -128,6 +149,6 @@ class Stores:
     async def _look_at_disks(self) -> None:
         while True:
             full = self._watch.check()
-            for number, journal in enumerate(self._namespace.journals):
+            for number, journal in self._own.items():
                 journal.refusal = "its disk is nearly full (--min-free)" if number in full else None
             await asyncio.sleep(self._disks.look_s)

@@ -141,7 +141,7 @@ class InMemoryNamespace:
             return
         self._disks.crash()
         self._network.switch_off(self.host)
-        self._service.grace_s = 0.0  # the rest only lets go of what nobody reaches any more
+        self._service.front.grace_s = 0.0  # the rest only lets go of what nobody reaches any more
         self._service = None
         self._dying = asyncio.ensure_future(self._stack.aclose())
 

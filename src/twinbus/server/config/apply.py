@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from twinbus.model.authorization import AuthorizationRule
-    from twinbus.model.info import Description, EntityInfo
-    from twinbus.server.administration import Administration
+    from twinbus.model.info import Description
+    from twinbus.model.rule import RuleDescription
     from twinbus.server.config.plan import Kind, Plan, WantedEntity
 
 log: Final = logging.getLogger(__name__)
@@ -37,7 +37,52 @@ _AFTER_CREATION: Final = (*_FORWARDS, "authorization_rules")
 """What it forwards to may not be there yet; rules get their dates when they are changed."""
 
 
-async def bring_to_plan(administration: Administration, plan: Plan, *, now_ms: int) -> None:
+class Present(Protocol):
+    """An entity that is there."""
+
+    @property
+    def path(self) -> str:
+        """As it is spelled."""
+
+    @property
+    def description(self) -> Description:
+        """What it is told to be."""
+
+
+class Manager(Protocol):
+    """What is needed here of an `Administration`."""
+
+    async def get(self, path: str) -> Present:
+        """The entity of that path, or EntityNotFound."""
+
+    async def create_queue(self, path: str, description: QueueDescription) -> object:
+        """Make a queue."""
+
+    async def create_topic(self, path: str, description: TopicDescription) -> object:
+        """Make a topic."""
+
+    async def create_subscription(
+        self, topic: str, name: str, description: SubscriptionDescription, rule: RuleDescription | None = None
+    ) -> object:
+        """Make a subscription."""
+
+    async def update(self, path: str, description: Description) -> object:
+        """Describe an entity anew."""
+
+    async def list_rules(self, subscription: str, *, skip: int, top: int) -> list[RuleDescription]:
+        """Some rules of a subscription."""
+
+    async def create_rule(self, subscription: str, rule: RuleDescription) -> object:
+        """Add a rule."""
+
+    async def update_rule(self, subscription: str, rule: RuleDescription) -> object:
+        """Put a rule in the place of another."""
+
+    async def delete_rule(self, subscription: str, name: str) -> None:
+        """Delete a rule."""
+
+
+async def bring_to_plan(administration: Manager, plan: Plan, *, now_ms: int) -> None:
     """Make it so. InvalidConfig names the place in the file that cannot be; StartError if a store does not work."""
     made = changed = 0
     try:
@@ -58,7 +103,7 @@ async def bring_to_plan(administration: Administration, plan: Plan, *, now_ms: i
     log.info("configured", extra={"entities": len(plan.entities), "made": made, "changed": changed})
 
 
-async def _find(administration: Administration, path: str) -> EntityInfo | None:
+async def _find(administration: Manager, path: str) -> Present | None:
     try:
         return await administration.get(path)
     except EntityNotFound:
@@ -68,7 +113,7 @@ async def _find(administration: Administration, path: str) -> EntityInfo | None:
 # --- what cannot be ---------------------------------------------------------------------------------------------------
 
 
-def _check_change(wanted: WantedEntity, info: EntityInfo | None) -> None:
+def _check_change(wanted: WantedEntity, info: Present | None) -> None:
     if info is None:
         return
     kind, own = KIND_NAMES[type(info.description)], KIND_NAMES[wanted.kind]
@@ -85,7 +130,7 @@ def _check_change(wanted: WantedEntity, info: EntityInfo | None) -> None:
             )
 
 
-async def _check_targets(administration: Administration, planned: Mapping[str, Kind], wanted: WantedEntity) -> None:
+async def _check_targets(administration: Manager, planned: Mapping[str, Kind], wanted: WantedEntity) -> None:
     """What is forwarded to has to be in the plan, or in the namespace already."""
     for field in _FORWARDS:
         target = wanted.properties.values.get(field)
@@ -106,7 +151,7 @@ async def _check_targets(administration: Administration, planned: Mapping[str, K
 # --- doing it ---------------------------------------------------------------------------------------------------------
 
 
-async def _create(administration: Administration, wanted: WantedEntity) -> None:
+async def _create(administration: Manager, wanted: WantedEntity) -> None:
     values = {name: value for name, value in wanted.properties.values.items() if name not in _AFTER_CREATION}
     description = wanted.kind(**values)  # type: ignore[arg-type]  # the file's readers know the types
     try:
@@ -122,7 +167,7 @@ async def _create(administration: Administration, wanted: WantedEntity) -> None:
         raise wanted.place.refusal(str(error)) from error
 
 
-async def _update(administration: Administration, wanted: WantedEntity, now_ms: int) -> bool:
+async def _update(administration: Manager, wanted: WantedEntity, now_ms: int) -> bool:
     """Whether anything was different."""
     before = (await administration.get(wanted.path)).description
     try:
@@ -154,7 +199,7 @@ def _dated(rule: AuthorizationRule, before: AuthorizationRule | None, now_ms: in
     return before if same == before else replace(same, modified_ms=now_ms)
 
 
-async def _update_rules(administration: Administration, wanted: WantedEntity) -> bool:
+async def _update_rules(administration: Manager, wanted: WantedEntity) -> bool:
     if not wanted.rules:
         return False
     rules = await administration.list_rules(wanted.path, skip=0, top=sys.maxsize)

@@ -61,6 +61,7 @@ SETTINGS: Final[Mapping[str, tuple[str, Callable[[Place, object], object]]]] = {
     "http_port": ("http_port", whole),
     "https_port": ("https_port", whole),
     "workers": ("workers", whole),
+    "worker_timeout": ("worker_timeout_s", number),
     "stores": ("stores", whole),
     "store_dirs": ("store_dirs", _paths),
     "ready_file": ("ready_file", path),

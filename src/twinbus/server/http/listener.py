@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import h11
 from uvicorn.config import Config
@@ -28,6 +28,7 @@ from twinbus.server.http.caller import Caller
 from twinbus.server.http.limits import DEFAULT_LIMITS, HttpLimits
 
 if TYPE_CHECKING:
+    import socket
     import ssl
     from collections.abc import Collection
 
@@ -273,16 +274,20 @@ async def listen(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
+    sock: socket.socket | None = None,
     tls: ssl.SSLContext | None = None,
     limits: HttpLimits = DEFAULT_LIMITS,
     entrance: Entrance | None = None,
 ) -> HttpListener:
-    """Serve `app`; with `tls` as https. `entrance` has those who want a WebSocket. OSError if the port is taken."""
+    """Serve `app`; with `tls` as https. `entrance` has those who want a WebSocket. OSError if the port is taken.
+
+    `sock` is bound already, perhaps for several processes, and stands for host and port.
+    """
     listener = HttpListener(app, limits, entrance)
+    where: dict[str, Any] = {"host": host, "port": port} if sock is None else {"sock": sock}
     listener._server = await asyncio.get_running_loop().create_server(  # noqa: SLF001  # two halves of one thing
         lambda: HttpConnection(listener),
-        host,
-        port,
+        **where,
         ssl=tls,
         ssl_handshake_timeout=limits.tls_handshake_timeout_s if tls is not None else None,
         backlog=1024,

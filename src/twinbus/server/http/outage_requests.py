@@ -43,14 +43,14 @@ class OutageRequests:
         if not _SECONDS.fullmatch(seconds):
             raise InvalidArgument(f"seconds is {seconds!r:.40}; it is how long the outage lasts")
         kind = asked.get("kind", OutageKind.REFUSE.value)
-        return _respond(self._switch.begin(path.strip("/"), kind, float(seconds)), status=201)
+        return _respond(await self._switch.begin(path.strip("/"), kind, float(seconds)), status=201)
 
     async def _list(self, _: Call) -> Response:
         return _respond({"outages": self._switch.all()})
 
     async def _end(self, call: Call) -> Response:
         path = call.request.query_params.get("path")
-        return _respond({"outages": self._switch.end(path.strip("/") if path is not None else None)})
+        return _respond({"outages": await self._switch.end(path.strip("/") if path is not None else None)})
 
 
 def _respond(content: dict[str, object], status: int = 200) -> Response:

@@ -20,7 +20,7 @@ from twinbus.server.keys import Right
 
 if TYPE_CHECKING:
     from twinbus.server.http.call import Call
-    from twinbus.server.pairing import Pairings
+    from twinbus.server.pairing import PairingDesk
     from twinbus.server.sas import Grant
 
 
@@ -34,7 +34,7 @@ class Show(Protocol):
 class PairingRequests:
     """The reports of one namespace, over HTTP."""
 
-    def __init__(self, pairings: Pairings, show: Show) -> None:
+    def __init__(self, pairings: PairingDesk, show: Show) -> None:
         """`show` is asked before anything else is: also before a report is read."""
         self._pairings = pairings
         self._show = show
@@ -51,7 +51,7 @@ class PairingRequests:
         pairing.check([grant], Right.SEND, report.primary, call.address)
         if report.client != call.names["client"]:
             raise InvalidArgument(f"the report is of {report.client!r:.140}, and the address of another client")
-        self._pairings.put(report)
+        await self._pairings.put(report)
         return Response(status_code=204)
 
     async def _read(self, call: Call) -> Response:
@@ -60,7 +60,7 @@ class PairingRequests:
         if primary is not None:
             pairing.check([grant], Right.LISTEN, primary)
         skip, top = call.page
-        page = self._pairings.read(
+        page = await self._pairings.read(
             lambda one: pairing.may([grant], Right.LISTEN, one), primary=primary, skip=skip, top=max(1, top)
         )
         following = b"null" if page.next is None else str(page.next).encode()

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.types import Int, Symbol
+from twinbus.model.errors import ServiceBusError
 from twinbus.server.requests import Response
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
-    from twinbus.model.errors import ServiceBusError
     from twinbus.server.requests import Reply
 
 _OK: Final = 200
 _NO_CONTENT: Final = 204
+_tasks: Final[set[asyncio.Task[None]]] = set()
+"""What is being done: the loop keeps no task that nobody else does."""
 
 
 def success(body: dict[str, object]) -> Response:
@@ -38,3 +41,17 @@ def failure(error: ServiceBusError) -> Response:
 def done(reply: Reply) -> Callable[[ServiceBusError | None], None]:
     """Answers when something is on disk, or is not."""
     return lambda error: reply(success({}) if error is None else failure(error))
+
+
+def carry_out(work: Coroutine[None, None, dict[str, object]], reply: Reply) -> None:
+    """Do something that takes more than a turn of the loop, and answer then."""
+
+    async def run() -> None:
+        try:
+            reply(success(await work))
+        except ServiceBusError as error:
+            reply(failure(error))
+
+    task = asyncio.get_running_loop().create_task(run())
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)

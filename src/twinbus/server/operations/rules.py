@@ -6,16 +6,15 @@ these, as in Service Bus; over HTTP it takes Manage.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import datetime as dt
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.amqp.types import Described, Timestamp, ULong
-from twinbus.model.errors import InvalidArgument, ServiceBusError
+from twinbus.model.errors import InvalidArgument
 from twinbus.model.rule import CorrelationFilter, FalseFilter, RuleDescription, SqlAction, SqlFilter, TrueFilter, Value
-from twinbus.server.operations.outcomes import failure, nothing, success
+from twinbus.server.operations.outcomes import carry_out, nothing, success
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -43,20 +42,18 @@ _CORRELATED: Final = (
     "reply-to-session-id",
     "content-type",
 )
-_tasks: Final[set[asyncio.Task[None]]] = set()
-"""Changes that are being made: the loop keeps no task that nobody else does."""
 
 
 def add(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Add a rule."""
     rule = _read(arguments)
-    _carry_out(subject.administration.create_rule(subject.subscription.path, rule), reply)
+    carry_out(_changed(subject.administration.create_rule(subject.subscription.path, rule)), reply)
 
 
 def remove(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Delete a rule."""
     name = arguments.text("rule-name")
-    _carry_out(subject.administration.delete_rule(subject.subscription.path, name), reply)
+    carry_out(_changed(subject.administration.delete_rule(subject.subscription.path, name)), reply)
 
 
 def enumerate_rules(subject: Subject, arguments: Arguments, reply: Reply) -> None:
@@ -66,17 +63,9 @@ def enumerate_rules(subject: Subject, arguments: Arguments, reply: Reply) -> Non
     reply(success({"rules": [{"rule-description": _written(rule)} for rule in rules]}) if rules else nothing())
 
 
-def _carry_out(change: Coroutine[None, None, object], reply: Reply) -> None:
-    async def run() -> None:
-        try:
-            await change
-            reply(success({}))
-        except ServiceBusError as error:
-            reply(failure(error))
-
-    task = asyncio.get_running_loop().create_task(run())
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)
+async def _changed(change: Coroutine[None, None, object]) -> dict[str, object]:
+    await change
+    return {}
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

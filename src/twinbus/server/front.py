@@ -1,0 +1,155 @@
+"""The front of a namespace: the gateway, and the listeners that clients come to.
+
+    front = Front(settings, namespace, administration, keys, clock)
+    async with contextlib.AsyncExitStack() as stack:
+        ports = await front.open(stack, tls)
+
+Owns: which port is for what, and what a token is worth over HTTP. What is served is there before, and handed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from twinbus.amqp import aio
+from twinbus.model.errors import Unauthorized
+from twinbus.server import sas
+from twinbus.server.authority import Authority
+from twinbus.server.gateway import Gateway
+from twinbus.server.http.app import ManagementApp
+from twinbus.server.http.data_plane import DataPlane
+from twinbus.server.http.listener import listen as listen_http
+from twinbus.server.http.outage_requests import OutageRequests
+from twinbus.server.http.pairing_requests import PairingRequests
+from twinbus.server.keys import Right
+from twinbus.server.pauses import PauseMeter
+from twinbus.server.settings import StartError
+from twinbus.server.websocket.entrance import Entrance
+
+if TYPE_CHECKING:
+    import contextlib
+    import socket
+    import ssl
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from twinbus.broker.clock import Clock
+    from twinbus.broker.namespace import Namespace
+    from twinbus.server.administration import Administration
+    from twinbus.server.http.listener import HttpListener
+    from twinbus.server.keys import KeyRing
+    from twinbus.server.sas import Grant
+    from twinbus.server.settings import ServeSettings
+
+GRACE_S: Final = 5.0
+"""How long connections have to end well when the server stops."""
+WAYS: Final = ("amqp", "amqps", "http", "https")
+"""Each has a port."""
+
+
+class Front:
+    """The ways into one namespace."""
+
+    def __init__(
+        self,
+        settings: ServeSettings,
+        namespace: Namespace,
+        administration: Administration,
+        keys: KeyRing,
+        clock: Clock,
+        sockets: Mapping[str, Sequence[socket.socket]] | None = None,
+    ) -> None:
+        """Nothing listens yet. `sockets` are bound already, by the names of the ways."""
+        self.grace_s = GRACE_S
+        self.authority = Authority(keys, namespace.entities)
+        self.gateway = Gateway(
+            namespace,
+            administration,
+            self.authority,
+            name=settings.name,
+            soon=asyncio.get_running_loop().call_soon,
+            link_idle_s=settings.link_idle_s,
+            token_timeout_s=settings.token_timeout_s,
+        )
+        self._settings = settings
+        self._namespace = namespace
+        self._administration = administration
+        self._clock = clock
+        self._sockets = sockets
+
+    async def open(self, stack: contextlib.AsyncExitStack, tls: ssl.SSLContext | None) -> dict[str, int]:
+        """Listen; `stack` ends that. The ports by their names; without `tls` those that need none."""
+        app = self._app(self._measure_pauses(stack))
+        ports: dict[str, int] = {}
+        for way in WAYS:
+            is_secure = way.endswith("s")
+            if is_secure and tls is None:
+                continue
+            for sock in [None] if self._sockets is None else self._sockets[way]:
+                listener = await self._listen(way, app, sock, tls if is_secure else None)
+                stack.push_async_callback(self._closer(listener.close))
+                ports.setdefault(way, listener.port)
+        return ports
+
+    def _app(self, pauses: PauseMeter | None) -> ManagementApp:
+        gateway, clock, authority = self.gateway, self._clock, self.authority
+        first = (
+            *DataPlane(self._namespace).routes,
+            *OutageRequests(gateway.outage_switch).routes,
+            *PairingRequests(gateway.pairings, partial(_show, clock, authority)).routes,
+        )
+        return ManagementApp(self._administration, partial(_authorise, clock, authority), pauses=pauses, first=first)
+
+    async def _listen(
+        self, way: str, app: ManagementApp, sock: socket.socket | None, tls: ssl.SSLContext | None
+    ) -> aio.Listener | HttpListener:
+        settings, gateway = self._settings, self.gateway
+        host, port, most = settings.host, getattr(settings, f"{way}_port"), settings.max_connections
+        try:
+            if way.startswith("http"):
+                entrance = Entrance(gateway.make_client, gateway.make_connection, max_connections=most)
+                return await listen_http(app, host=host, port=port, sock=sock, tls=tls, entrance=entrance)
+            return await aio.listen(
+                gateway.make_client,
+                gateway.make_connection,
+                host=host,
+                port=port,
+                sock=sock,
+                tls=tls,
+                max_connections=most,
+            )
+        except OSError as error:
+            raise StartError(f"--{way}-port {port}: cannot be listened on: {error}") from error
+
+    def _measure_pauses(self, stack: contextlib.AsyncExitStack) -> PauseMeter | None:
+        if not self._settings.measure_pauses:
+            return None
+        meter = PauseMeter(asyncio.get_running_loop())
+        meter.start()
+        stack.callback(meter.stop)
+        return meter
+
+    def _closer(self, close: Callable[..., Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        async def run() -> None:
+            await close(grace_s=self.grace_s)
+
+        return run
+
+
+def _authorise(clock: Clock, authority: Authority, token: str | None, right: str, path: str, host: str = "") -> None:
+    """Whoever asks over HTTP shows a token with each request."""
+    grant = sas.verify(_shown(token), path, authority, clock.wall_ms() / 1000, host)
+    if not grant.allows(Right(right), path):
+        raise Unauthorized(f"the key {grant.key_name!r} has no right to {right} on '{path}'")
+
+
+def _show(clock: Clock, authority: Authority, token: str | None) -> Grant:
+    """... and where it is not known beforehand what the token has to be for, that is seen by the token."""
+    return sas.show(_shown(token), authority, clock.wall_ms() / 1000)
+
+
+def _shown(token: str | None) -> str:
+    if token is None:
+        raise Unauthorized("the request has no Authorization header: it needs a SharedAccessSignature")
+    return token

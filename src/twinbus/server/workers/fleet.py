@@ -1,0 +1,138 @@
+"""All workers of a namespace, as the supervisor has them.
+
+Owns: when clients may come to them, and that a change of the catalogue is known to each of them before whoever asked
+for it is told. One that does not say in time that it knows it counts as down: it is killed, and gets the whole
+catalogue when it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from twinbus.model.errors import ServiceBusError
+from twinbus.server.settings import StartError
+from twinbus.server.workers.child import Child, Step
+from twinbus.server.workers.words import Apply, HowIdle
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from twinbus.server.workers.words import AnyChange, Buried, Request, Start
+
+log: Final = logging.getLogger(__name__)
+
+CONFIRM_S: Final = 1.0
+"""How long a worker may take to make a change."""
+CONFIRM_LOOKS: Final = 10
+"""As in `child`: if it is the supervisor that was stopped for a while, the others are not to blame."""
+ANSWER_S: Final = 60.0
+"""An answer that has not come by then is of nobody who still lives."""
+
+
+class Fleet:
+    """All workers, by their numbers."""
+
+    def __init__(
+        self,
+        workers: int,
+        *,
+        timeout_s: float,
+        descriptors: Sequence[int],
+        make_start: Callable[[], Start],
+        answer: Callable[[Request], Awaitable[object]],
+        on_buried: Callable[[Buried], None],
+    ) -> None:
+        """None is started yet."""
+        self.version = 0
+        """Of the catalogue; of each start anew."""
+        self.children = [
+            Child(
+                number,
+                timeout_s=timeout_s,
+                descriptors=descriptors,
+                make_start=make_start,
+                answer=answer,
+                on_step=self._stepped,
+                on_buried=on_buried,
+            )
+            for number in range(workers)
+        ]
+        self.on_pids: Callable[[list[int]], None] = lambda _: None
+        """Hears which processes there are."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._all_serve: asyncio.Future[None] | None = None
+
+    async def start(self) -> None:
+        """Start all, and wait until all serve. StartError if one cannot."""
+        loop = asyncio.get_running_loop()
+        self._all_serve = loop.create_future()
+        self._tasks = [loop.create_task(child.run()) for child in self.children]
+        await self._all_serve
+
+    async def stop(self) -> None:
+        """End all."""
+        await asyncio.gather(*[child.stop() for child in self.children])
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def trouble(self, store: int) -> str | None:
+        """Why a store does not work now."""
+        if not self._tasks:  # nothing is known yet
+            return None
+        child = self.children[store % len(self.children)]
+        return child.troubles.get(store) if child.is_up else "its process is not there"
+
+    async def publish(self, change: AnyChange) -> None:
+        """Have a change made by all that live."""
+        self.version += 1
+        word = Apply(self.version, change)
+        asked = {}
+        for child in self.children:
+            if child.is_up:
+                asked[child] = asyncio.ensure_future(child.control.ask(word, type(None), ANSWER_S))
+            elif child.is_loading:
+                child.control.say(word)
+        await _wait(asked.values())
+        for child, answer in asked.items():
+            if not answer.done():
+                answer.cancel()
+                child.kill(f"it has not made a change of the catalogue within {CONFIRM_S:g} s")
+            elif answer.exception() is not None and child.is_up:
+                child.kill(f"it could not make a change of the catalogue: {answer.exception()}")
+
+    async def idle_times(self) -> list[dict[int, float]] | None:
+        """For how long each entity was not used, as each worker tells it; None while one of them is down."""
+        if not all(child.is_up for child in self.children):
+            return None
+        asked = [child.control.ask(HowIdle(), dict[int, float], CONFIRM_S) for child in self.children]
+        try:
+            return await asyncio.gather(*asked)
+        except ServiceBusError:
+            return None
+
+    def _stepped(self, child: Child) -> None:
+        self.on_pids([one.pid for one in self.children if one.pid is not None])
+        assert self._all_serve is not None
+        steps = [one.step for one in self.children]
+        if self._all_serve.done():
+            if child.step is Step.LOADED:
+                child.serve()
+        elif child.step is Step.DOWN:
+            reason = child.failure or f"worker {child.number} has ended before it served: its log says why"
+            self._all_serve.set_exception(StartError(reason))
+        elif all(step is Step.SERVING for step in steps):
+            self._all_serve.set_result(None)
+        elif all(step is Step.LOADED for step in steps):  # no client finds a part of the namespace
+            for one in self.children:
+                one.serve()
+
+
+async def _wait(answers: Iterable[asyncio.Future[None]]) -> None:
+    pending = set(answers)
+    for _ in range(CONFIRM_LOOKS):
+        if not pending:
+            return
+        _, pending = await asyncio.wait(pending, timeout=CONFIRM_S / CONFIRM_LOOKS)

@@ -1,0 +1,163 @@
+"""The supervisor: the process over those that serve a namespace.
+
+Owns: the data directory and its catalogue, the listening sockets, and the workers. It serves nobody itself: while it is
+down messages flow, and nothing can be managed. Its lock on the data directory is inherited by the workers, so that no
+other server comes to the stores while one of them lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import fields
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from twinbus.model.errors import ServiceBusError
+from twinbus.server import identity
+from twinbus.server.config.apply import bring_to_plan
+from twinbus.server.keeper import Keeper
+from twinbus.server.settings import ServeSettings, StartError
+from twinbus.server.system_clock import SystemClock
+from twinbus.server.workers.desk import Desk
+from twinbus.server.workers.fleet import Fleet
+from twinbus.server.workers.idle import delete_idle
+from twinbus.server.workers.inheritance import RunFolder, open_sockets
+from twinbus.server.workers.planned import PlannedEntities
+from twinbus.server.workers.words import Copy, Row, Start, write
+from twinbus.store.catalogue import Catalogue
+
+if TYPE_CHECKING:
+    import contextlib
+
+    from twinbus.server.changes import Change
+    from twinbus.server.data_directory import DataDirectory
+    from twinbus.server.ready_file import ReadyFile
+    from twinbus.server.workers.words import Buried
+
+log: Final = logging.getLogger(__name__)
+
+_KEPT: Final = frozenset(
+    {"data", "store_dirs", "ready_file", "tls_cert", "tls_key", "emulator_key", "keys", "plan", "limits"}
+)
+"""Settings that a worker gets in another form, or has no use for."""
+
+
+class Supervisor:
+    """One namespace, served from a data directory by several processes."""
+
+    def __init__(self, settings: ServeSettings, data: DataDirectory) -> None:
+        """Nothing is started yet."""
+        self._settings = settings
+        self._data = data
+        self._clock = SystemClock()
+        self._keys = identity.load_keys(settings, data)
+        self._certificate = identity.choose_certificate(settings, data)
+        self._copy = (-1, b"")
+        """The last one that was written, and of which version."""
+        self._burials: set[asyncio.Task[None]] = set()
+
+    async def start(self, stack: contextlib.AsyncExitStack) -> ReadyFile:
+        """Start everything; `stack` stops it. What a client needs to know."""
+        settings, data = self._settings, self._data
+        self._stores = data.stores(settings.stores, settings.store_dirs)
+        self._sockets = open_sockets(settings)
+        for sock in [sock for sockets in self._sockets.values() for sock in sockets]:
+            stack.callback(sock.close)
+        self._folder = RunFolder(data)
+        stack.callback(self._folder.remove)
+        self._fleet = self._make_fleet()
+        self._keeper = await self._open_catalogue(stack)
+        self._desk = Desk(self._keeper, self._clock, self._fleet.publish)
+        stack.callback(self._desk.drive.stop)
+        stack.push_async_callback(self._fleet.stop)
+        await self._fleet.start()
+        idle = asyncio.get_running_loop().create_task(delete_idle(self._keeper, self._fleet.idle_times))
+        stack.callback(idle.cancel)
+        ports = {way: sockets[0].getsockname()[1] for way, sockets in self._sockets.items()}
+        return identity.make_ready_file(settings, ports, self._keys, self._certificate)
+
+    def _make_fleet(self) -> Fleet:
+        descriptors = [sock.fileno() for sockets in self._sockets.values() for sock in sockets]
+        fleet = Fleet(
+            self._settings.workers,
+            timeout_s=self._settings.worker_timeout_s,
+            descriptors=[*descriptors, self._data.lock],
+            make_start=self._make_start,
+            answer=lambda request: self._desk.answer(request),  # noqa: PLW0108  # made below: each needs the other
+            on_buried=self._note_burial,
+        )
+        fleet.on_pids = self._data.note_workers
+        return fleet
+
+    async def _open_catalogue(self, stack: contextlib.AsyncExitStack) -> Keeper:
+        settings = self._settings
+        keeper = Keeper(
+            settings.limits,
+            self._clock,
+            stores=settings.stores,
+            trouble=self._fleet.trouble,
+            publish=self._publish,
+        )
+        try:
+            await keeper.open(partial(Catalogue, self._data.catalogue), len(self._stores))
+        except ServiceBusError as error:
+            raise StartError(str(error)) from error
+        stack.push_async_callback(keeper.close)
+        stack.push_async_callback(self._finish_burials)
+        if settings.plan is not None:
+            await bring_to_plan(PlannedEntities(keeper), settings.plan, now_ms=self._clock.wall_ms())
+        return keeper
+
+    async def _publish(self, change: Change) -> None:
+        await self._fleet.publish(write(change))
+
+    # --- what a worker is told ----------------------------------------------------------------------------------------
+
+    def _make_start(self) -> Start:
+        return Start(
+            workers=self._settings.workers,
+            folder=str(self._folder.path),
+            stores=[str(directory) for directory in self._stores],
+            sockets={way: [sock.fileno() for sock in sockets] for way, sockets in self._sockets.items()},
+            settings=_told(self._settings),
+            limits=self._settings.limits,
+            keys=list(self._keys.all),
+            certificate=(str(self._certificate.certificate_file), str(self._certificate.key_file)),
+            version=self._fleet.version,
+            catalogue=self._written_copy(),
+            outages=self._desk.outages(),
+        )
+
+    def _written_copy(self) -> bytes:
+        """Of ten thousand entities that is some work, and all workers start at the same time."""
+        if self._copy[0] != self._fleet.version:
+            copy = Copy(
+                [(Row.of(known.row), list(known.rules.values())) for known in self._keeper.entities.values()],
+                list(self._keeper.doomed.values()),
+                self._keeper.created_ms,
+            )
+            self._copy = (self._fleet.version, msgspec.msgpack.encode(copy))
+        return self._copy[1]
+
+    # --- what a worker tells ------------------------------------------------------------------------------------------
+
+    def _note_burial(self, word: Buried) -> None:
+        task = asyncio.get_running_loop().create_task(self._bury(word))
+        self._burials.add(task)
+        task.add_done_callback(self._burials.discard)
+
+    async def _finish_burials(self) -> None:
+        await asyncio.gather(*self._burials)
+
+    async def _bury(self, word: Buried) -> None:
+        try:
+            await self._keeper.buried(word.entity, word.stores)
+        except ServiceBusError as error:
+            log.warning("a deleted entity is removed once more at the next start: %s", error)
+
+
+def _told(settings: ServeSettings) -> dict[str, Any]:
+    return {field.name: getattr(settings, field.name) for field in fields(ServeSettings) if field.name not in _KEPT}
