@@ -74,6 +74,8 @@ _BY_CONDITION: Final[dict[str, type[ServiceBusError]]] = {
 _LOST: Final = frozenset({"amqp:connection:forced", "amqp:link:detach-forced"})
 _FRAGMENT: Final = "twinbus:fragment"
 """In the info of an error of twinbus: the fragment of a partitioned entity that it is about."""
+_STORED: Final = "twinbus:stored"
+"""... and the places of those messages of a batch that are stored, where others are not."""
 
 
 class EntityNotFound(model.EntityNotFound, model.EntityDeleted):
@@ -104,12 +106,14 @@ def from_peer(error: Error | None) -> ServiceBusError:
     if error is None:
         return error_of(None, None)
     found = error_of(str(error.condition), error.description)
-    fragment = (error.info or {}).get(_FRAGMENT)
-    if not isinstance(fragment, int):
-        return found
-    if isinstance(found, model.InternalFault):  # the condition that both have
-        found = model.FragmentUnavailable(str(found))
-    found.fragment = int(fragment)
+    info = error.info or {}
+    fragment, stored = info.get(_FRAGMENT), info.get(_STORED)
+    if isinstance(found, model.PartlyStored) and isinstance(stored, list):
+        found.stored = [int(place) for place in stored if isinstance(place, int)]
+    if isinstance(fragment, int):
+        if isinstance(found, model.InternalFault):  # the condition that both have
+            found = model.FragmentUnavailable(str(found))
+        found.fragment = int(fragment)
     return found
 
 

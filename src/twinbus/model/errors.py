@@ -7,7 +7,10 @@ of failure it is. A message says what was wrong, with what, and what to do. `doc
 from __future__ import annotations
 
 from enum import Enum
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class FailureClass(Enum):
@@ -156,6 +159,8 @@ class PartlyStored(CallerError):
 
     condition = "amqp:precondition-failed"
     status = 412
+    stored: Sequence[int] = ()
+    """The places of these in the batch."""
 
 
 class MessageLockLost(CallerError):

@@ -1,7 +1,7 @@
 """Errors of the namespace as AMQP writes them.
 
-Owns: where what the condition cannot say is told. Conditions are those that clients know and act upon; so that it is a
-fragment that failed, and which, stands in `info`, where nobody is disturbed by it.
+Owns: where what the condition cannot say is told. Conditions are those that clients know and act upon; so the fragment
+that failed, and what of a batch is stored, stand in `info`, where nobody is disturbed by them.
 """
 
 from __future__ import annotations
@@ -10,14 +10,21 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.performatives import Error
 from twinbus.amqp.types import Symbol
+from twinbus.model.errors import PartlyStored
 
 if TYPE_CHECKING:
     from twinbus.model.errors import ServiceBusError
 
 FRAGMENT: Final = Symbol("twinbus:fragment")
+STORED: Final = Symbol("twinbus:stored")
+"""The places of messages in a batch."""
 
 
 def error_of(error: ServiceBusError) -> Error:
     """For a rejected message, a detach or a close."""
-    info: dict[str, object] | None = None if error.fragment is None else {FRAGMENT: error.fragment}
-    return Error(condition=Symbol(error.condition), description=str(error), info=info)
+    info: dict[str, object] = {}
+    if error.fragment is not None:
+        info[FRAGMENT] = error.fragment
+    if isinstance(error, PartlyStored):
+        info[STORED] = list(error.stored)
+    return Error(condition=Symbol(error.condition), description=str(error), info=info or None)

@@ -260,16 +260,17 @@ class _Mixed:
         if not stored or not self._parcel.records:
             self._answer(reason)
             return
-        ids = [_id_of(self._parcel.records[place]) for number in stored for place in self._places[number]]
+        places = [place for number in stored for place in self._places[number]]
+        ids = [_id_of(self._parcel.records[place]) for place in places]
         more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
         why = str(reason).rstrip(".")
-        self._answer(
-            PartlyStored(
-                f"some messages of the batch are stored, and others are not, because {why}. Stored are those with the "
-                f"ids {', '.join(ids[:_NAMED])}{more}. To send the batch again doubles these, unless the entity "
-                "detects duplicates."
-            )
+        told = PartlyStored(
+            f"some messages of the batch are stored, and others are not, because {why}. Stored are those with the ids "
+            f"{', '.join(ids[:_NAMED])}{more}. To send the batch again doubles these, unless the entity detects "
+            "duplicates."
         )
+        told.stored = sorted(places)
+        self._answer(told)
 
 
 def check_takes(part: Queue | Topic, records: list[bytes]) -> None:

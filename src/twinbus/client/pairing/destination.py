@@ -5,6 +5,9 @@ two batches with messages of one session are on their way at once (Q18). What an
 the backlog queue, and so is what comes after it, until it answers again: then all are taken back by their numbers, in
 order (Q19). A batch that is refused is sent again message by message, so that one bad message harms no other.
 
+Where it is one fragment of a partitioned entity that takes nothing, what leads there goes on as if to a destination of
+its own, and the rest of the entity is not held up.
+
 Owns: the lanes, what is on its way, and what is deferred. What becomes of the pump when the whole primary is gone is
 the pump's affair: `lost` tells it.
 """
@@ -21,10 +24,11 @@ from typing import TYPE_CHECKING, Final
 from twinbus.amqp.message import data
 from twinbus.client.errors import ConnectionFailed, ConnectionLost, FactoryFaulted, ObjectClosed, TimedOut
 from twinbus.client.pairing.events import EventKind
+from twinbus.client.pairing.fragments import key_in
 from twinbus.client.pairing.parcel import complete_all
 from twinbus.client.retry import RECONNECT_ONCE
 from twinbus.client.sender import MessageSender
-from twinbus.model.errors import FailureClass, QuotaExceeded, ServiceBusError
+from twinbus.model.errors import FailureClass, PartlyStored, QuotaExceeded, ServiceBusError
 from twinbus.model.message import BATCH_FORMAT
 from twinbus.model.path import key_of
 
@@ -76,8 +80,12 @@ class Destination:
         *,
         take_back: Callable[[Sequence[int]], Awaitable[list[Parcel]]],
         lost: Callable[[ServiceBusError], None],
+        is_fragment: bool = False,
     ) -> None:
-        """`take_back` receives deferred messages by their numbers; `lost` is told when the primary is gone."""
+        """`take_back` receives deferred messages by their numbers; `lost` is told when the primary is gone.
+
+        `is_fragment`: of a partitioned entity, it is for what leads to one fragment.
+        """
         self._sender = sender
         self._backlog_queue = backlog_queue
         self._telling = telling
@@ -102,6 +110,11 @@ class Destination:
         self._is_paused = False
         self._is_closed = False
         self._idle = asyncio.Event()
+        self._is_fragment = is_fragment
+        self._fragments: dict[int, Destination] = {}
+        """Those that took nothing once: what leads there has a way of its own from then on."""
+        self._is_id_a_key = False
+        """It detects duplicates: a message with no other key was refused for its fragment."""
 
     # --- in -----------------------------------------------------------------------------------------------------------
 
@@ -117,8 +130,16 @@ class Destination:
         heapq.heappush(self._deferred, sequence_number)
         self._block()
 
+    def hold_up(self, load: list[Parcel], error: ServiceBusError) -> None:
+        """It does not take these now: they are deferred, and so is what comes."""
+        self._block()
+        for parcel in load:
+            self._defer(parcel, error)
+
     def give_up(self, limit_s: float) -> None:
         """Take no answer within `limit_s` for a failure."""
+        for fragment in self._fragments.values():
+            fragment.give_up(limit_s)
         now_s = self._loop.time()
         for future, (_, started_s) in list(self._on_way.items()):
             if now_s - started_s < limit_s:
@@ -131,6 +152,8 @@ class Destination:
         while self._on_way:
             self._idle.clear()
             await self._idle.wait()
+        for fragment in list(self._fragments.values()):
+            await fragment.finish()
 
     def close(self) -> None:
         """The pump is over: nothing more is said of any message."""
@@ -139,20 +162,24 @@ class Destination:
             self._task.cancel()
         for future in list(self._on_way):
             future.cancel()
+        for fragment in self._fragments.values():
+            fragment.close()
 
     # --- out ----------------------------------------------------------------------------------------------------------
 
     def _forward(self, parcel: Parcel) -> None:
         session_id = parcel.restored.session_id
-        if session_id is None:
-            self._send(parcel)
-            return
-        lane = self._lanes.get(session_id)
-        if lane is None:
-            self._lanes[session_id] = deque()
-            self._send(parcel)
-        else:
+        lane = self._lanes.get(session_id) if session_id is not None else None
+        if lane is not None:
             lane.append(parcel)
+            return
+        fragment = self._fragments.get(self._leads_to(parcel)) if self._fragments else None
+        if fragment is not None:
+            fragment.take(parcel)
+            return
+        if session_id is not None:
+            self._lanes[session_id] = deque()
+        self._send(parcel)
 
     def _send(self, parcel: Parcel) -> None:
         """With the others of this turn of the loop."""
@@ -251,15 +278,20 @@ class Destination:
         if self._telling.wants(EventKind.MOVED):
             for parcel in load:
                 self._telling.tell_parcel(EventKind.MOVED, parcel, self._backlog_queue)
+        if self._alone:
+            self._alone.difference_update([parcel.sequence_number for parcel in load])
         self._advance(load)
 
     def _failed(self, load: list[Parcel], error: ServiceBusError) -> None:
         if isinstance(error, LOST):
             self._lost(error)
         elif error.failure_class is not FailureClass.CALLER or isinstance(error, QuotaExceeded):
-            self._block()
-            for parcel in load:
-                self._defer(parcel, error)
+            if error.fragment is None or self._is_fragment or not self._set_apart(error.fragment, load, error):
+                self.hold_up(load, error)
+        elif isinstance(error, PartlyStored) and error.stored:
+            stored = set(error.stored)
+            self._delivered([parcel for place, parcel in enumerate(load) if place in stored])
+            self._send_again([parcel for place, parcel in enumerate(load) if place not in stored])
         elif len(load) > 1:
             self._send_apart(load)
         else:
@@ -272,13 +304,17 @@ class Destination:
 
     def _send_apart(self, load: list[Parcel]) -> None:
         """A batch was refused, for one of its messages or because it had several sessions: send it in smaller parts."""
+        if self._mixes_sessions and len({parcel.restored.session_id for parcel in load}) > 1:
+            self._mixes_sessions = False
+        else:
+            self._alone.update([parcel.sequence_number for parcel in load])
+        self._send_again(load)
+
+    def _send_again(self, load: list[Parcel]) -> None:
+        """Before all that waits for it."""
         sessions: dict[str | None, list[Parcel]] = {}
         for parcel in load:
             sessions.setdefault(parcel.restored.session_id, []).append(parcel)
-        if len(sessions) > 1 and self._mixes_sessions:
-            self._mixes_sessions = False
-        else:
-            self._alone.update(parcel.sequence_number for parcel in load)
         for session_id, parcels in sessions.items():
             if session_id is None:
                 for parcel in parcels:
@@ -296,6 +332,62 @@ class Destination:
                 self._send(lane.popleft())
             elif lane is not None and session_id is not None:
                 del self._lanes[session_id]
+
+    # --- fragments ----------------------------------------------------------------------------------------------------
+
+    def _leads_to(self, parcel: Parcel) -> int:
+        """The fragment that a message is for, if the entity has any; -1 where it has no key."""
+        found = key_in(parcel.restored.payload, parcel.restored.session_id).leads_to(is_id_a_key=self._is_id_a_key)
+        return -1 if found is None else found
+
+    def _set_apart(self, number: int, load: list[Parcel], error: ServiceBusError) -> bool:
+        """A fragment takes nothing now: what leads there waits, and the rest is sent. False if nothing of it does."""
+        bound = self._bound_for(number, load)
+        if not bound:
+            return False
+        fragment = self._fragment(number)
+        fragment.hold_up(bound, error)
+        for parcel in bound:
+            self._hand_over_lane(parcel, fragment)
+        waiting, self._ready, self._ready_bytes = self._ready, deque(), 0
+        for parcel in waiting:
+            if self._leads_to(parcel) == number:
+                fragment.take(parcel)
+                self._hand_over_lane(parcel, fragment)
+            else:
+                self._send(parcel)
+        refused = {parcel.sequence_number for parcel in bound}
+        self._send_again([parcel for parcel in load if parcel.sequence_number not in refused])
+        return True
+
+    def _bound_for(self, number: int, load: list[Parcel]) -> list[Parcel]:
+        """Those that lead to a fragment; by their ids only if no other key does, and then it is known that these do."""
+        bound = [parcel for parcel in load if self._leads_to(parcel) == number]
+        if not bound and not self._is_id_a_key:
+            self._is_id_a_key = True
+            bound = [parcel for parcel in load if self._leads_to(parcel) == number]
+            self._is_id_a_key = bool(bound)
+        return bound
+
+    def _fragment(self, number: int) -> Destination:
+        fragment = self._fragments.get(number)
+        if fragment is None:
+            fragment = self._fragments[number] = Destination(
+                self._sender,
+                self._backlog_queue,
+                self._telling,
+                take_back=self._take_back,
+                lost=self._lost,
+                is_fragment=True,
+            )
+        return fragment
+
+    def _hand_over_lane(self, parcel: Parcel, fragment: Destination) -> None:
+        """What waits for a message goes where that goes."""
+        session_id = parcel.restored.session_id
+        lane = self._lanes.pop(session_id, None) if session_id is not None else None
+        for waiting in lane or ():
+            fragment.take(waiting)
 
     # --- deferral -----------------------------------------------------------------------------------------------------
 

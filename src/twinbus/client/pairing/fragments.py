@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from twinbus.amqp.message import Message, Section
 from twinbus.model.hashing import fragment_of
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from twinbus.client.clock import Clock
     from twinbus.model.errors import ServiceBusError
     from twinbus.model.message import BrokeredMessage
+
+_PARTITION_KEY: Final = "x-opt-partition-key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,17 @@ class Key:
         if text is None and is_id_a_key and isinstance(self.message_id, str):
             text = self.message_id
         return None if text is None else fragment_of(text.encode())
+
+
+def key_in(payload: bytes, session_id: str | None) -> Key:
+    """The key of an encoded message, of which the session is known."""
+    if session_id is not None:
+        return Key(session_id=session_id)
+    message = Message(payload)
+    found = message.lookup(Section.MESSAGE_ANNOTATIONS, _PARTITION_KEY)
+    if isinstance(found, str):
+        return Key(partition_key=str(found))
+    return Key(message_id=message.field(Section.PROPERTIES, 0))
 
 
 def key_to(number: int | None, messages: Iterable[BrokeredMessage]) -> Key | None:

@@ -1,0 +1,188 @@
+"""One destination of parked messages, answer by answer: what goes on, and what waits, when a fragment takes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+from tests.partitioned.bus import key_of
+from twinbus.amqp.message import Message
+from twinbus.client.pairing.destination import BATCH_MESSAGES, Destination
+from twinbus.client.pairing.events import Events
+from twinbus.client.pairing.parcel import Parcel, TakenBack
+from twinbus.client.pairing.rewriting import Restored
+from twinbus.client.pairing.telling import Telling
+from twinbus.model.errors import FragmentUnavailable, PartlyStored, ServiceBusError
+from twinbus.model.message import BATCH_FORMAT, BrokeredMessage
+from twinbus.testing import in_virtual_time
+from twinbus.testing.clock import LoopClock
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twinbus.client.sender import MessageSender
+
+DOWN, UP, OTHER = key_of(5), key_of(2), key_of(5, 1)
+
+
+class Primary:
+    """What a destination sends with: nothing is answered before the test says so."""
+
+    path = "orders"
+    failure = None
+
+    def __init__(self) -> None:
+        self.sends: list[tuple[list[str], asyncio.Future[object]]] = []
+
+    async def link(self, _policy: object) -> Primary:
+        return self
+
+    def send(self, payload: bytes, message_format: int = 0) -> asyncio.Future[object]:
+        payloads = Message(payload).data if message_format == BATCH_FORMAT else [payload]
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self.sends.append(([BrokeredMessage.decode(one).text for one in payloads], future))
+        return future
+
+    async def answer(self, error: ServiceBusError | None = None) -> list[str]:
+        """Answer what was sent first; its texts."""
+        await asyncio.sleep(0.001)
+        texts, future = self.sends.pop(0)
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+        await asyncio.sleep(0.001)
+        return texts
+
+
+class Line:
+    """A destination, the primary behind it, and what became of its messages in the backlog queue."""
+
+    def __init__(self) -> None:
+        self.primary = Primary()
+        self.deferred: list[str] = []
+        self.completed: list[str] = []
+        self.destination = Destination(
+            cast("MessageSender", self.primary),
+            "backlog",
+            Telling(Events(), LoopClock()),
+            take_back=self._take_back,
+            lost=lambda error: None,  # noqa: ARG005
+        )
+        self._parcels: dict[int, Parked] = {}
+
+    def take(self, text: str, session_id: str) -> None:
+        payload = BrokeredMessage(text, session_id=session_id).encode(0)
+        number = len(self._parcels) + 1
+        parcel = self._parcels[number] = Parked(Restored("orders", session_id, payload, number), number, text, self)
+        self.destination.take(parcel)
+
+    async def _take_back(self, numbers: Sequence[int]) -> list[Parcel]:
+        return [self._parcels[number] for number in numbers]
+
+
+class Parked(TakenBack):
+    """A message that tells what becomes of it."""
+
+    def __init__(self, restored: Restored, number: int, text: str, line: Line) -> None:
+        Parcel.__init__(self, restored, number)
+        self._text = text
+        self._line = line
+
+    def complete(self) -> asyncio.Future[None]:
+        self._line.completed.append(self._text)
+        return _done()
+
+    def defer(self) -> asyncio.Future[None]:
+        self._line.deferred.append(self._text)
+        return _done()
+
+
+def _done() -> asyncio.Future[None]:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    future.set_result(None)
+    return future
+
+
+def down(fragment: int = 5) -> FragmentUnavailable:
+    error = FragmentUnavailable("it is down")
+    error.fragment = fragment
+    return error
+
+
+@in_virtual_time
+async def test_q18_what_waits_behind_a_message_for_a_fragment_that_is_down_waits_with_it() -> None:
+    line = Line()
+    for number in range(BATCH_MESSAGES + 5):
+        line.take(f"{number}", DOWN)
+    line.take("up", UP)
+    line.take("other", OTHER)
+    assert await line.primary.answer(down()) == [f"{number}" for number in range(BATCH_MESSAGES)]
+    assert line.deferred == [*(f"{number}" for number in range(BATCH_MESSAGES + 5)), "other"]
+    assert await line.primary.answer() == ["up"]
+    assert line.primary.sends == []
+    line.destination.close()
+
+
+@in_virtual_time
+async def test_q19_what_comes_later_is_deferred_behind_it_and_all_come_back_in_order() -> None:
+    line = Line()
+    line.take("1", DOWN)
+    line.take("2", UP)
+    assert await line.primary.answer(down()) == ["1", "2"]
+    line.take("3", DOWN)
+    line.take("4", UP)
+    assert await line.primary.answer() == ["2"]
+    assert await line.primary.answer() == ["4"]
+    assert line.deferred == ["1", "3"]
+    await asyncio.sleep(1)
+    assert await line.primary.answer() == ["1", "3"]
+    assert line.completed == ["2", "4", "1", "3"]
+    line.take("5", DOWN)
+    assert await line.primary.answer() == ["5"]
+    line.destination.close()
+
+
+@in_virtual_time
+async def test_q18_a_session_that_has_messages_on_their_way_goes_on_behind_these() -> None:
+    line = Line()
+    line.take("1", DOWN)
+    await asyncio.sleep(0.001)
+    line.take("2", OTHER)  # waits for the answer to the first, or for more
+    for number in range(BATCH_MESSAGES):
+        line.take(f"up {number}", f"{number}")  # makes a batch of it
+    await asyncio.sleep(0.001)
+    first, second = line.primary.sends
+    second[1].set_exception(down())
+    await asyncio.sleep(0.001)
+    assert line.deferred[0] == "2"
+    line.take("3", DOWN)
+    assert "3" not in line.deferred
+    first[1].set_result(None)
+    await asyncio.sleep(0.001)
+    assert any("3" in texts for texts, _ in line.primary.sends), "its session is not held up: what was before has gone"
+    line.destination.close()
+
+
+@in_virtual_time
+async def test_what_a_batch_was_stored_of_is_completed_and_the_rest_sent_again() -> None:
+    line = Line()
+    for number in range(4):
+        line.take(f"{number}", DOWN if number % 2 else UP)
+    error = PartlyStored("in part")
+    error.stored = [0, 1]
+    assert await line.primary.answer(error) == ["0", "2", "1", "3"]
+    assert line.completed == ["0", "2"]
+    assert await line.primary.answer(down()) == ["1", "3"]
+    assert line.deferred == ["1", "3"]
+    line.destination.close()
+
+
+@in_virtual_time
+async def test_a_fragment_that_nothing_of_a_batch_leads_to_holds_up_the_entity() -> None:
+    line = Line()
+    line.take("1", DOWN)
+    line.take("2", UP)
+    await line.primary.answer(down(9))
+    assert line.deferred == ["1", "2"]
+    line.destination.close()
