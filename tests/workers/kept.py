@@ -1,0 +1,43 @@
+"""A keeper of a catalogue on disk, whose changes are written down, and whose stores fail as a test wants."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from twinbus.model.limits import NamespaceLimits
+from twinbus.server.keeper import Keeper
+from twinbus.server.system_clock import SystemClock
+from twinbus.store.catalogue import Catalogue
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from twinbus.server.changes import Change
+
+STORES = 4
+
+
+class Kept(Keeper):
+    """A keeper that remembers what it published."""
+
+    def __init__(self, limits: NamespaceLimits) -> None:
+        self.changes: list[Change] = []
+        self.troubles: dict[int, str] = {}
+        """Of stores, by their numbers."""
+        trouble = self.troubles.get
+        super().__init__(limits, SystemClock(), stores=STORES, trouble=trouble, publish=self._note)
+
+    async def _note(self, change: Change) -> None:
+        self.changes.append(change)
+
+
+@asynccontextmanager
+async def kept(folder: Path, **limits: int) -> AsyncIterator[Kept]:
+    """From its opening to its closing."""
+    keeper = Kept(NamespaceLimits(**limits))
+    await keeper.open(partial(Catalogue, folder / "catalogue.db"), STORES)
+    yield keeper
+    await keeper.close()

@@ -1,0 +1,136 @@
+"""A server of several processes starts as one, stops as one, and says why if it cannot start."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.workers.crew import crew, is_worker
+
+
+def test_the_ready_file_is_there_when_all_workers_serve(tmp_path: Path) -> None:
+    with crew(tmp_path, workers=3) as server:
+        workers = server.workers()
+        assert set(workers) == {0, 1, 2}
+        assert all(re.search(rf"worker {number} serves pid={pid}\b", server.log) for number, pid in workers.items())
+        assert server.pid not in workers.values()
+        ports = {server.amqp_port, server.http_port, server.https_port}
+        assert len(ports) == 3
+        assert all(json.loads(server.ask_each("GET", "health", expected=200)[number]) for number in workers)
+
+
+def test_every_way_in_is_open(tmp_path: Path) -> None:
+    with crew(tmp_path) as server:
+        context = ssl.create_default_context(cafile=server.ca_file)
+        for port, is_secure, greeting in (
+            (server.amqp_port, False, b"AMQP\x00\x01\x00\x00"),
+            (5671, True, b"AMQP\x00\x01\x00\x00"),
+            (server.http_port, False, b"GET /health HTTP/1.0\r\n\r\n"),
+            (server.https_port, True, b"GET /health HTTP/1.0\r\n\r\n"),
+        ):
+            with socket.create_connection((server.host, port), timeout=10) as plain:
+                sock = context.wrap_socket(plain, server_hostname=server.host) if is_secure else plain
+                sock.sendall(greeting)
+                assert sock.recv(4) in (b"AMQP", b"HTTP")
+                sock.close()
+
+
+def test_sigterm_leaves_no_process_no_folder_and_no_ready_file(tmp_path: Path) -> None:
+    with crew(tmp_path, workers=3) as server:
+        workers = server.workers().values()
+        folder = Path((tmp_path / "data" / "run").read_text().strip())
+        assert sorted(one.name for one in folder.iterdir()) == ["0.sock", "1.sock", "2.sock"]
+        assert folder.stat().st_mode & 0o777 == 0o700
+        server.stop()
+        assert not any(is_worker(pid) for pid in workers)
+        assert not folder.exists()
+        assert not (tmp_path / "data" / "run").exists()
+
+
+def test_a_second_server_is_refused(tmp_path: Path) -> None:
+    with crew(tmp_path) as server:
+        output = serve(tmp_path / "data", "--workers=1")
+        assert f"is in use by process {server.pid}, workers " in output
+
+
+def test_a_worker_whose_store_is_broken_keeps_the_server_from_starting(tmp_path: Path) -> None:
+    with crew(tmp_path) as server:
+        server.stop()
+    store = tmp_path / "data" / "stores" / "1"
+    shutil.rmtree(store)
+    store.write_text("no directory")
+    output = serve(tmp_path / "data", "--workers=2")
+    assert "store 1 is missing" in output
+    store.unlink()
+    store.mkdir()
+    (store / "CURRENT").write_text("MANIFEST-000007\n")
+    output = serve(tmp_path / "data", "--workers=2")
+    assert "twinbus serve: a store cannot be opened: " in output
+    assert "Traceback" not in output
+
+
+def test_more_workers_than_stores_are_refused(tmp_path: Path) -> None:
+    assert "--workers 5: each needs a store of its own, and --stores is 4" in serve(tmp_path, "--workers=5")
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        output = serve(tmp_path, "--workers=2", f"--amqp-port={port}")
+    assert f"--amqp-port {port}: cannot be listened on" in output
+
+
+def test_records_of_workers_say_which_it_was(tmp_path: Path) -> None:
+    with crew(tmp_path, "--log-format=json") as server:
+        server.make_queue()
+        created = [json.loads(line) for line in server.log.splitlines() if "created" in line]
+        assert sorted(record["worker"] for record in created if record["message"] == "queue created") == [0, 1]
+        first = json.loads(server.log.splitlines()[0])
+        assert "worker" not in first
+
+
+def test_the_configuration_is_there_when_it_serves(tmp_path: Path) -> None:
+    config = tmp_path / "twinbus.toml"
+    config.write_text(
+        """
+        [[queues]]
+        name = "orders"
+        max_delivery_count = 3
+        enable_partitioning = true
+        [[topics]]
+        name = "news"
+        [[topics.subscriptions]]
+        name = "all"
+        [[topics.subscriptions.rules]]
+        name = "red"
+        sql = "colour = 'red'"
+        """
+    )
+    with crew(tmp_path, f"--config={config}") as server:
+        for answer in server.ask_each("GET", "orders", expected=200).values():
+            assert "MaxDeliveryCount>3<" in answer
+        for answer in server.ask_each("GET", "news/Subscriptions/all/Rules", expected=200).values():
+            assert "colour = 'red'" in answer
+        server.stop()
+        config.write_text('[[queues]]\nname = "orders"\nmax_delivery_count = 4')
+        server.start()
+        for answer in server.ask_each("GET", "orders", expected=200).values():
+            assert "MaxDeliveryCount>4<" in answer
+
+
+def serve(data: Path, *options: str) -> str:
+    """What is said by a server that does not start."""
+    command = [sys.executable, "-m", "twinbus", "serve", "contoso", f"--data={data}", "--min-free=0"]
+    ports = [f"--{way}-port=0" for way in ("amqp", "amqps", "http", "https")]
+    done = subprocess.run(
+        [*command, *ports, *options], capture_output=True, text=True, timeout=60, check=False, env=dict(os.environ)
+    )
+    assert done.returncode in (1, 2), done.stderr
+    return done.stderr
