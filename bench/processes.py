@@ -75,6 +75,14 @@ def children_of(pid: int) -> list[int]:
     return sorted(found)
 
 
+def is_alive(pid: int) -> bool:
+    """It has not ended, whether or not anybody has taken notice of its end."""
+    try:
+        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def stores_of(pid: int) -> set[int]:
     """The numbers of the stores that a process has open."""
     names = [_STORE.search(target) for target in _open_files(pid)]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from bench.processes import Family, children_of, holder_of, holders_of, ports_of, stores_of
+from bench.processes import Family, children_of, holder_of, holders_of, is_alive, ports_of, stores_of
 from bench.serving import Proc, Server
 
 if TYPE_CHECKING:
@@ -23,9 +23,11 @@ def test_children_are_found_until_they_have_ended() -> None:
         assert child.pid in children_of(os.getpid())
         assert Family(child.pid).workers == [child.pid]
         assert child.pid in Family(os.getpid()).workers
+        assert is_alive(child.pid)
         child.kill()
         child.wait()
         assert child.pid not in children_of(os.getpid())
+        assert not is_alive(child.pid)
 
 
 def test_what_a_family_has_is_what_all_of_it_have() -> None:

@@ -1,0 +1,123 @@
+"""Connections of a campaign: one that sends a stream, one that receives from a destination, one that takes a session.
+
+Owns: what goes on the wire, and that the ledger is told who held the connection. When to do what is for `load`.
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+from typing import TYPE_CHECKING, Final
+
+from tests.faults.line import SEQUENCE_NUMBER, ReceivingLine, SendingLine
+from tests.strikes.scene import has_sessions
+from twinbus.amqp.message import Header, Properties, build, data
+from twinbus.amqp.outcomes import ACCEPTED, Accepted, Rejected
+from twinbus.amqp.terminus import Source
+from twinbus.amqp.types import Symbol, UInt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from tests.strikes.ledger import StrikeLedger
+    from tests.strikes.scene import Stream
+    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.message import Message
+
+PARTITION_KEY: Final = "x-opt-partition-key"
+LOCKED_UNTIL: Final = "x-opt-locked-until"
+SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
+SESSION_WAIT_MS: Final = 500
+SAME_FRAGMENT: Final = 3
+"""Messages with keys of one fragment that a line has unanswered: those that hang must not hold up the others."""
+BODY_BYTES: Final = (0, 600)
+
+
+class StreamLine(SendingLine):
+    """Sends the messages of a stream."""
+
+    def __init__(self, ledger: StrikeLedger, stream: Stream, rng: Random) -> None:
+        super().__init__(ledger, stream.path)
+        self.book = ledger
+        self.stream = stream
+        self.holder = 0
+        """The process that has the other end. Set when it is known."""
+        self._rng = rng
+
+    def send_next(self) -> None:
+        """One more, of any key that is not held up; nothing where all are."""
+        key = self._choose_key()
+        if self.stream.has_keys and key is None:
+            return
+        number, body = self.book.compose(self.stream, key, self.holder, self._rng.randint(*BODY_BYTES))
+        is_of_session = has_sessions(self.stream.path)
+        payload = build(
+            header=Header(durable=True),
+            message_annotations={PARTITION_KEY: key} if key is not None and not is_of_session else None,
+            properties=Properties(message_id=f"m-{number}", group_id=key if is_of_session else None),
+            body=data(body),
+        )
+        self.post(number, payload)
+
+    def _choose_key(self) -> str | None:
+        """Every other one is of the fragment that was not heard of for longest: one that is back is soon known."""
+        waiting = collections.Counter(self.book.sends[number].fragment for number in self.unanswered.values())
+        free = [fragment for fragment in self.stream.by_fragment if waiting[fragment] < SAME_FRAGMENT]
+        if not free:
+            return None
+        taken_s, name = self.book.taken_s, self.stream.name
+        longest_ago = min(free, key=lambda fragment: taken_s.get((name, fragment), 0.0))
+        fragment = longest_ago if self._rng.random() < 0.5 else self._rng.choice(free)
+        return self._rng.choice(self.stream.by_fragment[fragment])
+
+    def cut_off(self) -> None:
+        """It is over: there will be no more answers."""
+        for number in self.unanswered.values():
+            self.book.cut_off(number)
+        self.unanswered.clear()
+
+
+class TakingLine(ReceivingLine):
+    """Receives from a destination under locks. The numbers of its deliveries are the ledger's."""
+
+    def __init__(
+        self, ledger: StrikeLedger, destination: str, choose: Callable[[], Composite | None] = lambda: ACCEPTED
+    ) -> None:
+        super().__init__(ledger, destination, choose)
+        self.book = ledger
+        self.holder = 0
+
+    def note(self, message: Message) -> int | None:
+        annotations = message.message_annotations
+        assert isinstance(annotations, dict)
+        return self.book.deliver(
+            self.queue,
+            annotations[SEQUENCE_NUMBER],
+            b"".join(message.data),
+            link=self.number,
+            holder=self.holder,
+            until_s=time.monotonic() + int(annotations[LOCKED_UNTIL]) / 1000 - time.time(),
+        )
+
+    def ask(self, number: int, outcome: Composite) -> bool:
+        self.book.settling(number, completes=outcome is ACCEPTED)
+        return outcome is ACCEPTED
+
+    def confirmed(self, number: int, state: object) -> None:
+        error = state.error if isinstance(state, Rejected) else None
+        self.book.settled(number, is_done=isinstance(state, Accepted), why=str(error))
+        self.completed += isinstance(state, Accepted)
+
+    def let_go(self) -> None:
+        """It is over: what it held is free."""
+        self.book.let_go(self.number)
+
+
+class SessionLine(TakingLine):
+    """Receives the messages of any session that is free."""
+
+    def attach(self) -> None:
+        source = Source(address=self.queue, filter={SESSION_FILTER: None})
+        session = self.peer.connection.begin_session()
+        self.attach_receiver(session, source, {"com.microsoft:timeout": UInt(SESSION_WAIT_MS)})

@@ -1,0 +1,96 @@
+"""What a campaign has to tell: a table of its strikes, its figures, its problems.
+
+Owns: how it is told. Judges nothing.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from tests.strikes.answers import Class, Figures, Verdict
+from tests.strikes.strike import Kind
+
+if TYPE_CHECKING:
+    from tests.strikes.strike import Strike
+
+COLUMNS: Final = (
+    "what was struck",
+    "how many",
+    "known after",
+    "well again after",
+    "without a key",
+    "longest",
+    "keys elsewhere",
+    "longest",
+    "keys struck: accepted",
+    "refused",
+    "longest",
+    "connections dropped",
+)
+
+
+@dataclass
+class Report:
+    """Of one campaign."""
+
+    seed: int
+    workers: int
+    strikes: list[Strike] = field(default_factory=list)
+    verdict: Verdict = field(default_factory=Verdict)
+    problems: list[str] = field(default_factory=list)
+    messages: str = "nothing sent"
+    accepted: int = 0
+    doubles: int = 0
+    connections: int = 0
+    shares: list[float] = field(default_factory=list)
+    """Of the senders' connections: what each process held when something was struck."""
+    lag_s: float = 0.0
+    seconds: float = 0.0
+
+    def table(self) -> str:
+        """A row for each kind of strike: the sends that met one."""
+        rows = [self._row(kind) for kind in Kind]
+        return "\n".join([f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}", *filter(None, rows)])
+
+    def _row(self, kind: Kind) -> str:
+        strikes = [strike for strike in self.strikes if strike.kind is kind]
+        if not strikes:
+            return ""
+        known_s = max(strike.detected_s - strike.began_s for strike in strikes)
+        well = [strike.healed_s - strike.lifted_s for strike in strikes]
+        keyless, live, struck = [
+            self.verdict.figures.get((kind, one), Figures()) for one in (Class.KEYLESS, Class.LIVE, Class.STRUCK)
+        ]
+        cells = [
+            kind.value,
+            str(len(strikes)),
+            f"{known_s:.1f} s at most",
+            f"{statistics.median(well):.1f} s, {max(well):.1f} at most",
+            f"{keyless.accepted:,}",
+            f"{keyless.longest_s:.2f} s",
+            f"{live.accepted:,}",
+            f"{live.longest_s:.2f} s",
+            f"{struck.accepted:,}",
+            f"{struck.refused:,}",
+            f"{struck.longest_s:.2f} s",
+            f"{self.verdict.drops[kind]:,}",
+        ]
+        return f"| {' | '.join(cells)} |"
+
+    def summary(self) -> str:
+        shares = sorted(self.shares) or [0.0]
+        held = f"{min(shares):.0%} to {max(shares):.0%}, {statistics.median(shares):.0%} in the median"
+        verdict = self.verdict
+        return (
+            f"seed {self.seed}: {len(self.strikes)} strikes at {self.workers} processes in {self.seconds:.0f} s; "
+            f"{self.messages}; {self.doubles} there twice; {self.connections:,} connections, of which a process "
+            f"held {held}; those of a struck process ended {verdict.longest_drop_s:.2f} s after it was known at most, "
+            f"senders had another {verdict.longest_return_s:.2f} s later at most; nothing was received for "
+            f"{verdict.longest_pause_s:.2f} s at most; this program stood still for {self.lag_s:.2f} s at most; "
+            f"{len(self.problems)} problems"
+        )
+
+    def __str__(self) -> str:
+        return "\n".join([*self.problems, self.table(), self.summary()])

@@ -1,0 +1,115 @@
+"""What comes late, or as an error, where nothing was struck is found; what was struck is excused, for a while."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from tests.strikes.answers import Class, Drop, Judge, Return, Verdict
+from tests.strikes.lag import Lag
+from tests.strikes.ledger import FRAGMENT_SHIFT, Copy, Delivery, Hold, Send, StrikeLedger
+from tests.strikes.scene import Stream
+from tests.strikes.strike import Kind, Strike
+
+STRUCK, WELL = 100, 101
+STORES = 4
+UNAVAILABLE = "amqp:internal-error: store 1 is unavailable"
+STOPPED = Strike(Kind.STOPPED, STRUCK, frozenset({1}), began_s=50, detected_s=55, lifted_s=55, healed_s=58)
+HANGING = Strike(Kind.HANGING, None, frozenset({2}), began_s=70, detected_s=72, lifted_s=74, healed_s=75)
+ACCEPTED = Send(0, Stream("loose-0", "loose"), None, None, WELL, 51, 55.9, is_accepted=True)
+KEYED = replace(ACCEPTED, stream=Stream("keyed-0", "keyed", has_keys=True), key="k", fragment=6)
+
+
+def judged(
+    *sends: Send, drops: tuple[Drop, ...] = (), returns: tuple[Return, ...] = (), lag: Lag | None = None
+) -> Verdict:
+    ledger = StrikeLedger(random.Random(1))
+    ledger.sends += sends
+    return Judge([STOPPED, HANGING], STORES, lag or Lag()).judge(ledger, drops, returns)
+
+
+def kinds(verdict: Verdict) -> list[str]:
+    return [problem.partition(":")[0] for problem in verdict.problems]
+
+
+@pytest.mark.parametrize("send", [ACCEPTED, KEYED, replace(KEYED, fragment=5)])
+def test_an_answer_within_a_second_of_the_detection_is_in_time(send: Send) -> None:
+    assert judged(send).problems == []
+    assert kinds(judged(replace(send, ended_s=56.1))) == ["late"]
+    assert judged(replace(send, began_s=57, ended_s=57.9)).problems == []
+    assert kinds(judged(replace(send, began_s=57, ended_s=58.1))) == ["late"]
+
+
+def test_a_send_that_is_never_answered_is_late() -> None:
+    assert kinds(judged(replace(ACCEPTED, is_accepted=False, ended_s=None))) == ["late"]
+
+
+def test_an_error_is_for_keys_of_struck_fragments_only() -> None:
+    refused = replace(KEYED, is_accepted=False, refusal=UNAVAILABLE)
+    assert kinds(judged(refused)) == ["error"]
+    assert kinds(judged(replace(refused, key=None, fragment=None))) == ["error"]
+    struck = replace(refused, fragment=5)
+    assert judged(struck).problems == []
+    assert kinds(judged(replace(struck, refusal="amqp:not-found: it is gone"))) == ["error"]
+
+
+def test_what_was_sent_through_the_struck_process_may_be_cut_off() -> None:
+    cut_off = replace(ACCEPTED, is_accepted=False, is_cut_off=True)
+    assert kinds(judged(cut_off)) == ["error"]
+    verdict = judged(replace(cut_off, holder=STRUCK))
+    assert verdict.problems == []
+    assert verdict.figures[Kind.STOPPED, Class.OF_STRUCK_PROCESS].cut_off == 1
+
+
+def test_where_nothing_was_struck_there_is_no_error() -> None:
+    assert kinds(judged(replace(KEYED, began_s=60, ended_s=60.1, is_accepted=False, refusal=UNAVAILABLE))) == ["error"]
+
+
+def test_a_disk_excuses_no_process() -> None:
+    send = replace(ACCEPTED, began_s=71, ended_s=72.5, holder=STRUCK)
+    assert judged(send).problems == []
+    assert kinds(judged(replace(send, is_accepted=False, is_cut_off=True))) == ["error"]
+
+
+def test_connections_of_the_struck_process_drop_soon_and_no_others_do() -> None:
+    verdict = judged(drops=(Drop(STRUCK, 55.2, ""),))
+    assert (verdict.problems, verdict.drops) == ([], {Kind.STOPPED: 1})
+    assert kinds(judged(drops=(Drop(STRUCK, 56.2, ""),))) == ["late"]
+    assert kinds(judged(drops=(Drop(WELL, 55.2, ""),))) == ["dropped"]
+    assert kinds(judged(drops=(Drop(STRUCK, 72, ""),))) == ["dropped"]
+    assert kinds(judged(drops=(Drop(STRUCK, 65, ""),))) == ["dropped"]
+
+
+def test_senders_are_back_soon() -> None:
+    verdict = judged(returns=(Return(55, 56.5),))
+    assert (verdict.problems, verdict.longest_return_s) == ([], 1.5)
+    assert kinds(judged(returns=(Return(55, 57.5),))) == ["back"]
+
+
+def test_the_time_in_which_this_program_stood_still_is_nobodys() -> None:
+    lag = Lag()
+    lag.stretches.append((55.5, 56.0))
+    assert judged(replace(ACCEPTED, ended_s=56.4), lag=lag).problems == []
+    assert kinds(judged(replace(ACCEPTED, ended_s=56.6), lag=lag)) == ["late"]
+
+
+def delivery(since_s: float, *, fragment: int = 6, holder: int = WELL) -> Delivery:
+    return Delivery(Copy(0, "loose", (fragment << FRAGMENT_SHIFT) + 1), 1, holder, since_s, since_s + 30)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "is_fine"),
+    [
+        (delivery(49), False),
+        (delivery(49, fragment=5), True),
+        (delivery(49, holder=STRUCK), True),
+        (delivery(58.5, fragment=5), False),
+    ],
+)
+def test_two_hold_a_message_only_if_the_first_lock_was_struck(earlier: Delivery, *, is_fine: bool) -> None:
+    ledger = StrikeLedger(random.Random(1))
+    ledger.holds.append(Hold(earlier, delivery(60)))
+    verdict = Judge([STOPPED, HANGING], STORES, Lag()).judge(ledger, (), ())
+    assert kinds(verdict) == ([] if is_fine else ["two holders"])
