@@ -17,7 +17,7 @@ COMPILED := $(addprefix tests/,amqp interop $(addprefix pairing/test_,failing_ov
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help linted alone setup compile run test lint format bench syphon client outage depth indexes connections soak demo lock clean
+.PHONY: help linted alone setup compile run test lint format bench partitioned syphon client outage depth entities indexes connections soak demo lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -53,12 +53,16 @@ format: setup ## put the code in the one format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: compile ## measure engine, queue, syphon and client beside others: RabbitMQ 4 (as root; minutes at first), Azure's SDK
+bench: compile ## measure engine, queues, syphon and client beside others: RabbitMQ 4 (as root; minutes at first), Azure's SDK
 	$(BIN)/python -m bench.engine
 	$(BIN)/python -m bench.speed
+	$(BIN)/python -m bench.partitioned
 	$(BIN)/python -m bench.syphon
 	$(BIN)/python -m bench.sdk
 	$(BIN)/python -m bench.paired
+
+partitioned: compile ## measure partitioned queues beside plain ones, and by numbers of fragments and processes
+	$(BIN)/python -m bench.partitioned
 
 syphon: compile ## measure the syphon beside RabbitMQ 4's shovel (as root; minutes at first)
 	$(BIN)/python -m bench.syphon
@@ -70,6 +74,9 @@ client: compile ## measure our client beside Azure's SDK, and a paired sender be
 depth: compile ## measure five million waiting messages (takes about 22 GB of disk at times)
 	$(BIN)/python -m bench.depth
 
+entities: compile ## measure a namespace with ten thousand entities, a hundred of them partitioned
+	$(BIN)/python -m bench.entities --workers 1 4
+
 indexes: compile ## measure a million sessions, scheduled, expiring and deferred messages, five million ids (half an hour)
 	$(BIN)/python -m bench.indexes
 
@@ -79,7 +86,7 @@ connections: compile ## measure five thousand idle connections
 outage: compile ## measure what an application sees of an outage of the primary
 	$(BIN)/python -m bench.outage
 
-soak: compile ## try mutated input, simulated faults, kills, power cuts, slow disks, outages; the first two for MINUTES minutes (10)
+soak: compile ## try mutated input, simulated faults, kills, power cuts, slow disks, outages, strikes; the first two for MINUTES minutes (10)
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 	$(BIN)/python -m tests.simulation --minutes $(MINUTES)
 	$(BIN)/python -m tests.simulation.partitioned --runs 3000
@@ -97,6 +104,8 @@ soak: compile ## try mutated input, simulated faults, kills, power cuts, slow di
 	$(BIN)/python -m tests.faults --slow-disk
 	$(BIN)/python -m tests.pairing.idle --hours 720
 	$(BIN)/python -m tests.outages --outages 30
+	$(BIN)/python -m tests.strikes --outages 100
+	$(BIN)/python -m tests.strikes --outages 100 --sessions
 
 demo: compile ## show an outage from end to end (under a minute)
 	@$(BIN)/python tools/demo.py
