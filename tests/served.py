@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 START_S: Final = 40.0
@@ -51,10 +51,21 @@ class ServerFailed(Exception):
     """The server did not start, or did not stop; the end of its log says more."""
 
 
+WORKERS: Final = [f"--workers={number}" for number in os.environ.get("TWINBUS_TEST_WORKERS", "").split()]
+"""So many processes for each server of a run: what holds for one holds for several."""
+
+
 class Served:
     """One namespace, in life after life on the same ports."""
 
-    def __init__(self, folder: Path, *, options: Sequence[str] = (), name: str | None = "contoso") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        options: Sequence[str] = (),
+        name: str | None = "contoso",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """`folder` has the data directory, the ready file and the log in it. Without a name, an option has it."""
         self.host = _own_address()
         self._ready_file = folder / "ready.json"
@@ -62,6 +73,7 @@ class Served:
         self._data = folder / "data"
         self.options = options if name is None else (name, *options)
         """Of the next start."""
+        self._environment = environment
         self._ports = {"amqp": 0, "amqps": AMQPS_PORT, "http": 0, "https": 0}
         self._process: subprocess.Popen[bytes] | None = None
         self._log_was_read = 0
@@ -183,11 +195,13 @@ class Served:
                     f"--ready-file={self._ready_file}",
                     "--min-free=0",
                     "--log-level=debug",
+                    *WORKERS,
                     *self.options,
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env=self._environment,
             )
         self._wait_until_ready(self._process)
         self._ready = json.loads(self._ready_file.read_text())

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 from twinbus.amqp.errors import INTERNAL_ERROR, LocalError
 from twinbus.amqp.events import ConnectionClosed, LinkDetached, SessionEnded
@@ -25,9 +25,8 @@ from twinbus.amqp.performatives import Error
 from twinbus.amqp.turn import Turn
 
 if TYPE_CHECKING:
-    import socket
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from twinbus.amqp.connection import Connection
     from twinbus.amqp.events import Event
@@ -60,6 +59,31 @@ class Handler(Protocol):
 HandlerT = TypeVar("HandlerT", bound=Handler)
 
 
+class Bound(Protocol):
+    """A socket, as far as listeners need it."""
+
+    def getsockname(self) -> Any:  # noqa: ANN401  # as `socket` has it
+        """Where it is."""
+
+
+class Accepting(Protocol):
+    """What accepts connections: a server of asyncio, or another."""
+
+    @property
+    def sockets(self) -> Sequence[Bound]:
+        """Where."""
+
+    def close(self) -> None:
+        """Accept no more."""
+
+    async def wait_closed(self) -> None:
+        """It has let go of its sockets."""
+
+
+Serve: TypeAlias = "Callable[[Callable[[], asyncio.BaseProtocol], ssl.SSLContext | None, float], Awaitable[Accepting]]"
+"""Starts accepting: what a connection is given to, TLS, and how many seconds that may take to be agreed on."""
+
+
 class Peer(asyncio.Protocol):
     """One socket with the connection that runs over it."""
 
@@ -80,6 +104,7 @@ class Peer(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._flush_is_due = False
+        self._holds = 0
         self._reading_is_paused = False
         self._turn = Turn(time.monotonic, self._loop.call_soon, self._balance_reading)
         self._has_failed = False
@@ -131,10 +156,24 @@ class Peer(asyncio.Protocol):
 
     # --- the program calls these --------------------------------------------------------------------------------------
 
+    def hold_output(self) -> Callable[[], None]:
+        """Send nothing until what is returned is called: something has to happen elsewhere before."""
+        self._holds += 1
+        is_held = True
+
+        def release() -> None:
+            nonlocal is_held
+            if is_held:
+                is_held = False
+                self._holds -= 1
+                self.flush_soon()
+
+        return release
+
     def flush(self) -> None:
         """Send what is queued now."""
         transport, connection = self.transport, self.connection
-        if transport.is_closing():
+        if transport.is_closing() or self._holds:
             return
         while connection.has_held_input:  # the handler has answered what reading on waited for
             self._handle(connection.receive_data(b"", now=self._loop.time()))
@@ -221,7 +260,7 @@ class Peer(asyncio.Protocol):
 class Listener(Peers):
     """A listening socket and the peers that came through it. Made by `listen`."""
 
-    _server: asyncio.Server
+    _server: Accepting
 
     @property
     def port(self) -> int:
@@ -241,19 +280,23 @@ async def listen(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
-    sock: socket.socket | None = None,
+    serve: Serve | None = None,
     tls: ssl.SSLContext | None = None,
     max_connections: int = 10_000,
 ) -> Listener:
     """Serve: each accepted socket gets a connection made for it, given the time, and a handler.
 
-    `sock` is bound already, perhaps for several processes, and stands for host and port.
+    `serve` accepts in place of a socket of our own on that host and port.
     """
     listener, loop = Listener(max_connections), asyncio.get_running_loop()
-    where: dict[str, Any] = {"host": host, "port": port} if sock is None else {"sock": sock}
-    listener._server = await loop.create_server(  # noqa: SLF001  # two halves of one thing
-        lambda: Peer(make_handler, make_connection(loop.time()), listener),
-        **where,
+    make_peer = lambda: Peer(make_handler, make_connection(loop.time()), listener)  # noqa: E731
+    if serve is not None:
+        listener._server = await serve(make_peer, tls, TLS_HANDSHAKE_TIMEOUT_S)  # noqa: SLF001  # two halves of one thing
+        return listener
+    listener._server = await loop.create_server(  # noqa: SLF001  # as above
+        make_peer,
+        host,
+        port,
         ssl=tls,
         ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S if tls is not None else None,
         backlog=1024,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from twinbus.broker.consumer import Consumer
     from twinbus.broker.fragment import Fragment
+    from twinbus.broker.remote.owner import Owner
 
 
 class Gathering:
@@ -31,6 +32,11 @@ class Gathering:
     def count_remote(self) -> int:
         """How many of them another process has that is there now."""
         return sum([isinstance(one.journal, RemoteJournal) and one.journal.owner.is_there for one in self.fragments])
+
+    def owners(self) -> set[Owner]:
+        """The other processes that have some of them, and are there now."""
+        found = {one.journal.owner for one in self.fragments if isinstance(one.journal, RemoteJournal)}
+        return {owner for owner in found if owner.is_there}
 
     def begin(self) -> list[Fragment]:
         """A receiver has come. The fragments, from another one on each time: else the last would wait for ever.

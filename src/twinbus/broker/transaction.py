@@ -227,7 +227,7 @@ class Transaction:
             return
         self._is_over = True
         if self.remote is not None:
-            self.remote.commit(self._sent, answer)
+            self._commit_there(self.remote, answer)
             return
         try:
             if self.entity is not None:
@@ -236,6 +236,16 @@ class Transaction:
             self._refuse(answer, error)
         else:
             self._read(list(self._settled), answer)
+
+    def _commit_there(self, remote: RemoteTransaction, answer: Answered) -> None:
+        """What is sent is refused here already, as what is not in a transaction would be."""
+        try:
+            if self._sent and self.entity is not None:
+                self.entity.check_sends()
+        except ServiceBusError as error:
+            self._refuse(answer, error)
+        else:
+            remote.commit(self._sent, answer)
 
     def _read(self, left: list[Settled], answer: Answered) -> None:
         """Read the messages that are to be changed; then nothing is left that takes time."""

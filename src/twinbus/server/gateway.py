@@ -31,7 +31,8 @@ from twinbus.amqp.terminus import Coordinator, Source, Target
 from twinbus.broker.kinds import AnyQueue
 from twinbus.broker.outage import Silence
 from twinbus.broker.partitioned.entity import Partitioned
-from twinbus.broker.remote.loan import Card
+from twinbus.broker.remote.calls import Hear
+from twinbus.broker.remote.loan import PATIENCE_S, Card
 from twinbus.model import path
 from twinbus.model.errors import InvalidArgument, NotAllowed, ServiceBusError, Unauthorized
 from twinbus.model.path import SubQueue
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from twinbus.broker.consumer import Consumer
     from twinbus.broker.kinds import AnySource, Sendable
     from twinbus.broker.namespace import Namespace
+    from twinbus.broker.remote.owner import Owner
     from twinbus.server.administration import Administration
     from twinbus.server.authority import Authority
     from twinbus.server.socket_room import Soon
@@ -379,7 +381,7 @@ class Client:
             claim.check(where, epoch, others=any(fragment.line.consumers for fragment in fragments))
             claim.displace(where, epoch, fragments)
         use: Outgoing
-        card = Card(next(self._gateway.numbers), self._number, epoch)
+        card = Card(next(self._gateway.numbers), self._number, None if epoch is None else int(epoch))
         if has_sessions:
             use = SessionLink(link, self._peer, where, fragments, self._namespace, soon, card)
         else:
@@ -396,10 +398,31 @@ class Client:
         self._used_s = self._namespace.clock.monotonic_s()
         if isinstance(use, Outgoing):
             use.detached(event.lost)
+            self._wait_for(use.owners())
         elif isinstance(use, Incoming | BrowseLink | CoordinatorLink):
             use.detached()
         elif isinstance(use, RequestLink):
             self._forget_user(use)
+
+    def _wait_for(self, owners: set[Owner]) -> None:
+        """Say nothing to the client before other processes know that it has left them.
+
+        It takes the answer to its detach for a sign that another may have what it had.
+        """
+        left = len(owners)
+        if not left:
+            return
+        release = self._peer.hold_output()
+
+        def heard(_answer: object) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                release()
+
+        self._namespace.timers.call_at(self._namespace.clock.monotonic_s() + PATIENCE_S, release)
+        for owner in owners:
+            owner.ask(Hear(), heard)
 
     def _forget_user(self, use: RequestLink) -> None:
         entity = self._namespace.entities.get(path.key_of(path.parse(use.path).entity))

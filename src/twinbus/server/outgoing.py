@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Answered
     from twinbus.broker.kinds import AnySource
+    from twinbus.broker.remote.owner import Owner
     from twinbus.broker.settlement import Settlement
     from twinbus.server.socket_room import Soon
     from twinbus.server.transactions import Transactions
@@ -186,6 +187,10 @@ class Outgoing:
         self._gathering.remove(self)
         self._give_up_claim()
         self._release([delivery for delivery in lost if delivery.delivery_id is None])
+
+    def owners(self) -> set[Owner]:
+        """Other processes that it received from."""
+        return self._gathering.owners()
 
     def _give_up_claim(self) -> None:
         if self.claim is not None:

@@ -162,6 +162,10 @@ class Untaken(_Word):
     sequences: list[int]
 
 
+class Hear(_Word):
+    """Say that all was heard that was said so far. Answered by `Done`."""
+
+
 class SetApart(_Word):
     """Settle messages when a transaction is committed."""
 
@@ -204,6 +208,7 @@ Call: TypeAlias = (
     | Claim
     | Close
     | Untaken
+    | Hear
     | SetApart
     | Commit
     | RollBack

@@ -133,7 +133,10 @@ class Loan:
 
     def _go_on(self) -> None:
         self._is_open = self._is_ready = True
-        self.consumer.feed()
+        if self._on_drained is not None:
+            self._claim_last()
+        else:
+            self.consumer.feed()
 
     def close(self) -> None:
         """The receiver has gone, or does not want anything of this fragment any more."""
@@ -153,19 +156,19 @@ class Loan:
 
     def feed(self) -> None:
         """The receiver has room."""
-        if self._is_open and self._is_ready and not self.is_claiming and self._fragment.may_hand_out:
-            if not self._owner.is_doubted:
-                self._claim()
+        may_claim = self._is_open and self._is_ready and not self.is_claiming and not self._owner.is_doubted
+        if may_claim and self._fragment.may_hand_out:
+            self._claim()
 
     def drain(self, drained: Callable[[], None]) -> None:
         """Ask for what there is now; `drained` is called when that was all, or after a tenth of a second."""
-        if not self._is_open or self._owner.is_doubted:
+        if not self._owner.is_there or self._owner.is_doubted:
             drained()
             return
         self._on_drained, self._is_last_claim = drained, False
         when_s = self._fragment.clock.monotonic_s() + DRAIN_PATIENCE_S
         self._fragment.timers.call_at(when_s, lambda: self._end_drain(drained))
-        if not self.is_claiming:
+        if self._is_open and not self.is_claiming:
             self._claim_last()
 
     def _claim_last(self) -> None:

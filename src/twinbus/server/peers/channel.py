@@ -22,7 +22,17 @@ FRAME_MAX_BYTES: Final = 268_435_456
 """What is received together, and then sent together, to one fragment is less than that."""
 CALLS: Final = msgspec.msgpack.Decoder(tuple[int, Call])
 ANSWERS: Final = msgspec.msgpack.Decoder(tuple[int, Answer])
-_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+def _plainly(value: object) -> object:
+    """Values that came in a message are of AMQP's types, which are numbers and strings."""
+    for kind in (int, str, bytes):
+        if isinstance(value, kind):
+            return kind(value)
+    raise TypeError(value)
+
+
+_encode: Final = msgspec.msgpack.Encoder(enc_hook=_plainly).encode
 
 
 class Channel(asyncio.Protocol):

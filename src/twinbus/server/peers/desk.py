@@ -79,6 +79,7 @@ class Desk:
             calls.Open: self._open,
             calls.Browse: self._browse,
             calls.Commit: self._commit,
+            calls.Hear: lambda _call, tell: tell(Done()),
         }
         self._notices: dict[type, Callable[[Any], None]] = {
             calls.Claim: self._claim,
