@@ -1,4 +1,4 @@
-"""The command: python -m tests.outages --outages N [--seed S] [--keep DIR]."""
+"""The command: python -m tests.outages --outages N [--partitioned] [--seed S] [--keep DIR]."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def main() -> int:
         prog="python -m tests.outages", description="Lets namespaces of a pair fail under load, and looks for losses."
     )
     parser.add_argument("--outages", type=int, default=30, metavar="N", help="how many")
+    parser.add_argument("--partitioned", action="store_true", help="entities of the primary are, and stores fail, too")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="of all that is left to chance")
     parser.add_argument("--keep", type=Path, default=None, metavar="DIR", help="leave data, ledgers and logs there")
     options = parser.parse_args()
@@ -37,13 +38,15 @@ def main() -> int:
 def run(options: argparse.Namespace, folder: Path) -> int:
     """All of it, in a folder; the command's exit status."""
     say(f"seed {options.seed}")
-    report = uvloop.run(endure(Plan(seed=options.seed, outages=options.outages), folder, say))
+    plan = Plan(seed=options.seed, outages=options.outages, partitioned=options.partitioned)
+    report = uvloop.run(endure(plan, folder, say))
     for problem in report.problems:
         say(f"PROBLEM: {problem}")
     say(report.table())
     say(report.summary())
     if report.problems:
-        say(f"once more: python -m tests.outages --outages {options.outages} --seed {options.seed}")
+        kind = " --partitioned" if options.partitioned else ""
+        say(f"once more: python -m tests.outages --outages {options.outages}{kind} --seed {options.seed}")
     return 1 if report.problems else 0
 
 

@@ -17,10 +17,11 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from tests.faults.shim import Shim
 from tests.outages import sending
 from tests.outages.arrivals import receive_everything, until_drained
 from tests.outages.ledger import judge
-from tests.outages.outage import Kind, Side, in_turn
+from tests.outages.outage import OF_ALL, OF_STORES, Kind, Side, in_turn
 from tests.outages.place import OPERATION_S, Place
 from tests.outages.program import Program, ProgramFailed
 from tests.outages.report import Report
@@ -42,6 +43,9 @@ START_S: Final = 60.0
 LOOK_EVERY_S: Final = 0.05
 SECONDARY_SHARE: Final = 0.2
 """So many outages are of the secondary."""
+STORES: Final = 4
+STORE_TIMEOUT_S: Final = 1.0
+"""A store that does not answer is known to be down before a send is given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,8 @@ class Plan:
     """Between two of them."""
     syphon_life_s: tuple[float, float] = (1.5, 8.0)
     """How often one of the syphons is killed."""
+    partitioned: bool = False
+    """The entities of the primary are, and single stores of it have outages, too."""
 
 
 @dataclass
@@ -76,7 +82,7 @@ async def endure(plan: Plan, folder: Path, say: Callable[[str], None] = lambda _
     report, scenery, started_s = Report(plan.seed), Scenery(folder), time.monotonic()
     async with AsyncExitStack() as stack:
         try:
-            await _prepare(scenery, stack)
+            await _prepare(plan, scenery, stack)
             await _live(plan, scenery, report, say)
             await _reckon(scenery, report, say)
         except (ServerFailed, ProgramFailed, TimeoutError) as failure:
@@ -88,17 +94,15 @@ async def endure(plan: Plan, folder: Path, say: Callable[[str], None] = lambda _
     return report
 
 
-async def _prepare(scenery: Scenery, stack: AsyncExitStack) -> None:
+async def _prepare(plan: Plan, scenery: Scenery, stack: AsyncExitStack) -> None:
     """Both namespaces, the entities, and all programs at work."""
-    for name in ("contoso", "contoso-backup"):
-        (scenery.folder / name).mkdir()
-        server = Served(scenery.folder / name, name=name)
-        await asyncio.to_thread(server.start)
-        relay = await stack.enter_async_context(Relay(server.host, server.amqp_port))
-        scenery.sides.append(Side("primary" if name == "contoso" else "secondary", server, relay))
+    scenery.sides += [
+        await _side("primary", scenery.folder / "contoso", stack, can_disk_fail=plan.partitioned),
+        await _side("secondary", scenery.folder / "contoso-backup", stack),
+    ]
     primary, secondary = scenery.sides
     async with NamespaceManager.from_connection_string(string_of(primary, primary.server.http_port)) as manager:
-        await make_entities(manager)
+        await make_entities(manager, are_partitioned=plan.partitioned)
     place = scenery.folder / "place.json"
     Place(
         string_of(primary, primary.relay.port),
@@ -113,8 +117,21 @@ async def _prepare(scenery: Scenery, stack: AsyncExitStack) -> None:
         scenery.syphons.append(await stack.enter_async_context(program))
     async with asyncio.timeout(START_S):
         ledgers = scenery.ledgers()
-        while not all(ledger.exists() and ledger.stat().st_size for ledger in ledgers):  # noqa: ASYNC110  # other processes
+        while not all(ledger.exists() and ledger.stat().st_size for ledger in ledgers):
+            for program in scenery.senders:
+                program.check()
             await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def _side(name: str, folder: Path, stack: AsyncExitStack, *, can_disk_fail: bool = False) -> Side:
+    folder.mkdir()  # noqa: ASYNC240  # the loop has nothing else to do yet
+    shim = stack.enter_context(Shim(folder / "data", folder, traces=False)) if can_disk_fail else None
+    environment = None if shim is None else shim.environment()
+    options = (f"--stores={STORES}", f"--store-timeout={STORE_TIMEOUT_S}")
+    server = Served(folder, name=folder.name, options=options, environment=environment)
+    await asyncio.to_thread(server.start)
+    relay = await stack.enter_async_context(Relay(server.host, server.amqp_port))
+    return Side(name, server, relay, shim)
 
 
 def string_of(side: Side, port: int) -> str:
@@ -131,12 +148,13 @@ async def _live(plan: Plan, scenery: Scenery, report: Report, say: Callable[[str
     rng = random.Random(plan.seed)
     killing = asyncio.ensure_future(_kill_syphons(plan, scenery, random.Random(rng.random())))
     try:
-        for number, kind in enumerate(in_turn(rng, plan.outages), start=1):
+        kinds = (*OF_STORES, *OF_ALL) if plan.partitioned else OF_ALL
+        for number, kind in enumerate(in_turn(rng, plan.outages, kinds), start=1):
             await asyncio.sleep(rng.uniform(*plan.peace_s))
             for program in scenery.senders:
                 program.check()
-            side = scenery.sides[rng.random() < SECONDARY_SHARE]
-            outage = await side.suffer(kind, rng.uniform(*plan.length_s))
+            side = scenery.sides[rng.random() < SECONDARY_SHARE and kind in OF_ALL]
+            outage = await side.suffer(kind, rng.uniform(*plan.length_s), rng.randrange(STORES))
             report.outages.append(outage)
             say(f"outage {number} of {plan.outages}: {_told(outage)}")
         await asyncio.sleep(plan.peace_s[1])

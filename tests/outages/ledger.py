@@ -113,7 +113,7 @@ def _judge_copies(
     straight = sum(arrival.parked_at_ms is None for arrival in found)
     parkings = {arrival.parked_at_ms for arrival in found} - {None}
     if straight > 1:
-        verdict.duplicates["sent again after a lost connection"] += straight - 1
+        verdict.duplicates["twice without having been parked"] += straight - 1
         if not any(_overlap(send, outage) for outage in outages):
             verdict.tell(f"doubled: {name}, {straight} of them not parked, and there was no outage")
     if len(parkings) + (straight > 0) > 1:
@@ -122,7 +122,7 @@ def _judge_copies(
             verdict.tell(f"doubled: {name}, and none is marked as a possible duplicate")
     moved_again = len(found) - straight - len(parkings)
     if moved_again:
-        verdict.duplicates["moved again by another pump"] += moved_again
+        verdict.duplicates["moved again"] += moved_again
 
 
 def _judge_order(

@@ -45,14 +45,14 @@ class Place:
 
 
 @contextlib.asynccontextmanager
-async def paired(place: Place, *, enable_syphon: bool = False) -> AsyncIterator[Pairing]:
-    """A pair, until the block ends. PairingFailed while the secondary is away."""
+async def paired(place: Place, **options: bool) -> AsyncIterator[Pairing]:
+    """A pair with such options, until the block ends. PairingFailed while the secondary is away."""
     async with (
         MessagingFactory.from_connection_string(place.primary, operation_timeout=OPERATION_S) as primary,
         MessagingFactory.from_connection_string(place.secondary, operation_timeout=OPERATION_S) as secondary,
         NamespaceManager.from_connection_string(place.management, operation_timeout=OPERATION_S) as manager,
     ):
-        options = SendAvailabilityPairedNamespaceOptions(
+        chosen = SendAvailabilityPairedNamespaceOptions(
             secondary_factory=secondary,
             secondary_namespace_manager=manager,
             failover_interval=0,
@@ -60,7 +60,7 @@ async def paired(place: Place, *, enable_syphon: bool = False) -> AsyncIterator[
             backlog_queue_count=BACKLOG_QUEUES,
             backlog_cool_down=2,
             primary_namespace_name=NAME,
-            enable_syphon=enable_syphon,
+            **options,  # type: ignore[arg-type]  # those that are bool
         )
-        async with await primary.pair_namespace(options) as pairing:
+        async with await primary.pair_namespace(chosen) as pairing:
             yield pairing

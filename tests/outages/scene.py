@@ -6,10 +6,10 @@ compare. A session's messages are a stream of their own, with a client of its ow
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import random
 import uuid
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from twinbus.client import BrokeredMessage
@@ -29,6 +29,7 @@ SESSIONS: Final = {"baskets": 3, "trips": 2}
 """Of each program, to these."""
 PLAIN: Final = ("orders", "payments", "news")
 WINDOW_MS: Final = 3_600_000
+WITH_SESSIONS: Final = QueueDescription(requires_session=True)
 _FIELDS: Final = (
     "message_id",
     "session_id",
@@ -44,7 +45,7 @@ _FIELDS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Stream:
     """Messages that one client sends, one after the other."""
 
@@ -108,15 +109,12 @@ def differences(expected: BrokeredMessage, found: BrokeredMessage) -> list[str]:
     return [f"{field} is {after!r:.60}, was {before!r:.60}" for field, before, after in pairs if before != after]
 
 
-async def make_entities(manager: NamespaceManager) -> None:
+async def make_entities(manager: NamespaceManager, *, are_partitioned: bool) -> None:
     """All that is sent to."""
-    await manager.create_queue("orders")
-    await manager.create_queue(
-        "payments", QueueDescription(requires_duplicate_detection=True, duplicate_window_ms=WINDOW_MS)
-    )
-    await manager.create_queue("baskets", QueueDescription(requires_session=True))
+    payments = QueueDescription(requires_duplicate_detection=True, duplicate_window_ms=WINDOW_MS)
+    for path, described in {"orders": QueueDescription(), "payments": payments, "baskets": WITH_SESSIONS}.items():
+        await manager.create_queue(path, dataclasses.replace(described, enable_partitioning=are_partitioned))
     for topic, names in SUBSCRIPTIONS.items():
-        await manager.create_topic(topic, TopicDescription())
+        await manager.create_topic(topic, TopicDescription(enable_partitioning=are_partitioned))
         for name in names:
-            described = SubscriptionDescription(requires_session=topic in SESSIONS)
-            await manager.create_subscription(topic, name, described)
+            await manager.create_subscription(topic, name, SubscriptionDescription(requires_session=topic in SESSIONS))

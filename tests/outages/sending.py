@@ -1,6 +1,7 @@
 """A program that sends: python -m tests.outages.sending PLACE NAME LEDGER, until SIGTERM.
 
-Each of its streams has a client of its own, and sends one message after the other. Owns: the ledger of its sends, a
+Each of its streams has a client of its own, and sends one message after the other. The first of these programs parks
+what is meant for a fragment that is down, the others fail over. Owns: the ledger of its sends, a
 line of JSON each, written when the send is over, however it ended.
 """
 
@@ -20,7 +21,7 @@ import uvloop
 
 from tests.outages.ledger import Send
 from tests.outages.place import Place, paired
-from tests.outages.scene import SUBSCRIPTIONS, message_of, streams_of
+from tests.outages.scene import SENDERS, SUBSCRIPTIONS, message_of, streams_of
 from twinbus.client.pairing import EventKind
 from twinbus.model.errors import ServiceBusError
 
@@ -74,7 +75,7 @@ def read(ledger: Path) -> list[Send]:
 async def main(place: Place, name: str, ledger: TextIO) -> None:
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
-    async with paired(place) as pairing:
+    async with paired(place, park_on_fragment_outage=name == SENDERS[0]) as pairing:
         sender = Sender(pairing, ledger, stopping)
         await asyncio.gather(*[sender.send_all_of(stream) for stream in streams_of(name)])
 

@@ -70,7 +70,7 @@ def test_twice_parked_has_to_be_marked_and_moved_again_has_not() -> None:
     assert "none is marked" in problem
     verdict = judge(sends, [arrived(1, parked_at_ms=5), arrived(1, parked_at_ms=5)], [OUTAGE])
     assert verdict.problems == []
-    assert verdict.duplicates == {"moved again by another pump": 1}
+    assert verdict.duplicates == {"moved again": 1}
 
 
 def test_sent_again_is_allowed_in_an_outage_only() -> None:
