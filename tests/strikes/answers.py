@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tests.strikes.lag import Lag
-    from tests.strikes.ledger import Send, StrikeLedger
+    from tests.strikes.ledger import Delivery, Pair, Send, StrikeLedger
     from tests.strikes.strike import Kind, Strike
 
 LATE_S: Final = 1.0
@@ -114,6 +114,7 @@ class Judge:
             if took_s > AGAIN * self._late_s:
                 self.verdict.tell(f"back: a sender was attached again {took_s:.2f} s after its connection was dropped")
         self._judge_holds(ledger)
+        self._judge_returns(ledger)
         self._judge_doubles(ledger)
         self._find_pauses(ledger)
         return self.verdict
@@ -173,21 +174,33 @@ class Judge:
 
     def _judge_holds(self, ledger: StrikeLedger) -> None:
         """A lock is valid unless its fragment was struck since, or the process through which its holder had it."""
-        for hold in ledger.holds:
-            earlier, later = hold.earlier, hold.later
-            excuses = [
-                strike
-                for strike in self._strikes
-                if strike.began_s <= later.since_s
-                and strike.healed_s >= earlier.since_s
-                and (earlier.copy.fragment % self._stores in strike.stores or strike.worker == earlier.holder)
-            ]
-            if not excuses:
+        for pair in ledger.holds:
+            earlier, later = pair.earlier, pair.later
+            strikes = self._between(pair)
+            is_struck = any(strike.worker == earlier.holder for strike in strikes) or self._touch(strikes, earlier)
+            if not is_struck:
                 self.verdict.tell(
                     f"two holders: message {later.copy.number} of {later.copy.destination} was handed out "
                     f"{later.since_s - earlier.since_s:.3f} s after another had got it, under a lock for "
                     f"{earlier.until_s - later.since_s:.1f} s more"
                 )
+
+    def _judge_returns(self, ledger: StrikeLedger) -> None:
+        """Who has a session keeps it when its disk fails, and gets again what it had: all locks are void."""
+        for pair in ledger.returns:
+            later = pair.later
+            if not self._touch([strike for strike in self._between(pair) if strike.worker is None], later):
+                self.verdict.tell(
+                    f"order: from {later.copy.destination} came, as number {later.copy.sequence_number:#x}, message "
+                    f"{later.copy.number}, after number {pair.earlier.copy.sequence_number:#x} on the same link"
+                )
+
+    def _between(self, pair: Pair) -> list[Strike]:
+        since_s, until_s = pair.earlier.since_s, pair.later.since_s
+        return [strike for strike in self._strikes if strike.began_s <= until_s and strike.healed_s >= since_s]
+
+    def _touch(self, strikes: Sequence[Strike], delivery: Delivery) -> bool:
+        return any(delivery.copy.fragment % self._stores in strike.stores for strike in strikes)
 
     def _judge_doubles(self, ledger: StrikeLedger) -> None:
         """Allowed for a message without a key whose fragment was struck in the moment that it was sent."""

@@ -13,8 +13,9 @@ The promises, in the words of `problems`:
 - order: accepted messages of a key, so of a session, have growing sequence numbers; no message of a session is handed
   out before an earlier one that is still there.
 
-Two more need to know when what was struck, and are told by `holds` and `doubles`: who got a message that another holds,
-and which messages are there twice. When an answer came is for `answers` to judge. Owns: the promises.
+Three more need to know when what was struck, and are told by `holds`, `returns` and `doubles`: who got a message that
+another holds, what came again on a link that has later ones of the session, and which messages are there twice. When an
+answer came is for `answers` to judge. Owns: the promises.
 """
 
 from __future__ import annotations
@@ -92,8 +93,8 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
-    """A copy that came to somebody while another had it, as it seems."""
+class Pair:
+    """Two deliveries that should not both be, unless something was struck between them."""
 
     earlier: Delivery
     later: Delivery
@@ -105,8 +106,7 @@ class Hands:
 
     deliveries: list[Delivery] = field(default_factory=list)
     numbers: set[int] = field(default_factory=set)
-    last_sequence: dict[int, int] = field(default_factory=dict)
-    """By fragment."""
+    last: Delivery | None = None
 
 
 class StrikeLedger(Ledger):
@@ -116,7 +116,10 @@ class StrikeLedger(Ledger):
         super().__init__(rng)
         self.sends: list[Send] = []
         self.deliveries: list[Delivery] = []
-        self.holds: list[Hold] = []
+        self.holds: list[Pair] = []
+        """Of one copy, which somebody has that another had."""
+        self.returns: list[Pair] = []
+        """Of one session, on one link: the later one is of an earlier message."""
         self.completed = 0
         self.taken_s: dict[tuple[str, int | None], float] = {}
         """By stream and fragment: when the last message was sent that was accepted."""
@@ -195,19 +198,19 @@ class StrikeLedger(Ledger):
         if copy.is_completed:
             self._tell(f"back: {where} message {copy.number}, whose completion was confirmed")
         if held is not None and not held.is_over and held.until_s > delivery.since_s:
-            self.holds.append(Hold(held, delivery))
+            self.holds.append(Pair(held, delivery))
 
     def _check_session(self, where: str, delivery: Delivery) -> None:
         """Of a session: what came before it on this link, or was there before it."""
         copy = delivery.copy
         if not has_sessions(copy.destination):
             return
-        last = self._hands[delivery.link].last_sequence
-        if last.get(copy.fragment, -1) >= copy.sequence_number:
-            self._tell(f"order: {where} message {copy.number}, after number {last[copy.fragment]:#x} on the same link")
-        last[copy.fragment] = copy.sequence_number
+        hands = self._hands[delivery.link]
+        if hands.last is not None and hands.last.copy.sequence_number >= copy.sequence_number:
+            self.returns.append(Pair(hands.last, delivery))
+        hands.last = delivery
         for number in self._still_there(copy):
-            if number not in self._hands[delivery.link].numbers:
+            if number not in hands.numbers:
                 self._tell(f"order: {where} message {copy.number}, before message {number} of its session")
 
     def _still_there(self, copy: Copy) -> list[int]:

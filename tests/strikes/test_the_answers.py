@@ -9,7 +9,7 @@ import pytest
 
 from tests.strikes.answers import Class, Drop, Judge, Return, Verdict
 from tests.strikes.lag import Lag
-from tests.strikes.ledger import FRAGMENT_SHIFT, Copy, Delivery, Hold, Send, StrikeLedger
+from tests.strikes.ledger import FRAGMENT_SHIFT, Copy, Delivery, Pair, Send, StrikeLedger
 from tests.strikes.scene import Stream
 from tests.strikes.strike import Kind, Strike
 
@@ -110,6 +110,18 @@ def delivery(since_s: float, *, fragment: int = 6, holder: int = WELL) -> Delive
 )
 def test_two_hold_a_message_only_if_the_first_lock_was_struck(earlier: Delivery, *, is_fine: bool) -> None:
     ledger = StrikeLedger(random.Random(1))
-    ledger.holds.append(Hold(earlier, delivery(60)))
+    ledger.holds.append(Pair(earlier, delivery(60)))
     verdict = Judge([STOPPED, HANGING], STORES, Lag()).judge(ledger, (), ())
     assert kinds(verdict) == ([] if is_fine else ["two holders"])
+
+
+@pytest.mark.parametrize(
+    ("since_s", "fragment", "is_fine"), [(69, 6, True), (69, 5, False), (49, 5, False), (75.5, 6, False)]
+)
+def test_a_link_gets_a_message_of_its_session_again_only_if_the_disk_was_struck(
+    since_s: float, fragment: int, *, is_fine: bool
+) -> None:
+    ledger = StrikeLedger(random.Random(1))
+    ledger.returns.append(Pair(delivery(since_s, fragment=fragment), delivery(76, fragment=fragment)))
+    verdict = Judge([STOPPED, HANGING], STORES, Lag()).judge(ledger, (), ())
+    assert kinds(verdict) == ([] if is_fine else ["order"])
