@@ -29,7 +29,7 @@ from bench.clients import Clients, Processes
 from bench.plot import Panel, picture
 from bench.record import RESULTS, Bar, bars_table, facts, figures_table, judge, surroundings, write
 from bench.serving import Load, build, run
-from twinbus.broker.partitioned.hashing import fragment_of
+from twinbus.model.hashing import fragment_of
 
 LEAST_OF_PLAIN: Final = 0.85
 LEAST_OF_ONE: Final = 1.0
