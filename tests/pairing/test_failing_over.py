@@ -65,6 +65,20 @@ async def test_r032_a_time_out_is_a_trigger() -> None:
 
 
 @in_virtual_time
+async def test_q04_what_a_store_that_hangs_has_may_appear_later_and_is_marked() -> None:
+    async with paired(failover_interval=0) as app:
+        queue = app.queue()
+        app.namespaces.primary.outage.hang_store()
+        for text in ("apples", "pears"):
+            await queue.send(BrokeredMessage(text))
+        marks = {message.text: "x-ms-possible-duplicate" in message.properties for message in await app.parked()}
+        assert marks == {"apples": True, "pears": False}
+        app.namespaces.primary.outage.restore()
+        await asyncio.sleep(60)
+        assert await app.arrived() == ["apples"]
+
+
+@in_virtual_time
 async def test_r034_a_success_inside_the_interval_prevents_it() -> None:
     async with paired(failover_interval=60) as app:
         queue = app.queue()

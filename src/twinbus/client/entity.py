@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from twinbus.client.factory import MessagingFactory
     from twinbus.client.requests import Answer
+    from twinbus.client.retry import RetryPolicy
 
 
 class ClientEntity:
@@ -64,6 +65,7 @@ class ClientEntity:
         body: Mapping[str, object],
         *,
         timeout_s: float | None = None,
+        policy: RetryPolicy | None = None,
         link_name: str | None = None,
     ) -> Answer:
         """Ask the entity's `$management`, with retries."""
@@ -73,4 +75,5 @@ class ClientEntity:
             f"{operation} of '{self.path}'",
             lambda: self.factory.ask(self.path, operation, body, timeout_s=limit_s, link_name=link_name),
             timeout_s=timeout_s,
+            policy=policy,
         )

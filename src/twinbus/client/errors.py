@@ -5,12 +5,14 @@ Owns: the errors that only a client knows, and the way from an AMQP condition ba
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.model import errors as model
 from twinbus.model.errors import CallerError, ServiceBusError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from twinbus.amqp.performatives import Error
 
 
@@ -105,8 +107,11 @@ def from_peer(error: Error | None) -> ServiceBusError:
     """The same, of an AMQP error."""
     if error is None:
         return error_of(None, None)
-    found = error_of(str(error.condition), error.description)
-    info = error.info or {}
+    return with_info(error_of(str(error.condition), error.description), error.info or {})
+
+
+def with_info(found: ServiceBusError, info: Mapping[Any, object]) -> ServiceBusError:
+    """The same, with what twinbus says beside the condition."""
     fragment, stored = info.get(_FRAGMENT), info.get(_STORED)
     if isinstance(found, model.PartlyStored) and isinstance(stored, list):
         found.stored = [int(place) for place in stored if isinstance(place, int)]

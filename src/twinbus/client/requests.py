@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Properties, build, value
 from twinbus.amqp.terminus import Source, Target
-from twinbus.client.errors import ConnectionLost, TimedOut, UnknownAnswer, error_of
+from twinbus.client.errors import ConnectionLost, TimedOut, UnknownAnswer, error_of, with_info
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,7 @@ class Answer:
 
     def __init__(self, message: Message) -> None:
         """DecodeError where it cannot be read."""
-        properties = dict(message.application_properties)
+        properties = self._properties = dict(message.application_properties)
         status = properties.get("statusCode", properties.get("status-code"))
         self.status = status if isinstance(status, int) else 0
         self.description = _text(properties.get("statusDescription", properties.get("status-description")))
@@ -45,7 +45,7 @@ class Answer:
     @property
     def error(self) -> ServiceBusError:
         """Why it was not."""
-        return error_of(self.condition or _CONDITIONS.get(self.status), self.description)
+        return with_info(error_of(self.condition or _CONDITIONS.get(self.status), self.description), self._properties)
 
 
 _CONDITIONS: Final = {

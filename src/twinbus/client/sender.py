@@ -17,6 +17,7 @@ from twinbus.client.entity import ClientEntity
 from twinbus.client.errors import (
     ConnectionFailed,
     ConnectionLost,
+    FactoryFaulted,
     ObjectClosed,
     TimedOut,
     UnknownAnswer,
@@ -90,16 +91,31 @@ class MessageSender(ClientEntity):
         """Send a message that appears at `when`; the number by which it can be cancelled until then."""
         scheduled = message.clone()
         scheduled.scheduled_enqueue_time_utc = when
-        return (await self._schedule([scheduled]))[0]
+        try:
+            return await self._schedule_one(scheduled)
+        except BaseException as error:
+            self._tell_failed([scheduled], error)
+            raise
 
-    async def _schedule(self, messages: Sequence[BrokeredMessage]) -> list[int]:
+    async def _schedule_one(self, message: BrokeredMessage) -> int:
+        return (await self._schedule([message]))[0]
+
+    async def _schedule(
+        self,
+        messages: Sequence[BrokeredMessage],
+        *,
+        timeout_s: float | None = None,
+        policy: RetryPolicy | None = None,
+    ) -> list[int]:
         now_ms = self.factory.settings.clock.wall_ms()
         entries = []
         for message in messages:
             keys = {"session-id": message.session_id, "partition-key": message.partition_key}
             entry: dict[str, object] = {name: key for name, key in keys.items() if key is not None}
             entries.append(entry | {"message-id": str(message.message_id), "message": message.encode(now_ms)})
-        answer = await self._ask("com.microsoft:schedule-message", {"messages": entries})
+        answer = await self._ask(
+            "com.microsoft:schedule-message", {"messages": entries}, timeout_s=timeout_s, policy=policy
+        )
         numbers = answer.body.get("sequence-numbers")
         if not isinstance(numbers, Array) or len(numbers.items) != len(entries):
             raise UnknownAnswer(f"'{self.path}' scheduled messages and gave no numbers for them")
@@ -268,8 +284,8 @@ def _tell_whether_sent(error: ServiceBusError, *, is_unsure: bool) -> None:
     """Raise what the last try says, unless it says the wrong thing of all of them: whether a message may be stored."""
     if isinstance(error, TimedOut):
         error.was_sent = is_unsure
-    elif isinstance(error, ObjectClosed) and is_unsure:
-        raise ConnectionLost(f"the sender was closed before the answer came: {error}") from error
+    elif isinstance(error, ObjectClosed | FactoryFaulted) and is_unsure:
+        raise ConnectionLost(f"the sender has ended before the answer came: {error}") from error
     elif error.failure_class is FailureClass.UNAVAILABLE and may_have_happened(error) is not is_unsure:
         if is_unsure:  # the last try did not even leave; but whoever sends again has to know of the one before
             raise ConnectionLost(f"no answer came, it may have been stored; then {error}") from error

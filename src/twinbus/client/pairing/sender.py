@@ -20,7 +20,6 @@ from twinbus.client.sender import MessageSender
 from twinbus.model.errors import ServiceBusError
 
 if TYPE_CHECKING:
-    import datetime as dt
     from collections.abc import Sequence
 
     from twinbus.client.pairing.failover import EntityHealth
@@ -64,6 +63,7 @@ class SendAvailabilitySender(MessageSender):
         """Its backlog queue."""
         self.policy = ReconnectOnce(health=self.health)
         """Of an attempt at the primary."""
+        self._schedule_policy = ReconnectOnce(health=self.health, waits_for_busy=True)
         limit_s = pairing.primary.settings.operation_timeout_s
         self._limits_s = (limit_s, pairing.attempt_s(limit_s))
         """Of an operation, where its caller sets none, and of its attempt at the primary."""
@@ -79,9 +79,8 @@ class SendAvailabilitySender(MessageSender):
         for message in messages:
             if message.properties:
                 rewriting.check_names(message.properties)
-        spool, health = self._pairing.spool, self.health
+        health, is_behind = self.health, self._pairing.spool is not None and self._is_behind(messages)
         is_held = bool(self._fragments_down) and health.fragments.outage_for(messages) is not None
-        is_behind = spool is not None and not spool.is_empty and spool.holds(self.path, sessions_of(messages))
         if transaction is not None:
             self._check_fit_for_transactions(is_held=is_held, is_behind=is_behind)
             await super()._dispatch(payload, message_format, messages, transaction, None)
@@ -99,6 +98,22 @@ class SendAvailabilitySender(MessageSender):
                 if self.factory.witnesses:
                     self.tell_sent(messages)
                 return
+        await self._go_on(payload, message_format, messages, failure, (deadline_s, limit_s), is_behind=is_behind)
+
+    async def _go_on(
+        self,
+        payload: bytes,
+        message_format: int,
+        messages: Sequence[BrokeredMessage],
+        failure: ServiceBusError | None,
+        times_s: tuple[float, float],
+        *,
+        is_behind: bool,
+    ) -> None:
+        """Do what has to be done where the primary has not taken it; `times_s` are the deadline and the limit."""
+        if failure is None:
+            self.check_open()
+        deadline_s, limit_s = times_s
         sending = Sending(
             self._pairing,
             self,
@@ -112,6 +127,11 @@ class SendAvailabilitySender(MessageSender):
             await sending.spool_behind()
         else:
             await sending.run(failure)
+
+    def _is_behind(self, messages: Sequence[BrokeredMessage]) -> bool:
+        """What their sessions have sent before is in the spool: they must not overtake it."""
+        spool = self._pairing.spool
+        return spool is not None and not spool.is_empty and spool.holds(self.path, sessions_of(messages))
 
     def _check_fit_for_transactions(self, *, is_held: bool, is_behind: bool) -> None:
         self._check_not_failed_over("a transaction needs the primary, and cannot be parked: nothing was sent")
@@ -152,17 +172,24 @@ class SendAvailabilitySender(MessageSender):
             return False
         return True
 
-    async def schedule(self, message: BrokeredMessage, when: dt.datetime) -> int:
+    async def _schedule_one(self, message: BrokeredMessage) -> int:
         """Schedule it. While the entity is failed over it is parked with its time, and has no number: 0."""
-        if self.health.takes_sends and self.health.fragments.outage_for([message]) is None:
+        rewriting.check_names(message.properties)
+        (limit_s, attempt_s), failure = self._limits_s, None
+        deadline_s = asyncio.get_running_loop().time() + limit_s
+        payload = message.encode(self.factory.settings.clock.wall_ms())
+        health, is_behind = self.health, self._is_behind([message])
+        if health.takes_sends and not is_behind and health.fragments.outage_for([message]) is None:
             try:
-                return await super().schedule(message, when)
+                numbers = await self._schedule([message], timeout_s=attempt_s, policy=self._schedule_policy)
             except ServiceBusError as error:
                 if not self._pairing.triggers_failover(error):
                     raise
-        scheduled = message.clone()
-        scheduled.scheduled_enqueue_time_utc = when
-        await self.send(scheduled)
+                failure = error
+            else:
+                health.send_succeeded()
+                return numbers[0]
+        await self._go_on(payload, 0, [message], failure, (deadline_s, limit_s), is_behind=is_behind)
         return 0
 
     async def cancel_scheduled(self, *sequence_numbers: int) -> None:

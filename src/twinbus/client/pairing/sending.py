@@ -108,6 +108,8 @@ class Sending:
 
     async def _after(self, error: ServiceBusError) -> None:
         """What follows a failure of the primary: this returns when it is time for the next step, or raises."""
+        if self._sender.is_closed or self._pairing.primary.ended.is_set():
+            raise error  # it is our own end that has failed: that says nothing of the entity
         self._primary_error = error
         self._may_have_arrived = self._may_have_arrived or may_have_happened(error)
         kind = class_of(error, self._pairing.options.triggers)

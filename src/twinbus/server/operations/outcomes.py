@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.types import Int, Symbol
 from twinbus.model.errors import ServiceBusError
+from twinbus.server.answers import FRAGMENT
 from twinbus.server.requests import Response
 
 if TYPE_CHECKING:
@@ -31,11 +32,15 @@ def nothing(body: dict[str, object] | None = None) -> Response:
 
 
 def failure(error: ServiceBusError) -> Response:
-    """Status, condition and text."""
-    return Response(
-        {"statusCode": Int(error.status), "statusDescription": str(error), "errorCondition": Symbol(error.condition)},
-        {},
-    )
+    """Status, condition and text; and the fragment, if it is about one."""
+    properties: dict[str, object] = {
+        "statusCode": Int(error.status),
+        "statusDescription": str(error),
+        "errorCondition": Symbol(error.condition),
+    }
+    if error.fragment is not None:
+        properties[FRAGMENT] = error.fragment
+    return Response(properties, {})
 
 
 def done(reply: Reply) -> Callable[[ServiceBusError | None], None]:
