@@ -21,7 +21,7 @@ from twinbus.client.pairing import (
     SendAvailabilityPairedNamespaceOptions,
 )
 from twinbus.model.errors import InvalidArgument
-from twinbus.testing import InMemoryPair, in_virtual_time
+from twinbus.testing import InMemoryPair, in_virtual_time, run
 
 
 def options_for(app: Application, secondary: MessagingFactory) -> SendAvailabilityPairedNamespaceOptions:
@@ -52,6 +52,32 @@ async def test_r001_r002_r003_one_call_is_all_an_application_writes() -> None:
             assert [message.text for message in await namespaces.primary.messages("orders")] == ["apples", "pears"]
             await pairing.close()
             assert primary.state is secondary.state
+
+
+@in_virtual_time
+async def test_q15_a_manager_of_the_primary_is_refused_before_its_queues_are_missed() -> None:
+    async with InMemoryPair() as namespaces:
+        primary, secondary = namespaces.factories()
+        string = namespaces.primary.admin_connection_string
+        async with NamespaceManager.from_connection_string(string, clock=namespaces.clock) as manager:
+            options = SendAvailabilityPairedNamespaceOptions(
+                secondary_factory=secondary, secondary_namespace_manager=manager
+            )
+            with pytest.raises(PairingRefused, match=r"is one of contoso\.servicebus\.test, the primary"):
+                await primary.pair_namespace(options)
+            assert primary.pairing is None
+
+
+@pytest.mark.parametrize("name", ["a b", "a/b", "../x", "x" * 51, "7up", "dash-", "under_score"])
+def test_q15_a_name_that_is_none_of_a_namespace_is_refused(name: str) -> None:
+    async def refuse() -> None:
+        async with paired() as app:
+            options = options_for(app, app.pairing.secondary)
+            options.primary_namespace_name = name
+            with pytest.raises(InvalidArgument, match="primary_namespace_name is"):
+                options.check()
+
+    run(refuse())
 
 
 def test_r004_r005_the_interval_is_declared_on_the_general_type_and_pings_on_the_special_one() -> None:

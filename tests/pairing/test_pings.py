@@ -12,6 +12,7 @@ from twinbus.client import BrokeredMessage
 from twinbus.client.errors import EntityNotFound
 from twinbus.client.pairing import EntityState, EventKind
 from twinbus.client.sender import MessageSender
+from twinbus.model.errors import FailureClass
 from twinbus.model.queue import QueueRuntime
 from twinbus.testing import InMemoryPair, in_virtual_time
 
@@ -142,6 +143,18 @@ async def test_q13_a_full_disk_is_not_called_healthy() -> None:
         app.namespaces.primary.outage.restore()
         await asyncio.sleep(61)
         assert app.pairing.health_of("orders").state is EntityState.HEALTHY
+
+
+@in_virtual_time
+async def test_q14_what_is_a_refusal_the_table_of_triggers_says() -> None:
+    async with paired(failover_interval=0, triggers={EntityNotFound: FailureClass.UNAVAILABLE}) as app:
+        queue, primary = app.queue(), app.namespaces.primary
+        await primary.entities.delete("orders")
+        for _ in range(3):
+            await queue.send(BrokeredMessage("parked: it will be made again"))
+            await asyncio.sleep(61)
+        assert app.pairing.health_of("orders").state is EntityState.FAILED_OVER
+        assert len(await app.parked()) == 3
 
 
 @in_virtual_time

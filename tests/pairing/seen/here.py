@@ -114,6 +114,7 @@ class Manager:
     """What a pairing needs of a NamespaceManager."""
 
     def __init__(self, backlog: Backlog) -> None:
+        self.where = ConnectionString(host="contoso-backup")
         self._backlog = backlog
 
     async def get_queues(self, prefix: str) -> AsyncIterator[QueueInfo]:

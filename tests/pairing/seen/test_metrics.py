@@ -136,5 +136,22 @@ def test_two_pairs_share_a_registry_and_a_closed_one_leaves_it() -> None:
     run(scenario)
 
 
+def test_two_pairs_of_one_primary_are_counted_together_and_none_twice() -> None:
+    async def scenario(made: Pair) -> None:
+        registry = CollectorRegistry()
+        other = await pair(Backlog())
+        for one in (made, other, made):
+            one.pairing.metrics(registry)
+        for one in (made, other):
+            await one.sender("orders").send(BrokeredMessage())
+        found = [(sample.name, tuple(sample.labels.items())) for sample in samples(generate_latest(registry).decode())]
+        assert len(found) == len(set(found)), "a series is there once"
+        assert value_of(registry, "sent_total", entity="orders") == 2
+        assert value_of(registry, "protected") == 1
+        await other.pairing.close()
+
+    run(scenario)
+
+
 def samples(text: str) -> list[Sample]:
     return [sample for family in text_string_to_metric_families(text) for sample in family.samples]

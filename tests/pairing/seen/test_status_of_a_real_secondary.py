@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tests.served_here import serving_here
 from twinbus.client import BrokeredMessage, MessagingFactory
+from twinbus.client.connection_string import ConnectionString
 from twinbus.client.pairing import EntityState, SendAvailabilityPairedNamespaceOptions
 from twinbus.model.queue import QueueRuntime
 
@@ -24,6 +25,7 @@ class Manager:
     """What a pairing needs of a NamespaceManager, over the server's HTTP."""
 
     def __init__(self, server: ServedHere) -> None:
+        self.where = ConnectionString(host=server.host)
         self._server = server
 
     async def get_queues(self, _: str) -> AsyncIterator[QueueInfo]:

@@ -116,6 +116,7 @@ class Manager:
     """Of the secondary; down when that is."""
 
     def __init__(self, world: World) -> None:
+        self.where = ConnectionString(host=SECONDARY)
         self._world = world
 
     async def get_queues(self, _prefix: str) -> AsyncIterator[str]:

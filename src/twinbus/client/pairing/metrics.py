@@ -66,12 +66,15 @@ class Metrics(Witness):
         self.primary = pairing.primary_name
         self.counts: dict[str, Counter[tuple[str, ...]]] = {name: Counter() for name in _COUNTERS}
         """By the values of the labels."""
+        self.registry: CollectorRegistry | None = None
+        """Where they are scraped; None: in the default one."""
         self._pairing = pairing
         self._labels: set[str] = set()
         self._collector: _PairsCollector | None = None
 
     def register(self, registry: CollectorRegistry | None) -> None:
         """Have the numbers scraped."""
+        self.registry = registry
         self._collector = _collector_of(REGISTRY if registry is None else registry)
         self._collector.pairs.append(self)
 
@@ -152,7 +155,7 @@ class Metrics(Witness):
 
 
 class _PairsCollector(Collector):
-    """All pairs of one registry."""
+    """All pairs of one registry. Those that have one primary are told together: a series is there once."""
 
     def __init__(self) -> None:
         self.pairs: list[Metrics] = []
@@ -162,9 +165,12 @@ class _PairsCollector(Collector):
         pairs = list(self.pairs)
         for name, (text, labels) in _COUNTERS.items():
             family = CounterMetricFamily(f"twinbus_pairing_{name}", text, labels=("primary", *labels))
+            counted: Counter[tuple[str, ...]] = Counter()
             for pair in pairs:
                 for values, count in list(pair.counts[name].items()):
-                    family.add_metric((pair.primary, *values), count)
+                    counted[pair.primary, *values] += count
+            for values, count in counted.items():
+                family.add_metric(values, count)
             yield family
         yield from _states(pairs)
         yield from _backlog(pairs)
@@ -175,14 +181,18 @@ def _states(pairs: Sequence[Metrics]) -> Iterator[Metric]:
     alarms = GaugeMetricFamily("twinbus_pairing_alarms", "Alarms by kind", labels=("primary", "kind"))
     fragments = GaugeMetricFamily("twinbus_pairing_fragments_down", "Fragments held to be down", labels=("primary",))
     protected = GaugeMetricFamily("twinbus_pairing_protected", "1: backlog queues are there", labels=("primary",))
-    for pair in pairs:
-        states, raised = pair.entities(), pair.alarms()
+    for primary in dict.fromkeys(pair.primary for pair in pairs):
+        mine = [pair for pair in pairs if pair.primary == primary]
+        states, raised = (
+            sum([one.entities() for one in mine], Counter()),
+            sum([one.alarms() for one in mine], Counter()),
+        )
         for state in EntityState:
-            entities.add_metric((pair.primary, state.value), states[state])
+            entities.add_metric((primary, state.value), states[state])
         for kind in AlarmKind:
-            alarms.add_metric((pair.primary, kind.name.lower()), raised[kind])
-        fragments.add_metric((pair.primary,), pair.fragments_down)
-        protected.add_metric((pair.primary,), pair.is_protected)
+            alarms.add_metric((primary, kind.name.lower()), raised[kind])
+        fragments.add_metric((primary,), sum(one.fragments_down for one in mine))
+        protected.add_metric((primary,), all(one.is_protected for one in mine))
     yield from (entities, fragments, alarms, protected)
 
 
@@ -192,12 +202,18 @@ def _backlog(pairs: Sequence[Metrics]) -> Iterator[Metric]:
     age = GaugeMetricFamily(
         "twinbus_pairing_oldest_parked_age_seconds", "For how long the oldest message is parked", labels=labels
     )
+    counts: dict[tuple[str, str], int] = {}
+    ages_s: dict[tuple[str, str], float] = {}
     for pair in pairs:
         for path, count, age_s in pair.backlog():
             if count is not None:
-                parked.add_metric((pair.primary, path), count)
+                counts[pair.primary, path] = max(count, counts.get((pair.primary, path), 0))
             if age_s is not None:
-                age.add_metric((pair.primary, path), age_s)
+                ages_s[pair.primary, path] = max(age_s, ages_s.get((pair.primary, path), 0.0))
+    for values, count in counts.items():
+        parked.add_metric(values, count)
+    for values, age_s in ages_s.items():
+        age.add_metric(values, age_s)
     yield from (parked, age)
 
 

@@ -6,6 +6,7 @@ Owns: the options, their defaults and their ranges.
 from __future__ import annotations
 
 import datetime as dt
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from twinbus.client.pairing.triggers import Triggers
 
 _MINUTE: Final = dt.timedelta(minutes=1)
+_NAME: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9-]{0,48}[A-Za-z0-9])?")
 
 
 @dataclass(kw_only=True)
@@ -83,6 +85,12 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         super().check()
         if self.backlog_queue_count < 1:
             raise InvalidArgument(f"backlog_queue_count is {self.backlog_queue_count}; it must be at least 1")
+        name = self.primary_namespace_name
+        if name and not _NAME.fullmatch(name):
+            raise InvalidArgument(
+                f"primary_namespace_name is {name!r:.80}; a namespace's name has letters, digits and hyphens, 50 at"
+                " most, and a letter first"
+            )
         if self.spool_max_bytes < 1:
             raise InvalidArgument(f"spool_max_bytes is {self.spool_max_bytes}; it must be at least 1")
         _check("ping_primary_interval", self.ping_primary_interval, 1, 1800)

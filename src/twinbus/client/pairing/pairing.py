@@ -79,7 +79,7 @@ class Pairing:
             random=random.SystemRandom(),
         )
         self._healths: dict[str, EntityHealth] = {}
-        self._pings = Pings(primary, duration_s(options.ping_primary_interval), self.telling)
+        self._pings = Pings(primary, duration_s(options.ping_primary_interval), self.telling, self.class_of)
         self.spool: Spool | None = None
         """Where messages go when both namespaces are down, if that is wanted."""
         self._unspooling: Unspooling | None = None
@@ -262,9 +262,13 @@ class Pairing:
         """How much of an operation's time an attempt at the primary may take."""
         return limit_s / 2 if self._attempt_s is None else min(self._attempt_s, limit_s)
 
+    def class_of(self, error: ServiceBusError) -> FailureClass:
+        """What a failure is to a paired sender."""
+        return class_of(error, self.options.triggers)
+
     def triggers_failover(self, error: ServiceBusError) -> bool:
         """Whether a failure says that the entity is not available."""
-        return class_of(error, self.options.triggers) is FailureClass.UNAVAILABLE
+        return self.class_of(error) is FailureClass.UNAVAILABLE
 
     def _changed(self, health: EntityHealth, _before: EntityState) -> None:
         """An entity's state has changed: pings start with redirection (R037) and stop with it (R067)."""
@@ -301,6 +305,12 @@ def check_pair(primary: MessagingFactory, options: SendAvailabilityPairedNamespa
         )
     if secondary.pairing is not None:
         raise PairingRefused(f"the secondary {secondary.address} is itself the primary of a pair")
+    managed = options.secondary_namespace_manager.where.host.lower()
+    if managed == primary.where.host.lower() != secondary.where.host.lower():
+        raise PairingRefused(
+            f"secondary_namespace_manager is one of {managed}, the primary; backlog queues are made in the secondary, "
+            f"{secondary.where.host}"
+        )
     _name_of(primary, options)
 
 

@@ -19,6 +19,8 @@ from twinbus.model.errors import FailureClass, ServiceBusError
 from twinbus.model.message import PING_CONTENT_TYPE, BrokeredMessage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from twinbus.client.factory import MessagingFactory
     from twinbus.client.pairing.fragments import Key
     from twinbus.client.pairing.telling import Telling
@@ -54,11 +56,18 @@ class Pinged(Protocol):
 class Pings:
     """Those of one factory."""
 
-    def __init__(self, primary: MessagingFactory, interval_s: float, telling: Telling) -> None:
-        """Nothing is pinged yet."""
+    def __init__(
+        self,
+        primary: MessagingFactory,
+        interval_s: float,
+        telling: Telling,
+        classify: Callable[[ServiceBusError], FailureClass],
+    ) -> None:
+        """Nothing is pinged yet. `classify` says what a failure is to a paired sender."""
         self._primary = primary
         self._interval_s = interval_s
         self._telling = telling
+        self._classify = classify
         self._tasks: dict[Pinged, asyncio.Task[None]] = {}
         self._senders: dict[str, MessageSender] = {}
 
@@ -97,7 +106,7 @@ class Pings:
             if error is None:
                 one.ping_succeeded()
                 return
-            refusals = refusals + 1 if error.failure_class is FailureClass.CALLER else 0
+            refusals = refusals + 1 if self._classify(error) is FailureClass.CALLER else 0
             if refusals >= REFUSALS:
                 one.pings_refused(error)
 

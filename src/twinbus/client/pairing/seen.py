@@ -47,6 +47,8 @@ class Seen:
         """Count for Prometheus, in a registry."""
         from twinbus.client.pairing.metrics import KINDS, Metrics  # noqa: PLC0415  # prometheus-client is optional
 
+        if any(one.registry is registry for one in self._metrics):
+            return
         metrics = Metrics(self._pairing)
         metrics.register(registry)
         self._metrics.append(metrics)
