@@ -11,9 +11,9 @@ import itertools
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from twinbus.broker.partitioned.hashing import fragment_of
 from twinbus.client import NO_RETRY, BrokeredMessage
 from twinbus.model.errors import FragmentUnavailable
+from twinbus.model.hashing import fragment_of
 from twinbus.model.path import SubQueue
 from twinbus.testing import InMemoryNamespace
 

@@ -10,9 +10,9 @@ import pytest
 from tests.partitioned.bus import FRAGMENTS, bus, everywhere, fragment_in, key_of, numbered, send_all
 from twinbus.amqp.message import Properties, build, data
 from twinbus.amqp.types import ULong
-from twinbus.broker.partitioned.hashing import fragment_of
 from twinbus.client import BrokeredMessage
 from twinbus.model.errors import InvalidArgument, NotAllowed
+from twinbus.model.hashing import fragment_of
 from twinbus.model.message import BATCH_FORMAT
 from twinbus.testing import in_virtual_time
 

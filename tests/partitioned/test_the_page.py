@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.partitioned.test_hashing import VECTORS
-from twinbus.broker.partitioned.hashing import fragment_of
+from twinbus.model.hashing import fragment_of
 from twinbus.model.limits import NamespaceLimits
 
 ROOT: Final = Path(__file__).parents[2]

@@ -19,7 +19,6 @@ from twinbus.broker.filters.rule import compile_rule
 from twinbus.broker.filters.view import View
 from twinbus.broker.fragment import Fragment
 from twinbus.broker.keys import pack_sequence
-from twinbus.broker.partitioned.hashing import fragment_of
 from twinbus.broker.record import (
     SCHEDULED_STATE,
     enqueued_of,
@@ -29,6 +28,7 @@ from twinbus.broker.record import (
     take_apart,
     with_enqueued,
 )
+from twinbus.model.hashing import fragment_of
 from twinbus.model.path import key_of
 
 if TYPE_CHECKING:

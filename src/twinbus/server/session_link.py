@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.types import Symbol
 from twinbus.broker.gathering import Gathering
-from twinbus.broker.partitioned.hashing import fragment_of
 from twinbus.broker.sessions import session_lock_lost
 from twinbus.model.errors import (
     ArgumentOutOfRange,
@@ -18,6 +17,7 @@ from twinbus.model.errors import (
     OperationTimeout,
     ServiceBusError,
 )
+from twinbus.model.hashing import fragment_of
 from twinbus.server.answers import error_of
 from twinbus.server.outgoing import Outgoing, source_with
 

@@ -12,8 +12,8 @@ from twinbus.amqp.types import Timestamp
 from twinbus.broker.gathering import Gathering
 from twinbus.broker.intake import PARTITION_KEY, SCHEDULED_TIME, Parcel
 from twinbus.broker.namespace import Namespace
-from twinbus.broker.partitioned.hashing import fragment_of
 from twinbus.model.description import FRAGMENTS
+from twinbus.model.hashing import fragment_of
 from twinbus.model.message import BATCH_FORMAT
 from twinbus.model.queue import QueueDescription
 from twinbus.store.memory import MemoryDisk, MemoryStore

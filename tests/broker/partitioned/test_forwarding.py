@@ -9,9 +9,9 @@ import pytest
 
 from tests.broker.partitioned.rig import PartitionedRig, key_for, message
 from tests.broker.rig import Answers, TestConsumer
-from twinbus.broker.partitioned.hashing import fragment_of
 from twinbus.model.description import FRAGMENTS
 from twinbus.model.errors import StoreUnavailable
+from twinbus.model.hashing import fragment_of
 from twinbus.model.queue import QueueDescription
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import pytest
 
 from tests.broker.partitioned.rig import STORES, PartitionedRig, key_for, message
 from tests.broker.rig import Answers, SessionConsumer
-from twinbus.broker.partitioned.hashing import fragment_of
 from twinbus.model.description import FRAGMENTS
 from twinbus.model.errors import EntityDeleted, OperationTimeout, ServiceBusError, StoreUnavailable
+from twinbus.model.hashing import fragment_of
 from twinbus.model.queue import QueueDescription
 from twinbus.server.session_link import SESSION_FILTER, TIMEOUT, SessionLink
 

@@ -8,8 +8,8 @@ from tests.broker.partitioned.rig import STORES, GatheringConsumer, PartitionedR
 from tests.broker.rig import Answers
 from tests.broker.topics import LARGE, sql
 from twinbus.broker.keys import BODY, KIND_BYTES, PREFIX_BYTES, entity_range
-from twinbus.broker.partitioned.hashing import fragment_of
 from twinbus.model.description import FRAGMENTS
+from twinbus.model.hashing import fragment_of
 from twinbus.model.rule import RuleDescription
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
 from twinbus.store.protocol import Table

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinbus.broker.arrivals import key_of
-from twinbus.broker.partitioned.hashing import fragment_of
 from twinbus.broker.partitioned.sending import all_of
 from twinbus.model.errors import ServiceBusError
+from twinbus.model.hashing import fragment_of
 
 if TYPE_CHECKING:
     from twinbus.broker.journal import Answered

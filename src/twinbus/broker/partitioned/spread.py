@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.broker.partitioned.hashing import fragment_of
+from twinbus.model.hashing import fragment_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from twinbus.broker.intake import Parcel
 from twinbus.broker.partitioned.entity import Partitioned
-from twinbus.broker.partitioned.hashing import fragment_of
 from twinbus.broker.partitioned.queue import via_key_of
 from twinbus.model.errors import InvalidOperation, NotAllowed, ServiceBusError
+from twinbus.model.hashing import fragment_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,10 +14,10 @@ from twinbus.amqp.types import Array, Int, Timestamp
 from twinbus.broker.intake import Parcel, Terms
 from twinbus.broker.keys import fragment_of_sequence
 from twinbus.broker.locks import FRAGMENT_BYTE
-from twinbus.broker.partitioned.hashing import fragment_of
 from twinbus.broker.partitioned.sending import all_of
 from twinbus.broker.settlement import How, lock_lost
 from twinbus.model.errors import InvalidArgument, InvalidOperation, ServiceBusError
+from twinbus.model.hashing import fragment_of
 from twinbus.server.operations import messages, removals, sessions
 from twinbus.server.operations.carrying import act_there
 from twinbus.server.operations.outcomes import failure, nothing, success

@@ -7,6 +7,7 @@ answer, and a word. What words mean is known to who sends and who gets them.
 from __future__ import annotations
 
 import asyncio
+import socket
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -20,15 +21,18 @@ if TYPE_CHECKING:
 _LENGTH: Final = Struct(">I")
 FRAME_MAX_BYTES: Final = 268_435_456
 """What is received together, and then sent together, to one fragment is less than that."""
+SOCKET_BYTES: Final = 4_194_304
+"""What the system keeps between the two: more at once is fewer turns of each."""
 CALLS: Final = msgspec.msgpack.Decoder(tuple[int, Call])
 ANSWERS: Final = msgspec.msgpack.Decoder(tuple[int, Answer])
 
 
 def _plainly(value: object) -> object:
     """Values that came in a message are of AMQP's types, which are numbers and strings."""
-    for kind in (int, str, bytes):
-        if isinstance(value, kind):
-            return kind(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, str):
+        return str(value)
     raise TypeError(value)
 
 
@@ -56,6 +60,9 @@ class Channel(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It is there."""
         self._transport = cast("asyncio.Transport", transport)
+        connection = transport.get_extra_info("socket")
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            connection.setsockopt(socket.SOL_SOCKET, option, SOCKET_BYTES)
         self._transport.set_write_buffer_limits(high=FRAME_MAX_BYTES)
 
     def send(self, number: int, word: Call | Answer) -> None:
@@ -73,8 +80,11 @@ class Channel(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Some bytes came: perhaps several words, and part of one."""
-        buffer = self._in
-        buffer += data
+        buffer: bytes | bytearray = data
+        if self._in:
+            self._in += data
+            buffer = self._in
+        whole = memoryview(buffer)
         at, end = 0, len(buffer)
         while end - at >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(buffer, at)
@@ -84,10 +94,10 @@ class Channel(asyncio.Protocol):
             start = at + _LENGTH.size
             if end - start < length:
                 break
-            number, word = self._decode(memoryview(buffer)[start : start + length])
+            number, word = self._decode(whole[start : start + length])
             at = start + length
             self._on_word(number, word)
-        del buffer[:at]
+        self._in = bytearray(whole[at:])
 
     def connection_lost(self, _error: Exception | None) -> None:
         """The other process has gone, or it was closed."""
