@@ -55,7 +55,7 @@ class Sessions:
         self._busy: OrderedDict[Hold, None] = OrderedDict()
         """Those to be looked at by the next dispatch."""
         self._held_up: dict[Hold, None] = {}
-        """Those whose receivers could take more, were not too many messages out."""
+        """Those that have more messages, were not too many out."""
         self._next_search = first = fragment.holdings.first
         """From this sequence number on there may be sessions that are not remembered."""
         self._is_searching = False
@@ -396,10 +396,12 @@ class Sessions:
         if hold.deadline_s <= fragment.clock.monotonic_s():
             return  # its time is over, which its receiver is about to be told
         while hold.ready and not hold.is_over:
-            count = min(consumer.room, len(hold.ready), fragment.free_locks)
+            free = fragment.free_locks
+            if free <= 0:
+                self._held_up[hold] = None  # it is not asked for its room: who asks has something for it
+                break
+            count = min(consumer.room, len(hold.ready), free)
             if count <= 0:
-                if consumer.room > 0:
-                    self._held_up[hold] = None
                 break
             fragment.hand_out(consumer, hold.take(count), hold.until_ms)
         if hold.wants_more:

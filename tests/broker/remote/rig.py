@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from twinbus.broker.journal import Journal
     from twinbus.broker.partitioned.queue import PartitionedQueue
     from twinbus.broker.remote.calls import Answer, Call
+    from twinbus.model.limits import NamespaceLimits
 
 STORES = 4
 PROCESSES = 2
@@ -46,7 +47,11 @@ class Process:
         self.number = number
         self.failed: list[Journal] = []
         self.namespace = Namespace(
-            clock=rig.clock, random=Random(number), defer=rig.turn.append, on_failed=self.failed.append
+            clock=rig.clock,
+            random=Random(number),
+            defer=rig.turn.append,
+            on_failed=self.failed.append,
+            limits=rig.limits,
         )
         self.owner = Owner(f"process {1 - number}", clock=rig.clock, timers=self.namespace.timers, timeout_s=10.0)
         """The other one, as this one knows it."""
@@ -68,7 +73,8 @@ class Process:
 class TwoProcesses:
     """Nothing happens but by `settle` and by the clock."""
 
-    def __init__(self, description: QueueDescription | None = None) -> None:
+    def __init__(self, description: QueueDescription | None = None, *, limits: NamespaceLimits | None = None) -> None:
+        self.limits = limits
         self.clock = FakeClock()
         self.turn: deque[Callable[[], object]] = deque()
         self.mail: deque[Callable[[], object]] = deque()
@@ -132,10 +138,12 @@ class TwoProcesses:
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
+    def settle(self, steps: int = 1_000_000) -> None:
         """Until nothing is left to do but wait."""
-        while self._step():
-            pass
+        for _ in range(steps):
+            if not self._step():
+                return
+        raise AssertionError("it does not come to rest")
 
     def _step(self) -> bool:
         for line in (self.turn, self.mail, self.words):

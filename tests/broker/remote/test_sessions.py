@@ -6,6 +6,7 @@ from tests.broker.partitioned.rig import key_for, message
 from tests.broker.remote.rig import TwoProcesses
 from tests.broker.rig import Answers
 from twinbus.model.errors import SessionCannotBeLocked, SessionLockLost
+from twinbus.model.limits import NamespaceLimits
 from twinbus.model.queue import QueueDescription
 
 SESSIONS = QueueDescription(enable_partitioning=True, requires_session=True)
@@ -93,3 +94,16 @@ def test_messages_of_a_session_are_completed_where_they_lie() -> None:
     rig.settle()
     assert answers == [None]
     assert sum(rig.counts()) == 0
+
+
+def test_who_may_have_no_more_locks_is_not_told_again_and_again_that_there_is_something() -> None:
+    rig, name = TwoProcesses(SESSIONS, limits=NamespaceLimits(max_locks=1)), key_for(1)
+    rig.stored(message(b"a", session=name), message(b"b", session=name))
+    receiver = rig.session_receiver(session=name.encode())
+    receiver.grant(10)
+    rig.settle(1_000)
+    assert receiver.bodies == [b"a"]
+    fragment = receiver.gathering.fragments[0]
+    fragment.settlement.complete(fragment.lock_numbers([receiver.deliveries[0][1]]), Answers())
+    rig.settle(1_000)
+    assert receiver.bodies == [b"a", b"b"]
