@@ -7,6 +7,7 @@ from tests.broker.remote.rig import TwoProcesses
 from tests.broker.rig import Answers
 from twinbus.broker.remote.settlement import SomeLocksLost
 from twinbus.model.description import FRAGMENTS
+from twinbus.model.errors import StoreUnavailable
 
 
 def test_messages_of_both_processes_are_received_by_one_receiver() -> None:
@@ -147,3 +148,18 @@ def test_a_process_that_goes_takes_its_receivers_from_the_fragments_of_others() 
     assert not any(part.main.line.consumers for part in rig.queue(rig.far).parts[1::2])
     rig.wait(100.0)
     assert rig.receiver(10, of=rig.far).bodies == [b"one"]
+
+
+def test_who_comes_while_a_process_is_silent_receives_from_others_and_from_it_when_it_speaks() -> None:
+    rig = TwoProcesses()
+    rig.silent.add(1)
+    receiver = rig.receiver(10)
+    answers = rig.send(message(b"late", key=key_for(1)))
+    for _ in range(11):
+        rig.wait(1.0)
+    assert isinstance(answers[0], StoreUnavailable)
+    assert not receiver.errors
+    rig.stored(message(b"here", key=key_for(0)))
+    assert receiver.bodies == [b"here"]
+    rig.wake()
+    assert receiver.bodies == [b"here", b"late"]

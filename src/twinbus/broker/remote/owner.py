@@ -12,7 +12,19 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from twinbus.broker.remote.calls import Call, Failed, Given, Gone, Granted, Health, Manage, Ready, error_of
+from twinbus.broker.remote.calls import (
+    Browse,
+    Call,
+    Failed,
+    Given,
+    Gone,
+    Granted,
+    Health,
+    Manage,
+    Open,
+    Ready,
+    error_of,
+)
 from twinbus.broker.remote.calls import Drained as DrainedNotice
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
 
@@ -56,14 +68,18 @@ class Guest(Protocol):
 
 
 class _Waiting:
-    """Who waits for an answer, since when; one who is patient does so for any time."""
+    """Who waits for an answer, since when; one who is patient does so for any time.
 
-    __slots__ = ("is_patient", "since_s", "told")
+    One who comes is let in when the owner speaks again: what he receives from others does not end by its silence.
+    """
 
-    def __init__(self, told: Told, since_s: float, *, is_patient: bool) -> None:
+    __slots__ = ("comes", "is_patient", "since_s", "told")
+
+    def __init__(self, told: Told, since_s: float, call: Call) -> None:
         self.told = told
         self.since_s = since_s
-        self.is_patient = is_patient
+        self.comes = isinstance(call, Open | Browse)
+        self.is_patient = self.comes or isinstance(call, Manage)
 
 
 class Owner:
@@ -102,7 +118,7 @@ class Owner:
         if self._transmit is None:
             raise StoreUnavailable(f"{self.name} is unavailable: {AWAY}")
         number = next(self._numbers)
-        self._waiting[number] = _Waiting(told, self._clock.monotonic_s(), is_patient=isinstance(call, Manage))
+        self._waiting[number] = _Waiting(told, self._clock.monotonic_s(), call)
         self._transmit(number, call)
         self._watch()
 
@@ -125,7 +141,7 @@ class Owner:
         self._transmit = None
         for journal in self.journals.values():
             journal.trouble = AWAY
-        self._refuse_all(AWAY)
+        self._refuse(AWAY, self._waiting)
         for guest in list(self.guests.values()):
             guest.owner_lost()
 
@@ -168,7 +184,7 @@ class Owner:
             trouble = f"its broker process has not answered for {self._timeout_s:g} s"
             for journal in self.journals.values():
                 journal.trouble = trouble
-            self._refuse_all(trouble)
+            self._refuse(trouble, {number: one for number, one in self._waiting.items() if not one.comes})
         self._watch()
 
     def _speaks(self) -> None:
@@ -176,9 +192,9 @@ class Owner:
         for journal in self.journals.values():
             journal.trouble = journal.reported
 
-    def _refuse_all(self, reason: str) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for one in waiting.values():
+    def _refuse(self, reason: str, refused: dict[int, _Waiting]) -> None:
+        self._waiting = {number: one for number, one in self._waiting.items() if number not in refused}
+        for one in refused.values():
             one.told(StoreUnavailable(f"{self.name} is unavailable: {reason}"))
 
 
