@@ -6,12 +6,14 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
 import sys
 from pathlib import Path
 
+from tests.served import wait_until
 from tests.workers.crew import crew, is_worker
 
 
@@ -46,7 +48,7 @@ def test_sigterm_leaves_no_process_no_folder_and_no_ready_file(tmp_path: Path) -
     with crew(tmp_path, workers=3) as server:
         workers = server.workers().values()
         folder = Path((tmp_path / "data" / "run").read_text().strip())
-        assert sorted(one.name for one in folder.iterdir()) == ["0.sock", "1.sock", "2.sock"]
+        assert sorted(one.name for one in folder.iterdir()) == ["0.sock", "1.sock", "2.sock", "tally"]
         assert folder.stat().st_mode & 0o777 == 0o700
         server.stop()
         assert not any(is_worker(pid) for pid in workers)
@@ -123,6 +125,27 @@ def test_the_configuration_is_there_when_it_serves(tmp_path: Path) -> None:
         server.start()
         for answer in server.ask_each("GET", "orders", expected=200).values():
             assert "MaxDeliveryCount>4<" in answer
+
+
+def test_one_that_is_told_to_stop_while_it_starts_does_so(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "twinbus", "serve", "contoso", f"--data={tmp_path / 'data'}", "--workers=2"]
+    ports = [f"--{way}-port=0" for way in ("amqp", "amqps", "http", "https")]
+    ready = f"--ready-file={tmp_path / 'ready'}"
+    with subprocess.Popen([*command, *ports, ready], stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: "workers" in lock_file(tmp_path))  # they are on the way
+        process.send_signal(signal.SIGTERM)
+        _, output = process.communicate(timeout=30)
+    assert process.returncode == 0, output
+    assert "Traceback" not in output
+    assert not (tmp_path / "ready").exists()
+    assert not (tmp_path / "data" / "run").exists()
+
+
+def lock_file(folder: Path) -> str:
+    try:
+        return (folder / "data" / "lock").read_text()
+    except OSError:
+        return ""
 
 
 def serve(data: Path, *options: str) -> str:

@@ -30,10 +30,10 @@ from twinbus.server.websocket.entrance import Entrance
 
 if TYPE_CHECKING:
     import contextlib
-    import socket
     import ssl
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+    from twinbus.amqp.aio import Serve
     from twinbus.broker.clock import Clock
     from twinbus.broker.namespace import Namespace
     from twinbus.server.administration import Administration
@@ -58,9 +58,9 @@ class Front:
         administration: Administration,
         keys: KeyRing,
         clock: Clock,
-        sockets: Mapping[str, Sequence[socket.socket]] | None = None,
+        serve: Mapping[str, Sequence[Serve]] | None = None,
     ) -> None:
-        """Nothing listens yet. `sockets` are bound already, by the names of the ways."""
+        """Nothing listens yet. `serve` accepts in place of sockets of our own, by the names of the ways."""
         self.grace_s = GRACE_S
         self.authority = Authority(keys, namespace.entities)
         self.gateway = Gateway(
@@ -76,7 +76,7 @@ class Front:
         self._namespace = namespace
         self._administration = administration
         self._clock = clock
-        self._sockets = sockets
+        self._serve = serve
 
     async def open(self, stack: contextlib.AsyncExitStack, tls: ssl.SSLContext | None) -> dict[str, int]:
         """Listen; `stack` ends that. The ports by their names; without `tls` those that need none."""
@@ -86,8 +86,8 @@ class Front:
             is_secure = way.endswith("s")
             if is_secure and tls is None:
                 continue
-            for sock in [None] if self._sockets is None else self._sockets[way]:
-                listener = await self._listen(way, app, sock, tls if is_secure else None)
+            for serve in [None] if self._serve is None else self._serve[way]:
+                listener = await self._listen(way, app, serve, tls if is_secure else None)
                 stack.push_async_callback(self._closer(listener.close))
                 ports.setdefault(way, listener.port)
         return ports
@@ -102,20 +102,20 @@ class Front:
         return ManagementApp(self._administration, partial(_authorise, clock, authority), pauses=pauses, first=first)
 
     async def _listen(
-        self, way: str, app: ManagementApp, sock: socket.socket | None, tls: ssl.SSLContext | None
+        self, way: str, app: ManagementApp, serve: Serve | None, tls: ssl.SSLContext | None
     ) -> aio.Listener | HttpListener:
         settings, gateway = self._settings, self.gateway
         host, port, most = settings.host, getattr(settings, f"{way}_port"), settings.max_connections
         try:
             if way.startswith("http"):
                 entrance = Entrance(gateway.make_client, gateway.make_connection, max_connections=most)
-                return await listen_http(app, host=host, port=port, sock=sock, tls=tls, entrance=entrance)
+                return await listen_http(app, host=host, port=port, serve=serve, tls=tls, entrance=entrance)
             return await aio.listen(
                 gateway.make_client,
                 gateway.make_connection,
                 host=host,
                 port=port,
-                sock=sock,
+                serve=serve,
                 tls=tls,
                 max_connections=most,
             )

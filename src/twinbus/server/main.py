@@ -21,6 +21,7 @@ from twinbus.server.data_directory import DataDirectory
 from twinbus.server.rocks_disks import RocksDisks
 from twinbus.server.service import Ground, Service
 from twinbus.server.system_clock import SystemClock
+from twinbus.server.workers.fleet import Stopped
 from twinbus.server.workers.supervisor import Supervisor
 from twinbus.store.catalogue import Catalogue
 
@@ -37,7 +38,7 @@ def run(settings: ServeSettings, announce: Callable[[ReadyFile], None] | None = 
     """Serve until a signal says stop; the exit code. `announce` is told once it serves."""
     logs.configure(settings.log_level, settings.log_format)
     process.tune(settings.max_connections)
-    with DataDirectory(settings.data) as data:
+    with DataDirectory(settings.data) as data, contextlib.suppress(Stopped):
         uvloop.run(_serve(settings, data, announce))
     return 0
 
@@ -48,8 +49,10 @@ async def _serve(settings: ServeSettings, data: DataDirectory, announce: Callabl
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with contextlib.AsyncExitStack() as stack:
-        server = Server(settings, data) if settings.workers == 1 else Supervisor(settings, data)
-        ready = await server.start(stack)
+        if settings.workers == 1:
+            ready = await Server(settings, data).start(stack)
+        else:
+            ready = await Supervisor(settings, data).start(stack, stop)
         if settings.ready_file is not None:
             ready.write(settings.ready_file)
             stack.callback(ready.remove, settings.ready_file)

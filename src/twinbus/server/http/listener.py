@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import h11
 from uvicorn.config import Config
@@ -28,12 +28,12 @@ from twinbus.server.http.caller import Caller
 from twinbus.server.http.limits import DEFAULT_LIMITS, HttpLimits
 
 if TYPE_CHECKING:
-    import socket
     import ssl
     from collections.abc import Collection
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from twinbus.amqp.aio import Accepting, Serve
     from twinbus.server.websocket.entrance import Entrance
 
 log: Final = logging.getLogger(__name__)
@@ -220,7 +220,7 @@ class HttpListener:
         )
         self.config.load()
         self.is_closed = False
-        self._server: asyncio.Server
+        self._server: Accepting
 
     @property
     def port(self) -> int:
@@ -274,20 +274,24 @@ async def listen(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
-    sock: socket.socket | None = None,
+    serve: Serve | None = None,
     tls: ssl.SSLContext | None = None,
     limits: HttpLimits = DEFAULT_LIMITS,
     entrance: Entrance | None = None,
 ) -> HttpListener:
     """Serve `app`; with `tls` as https. `entrance` has those who want a WebSocket. OSError if the port is taken.
 
-    `sock` is bound already, perhaps for several processes, and stands for host and port.
+    `serve` accepts in place of a socket of our own on that host and port.
     """
     listener = HttpListener(app, limits, entrance)
-    where: dict[str, Any] = {"host": host, "port": port} if sock is None else {"sock": sock}
+    make = lambda: HttpConnection(listener)  # noqa: E731
+    if serve is not None:
+        listener._server = await serve(make, tls, limits.tls_handshake_timeout_s)  # noqa: SLF001  # two halves of one thing
+        return listener
     listener._server = await asyncio.get_running_loop().create_server(  # noqa: SLF001  # two halves of one thing
-        lambda: HttpConnection(listener),
-        **where,
+        make,
+        host,
+        port,
         ssl=tls,
         ssl_handshake_timeout=limits.tls_handshake_timeout_s if tls is not None else None,
         backlog=1024,

@@ -14,6 +14,7 @@ import socket
 import sys
 from contextlib import suppress
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from twinbus.server.workers.control import Control
@@ -157,7 +158,13 @@ class Child:
         """From its start to its end; for how long it served."""
         loop = asyncio.get_running_loop()
         self.control = Control(FROM_WORKER, hear=self._hear, answer=self._answer, lost=self._lost)
-        process = self._process = await self._start_process()
+        try:
+            process = self._process = await self._start_process()
+        except OSError as error:
+            self.failure = f"worker {self.number} cannot be started: {error}"
+            log.error("%s", self.failure)  # noqa: TRY400  # it says all there is
+            self._on_step(self)
+            return 0.0
         self._go_to(Step.STARTED)
         self._serving_since_s = None
         watch = loop.create_task(self._watch())
@@ -178,7 +185,7 @@ class Child:
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
-                sys.executable,
+                *_python(),
                 "-m",
                 "twinbus.server.workers.worker",
                 str(self.number),
@@ -233,3 +240,8 @@ class Child:
                 self.kill("it has left its supervisor")
 
         asyncio.get_running_loop().call_later(LAST_BREATH_S, look)
+
+
+def _python() -> list[str]:
+    """The interpreter, which finds what this one does: where that does not look in the folder it was started in, so."""
+    return [sys.executable] if sys.path[0] == str(Path.cwd()) else [sys.executable, "-P"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.model.errors import ServiceBusError
 from twinbus.server.settings import StartError
@@ -29,6 +29,10 @@ CONFIRM_LOOKS: Final = 10
 """As in `child`: if it is the supervisor that was stopped for a while, the others are not to blame."""
 ANSWER_S: Final = 60.0
 """An answer that has not come by then is of nobody who still lives."""
+
+
+class Stopped(Exception):
+    """The server was told to stop before it served."""
 
 
 class Fleet:
@@ -61,15 +65,24 @@ class Fleet:
         ]
         self.on_pids: Callable[[list[int]], None] = lambda _: None
         """Hears which processes there are."""
+        self.on_down: Callable[[int], None] = lambda _: None
+        """Hears of each that is down, by its number."""
         self._tasks: list[asyncio.Task[None]] = []
         self._all_serve: asyncio.Future[None] | None = None
 
-    async def start(self) -> None:
-        """Start all, and wait until all serve. StartError if one cannot."""
+    async def start(self, stop: asyncio.Event) -> None:
+        """Start all, and wait until all serve. StartError if one cannot, Stopped if `stop` is set before."""
         loop = asyncio.get_running_loop()
         self._all_serve = loop.create_future()
         self._tasks = [loop.create_task(child.run()) for child in self.children]
-        await self._all_serve
+        stopping = loop.create_task(stop.wait())
+        either: set[asyncio.Future[Any]] = {self._all_serve, stopping}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not self._all_serve.done():
+            self._all_serve.cancel()
+            raise Stopped
+        self._all_serve.result()
 
     async def stop(self) -> None:
         """End all."""
@@ -115,6 +128,8 @@ class Fleet:
 
     def _stepped(self, child: Child) -> None:
         self.on_pids([one.pid for one in self.children if one.pid is not None])
+        if child.step is Step.DOWN:
+            self.on_down(child.number)
         assert self._all_serve is not None
         steps = [one.step for one in self.children]
         if self._all_serve.done():

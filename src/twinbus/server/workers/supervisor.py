@@ -21,6 +21,7 @@ from twinbus.server.config.apply import bring_to_plan
 from twinbus.server.keeper import Keeper
 from twinbus.server.settings import ServeSettings, StartError
 from twinbus.server.system_clock import SystemClock
+from twinbus.server.workers.accepting import TALLY, Tally
 from twinbus.server.workers.desk import Desk
 from twinbus.server.workers.fleet import Fleet
 from twinbus.server.workers.idle import delete_idle
@@ -59,8 +60,8 @@ class Supervisor:
         """The last one that was written, and of which version."""
         self._burials: set[asyncio.Task[None]] = set()
 
-    async def start(self, stack: contextlib.AsyncExitStack) -> ReadyFile:
-        """Start everything; `stack` stops it. What a client needs to know."""
+    async def start(self, stack: contextlib.AsyncExitStack, stop: asyncio.Event) -> ReadyFile:
+        """Start everything; `stack` stops it. What a client needs to know. Stopped if `stop` is set before that."""
         settings, data = self._settings, self._data
         self._stores = data.stores(settings.stores, settings.store_dirs)
         self._sockets = open_sockets(settings)
@@ -68,12 +69,13 @@ class Supervisor:
             stack.callback(sock.close)
         self._folder = RunFolder(data)
         stack.callback(self._folder.remove)
+        Tally.make(self._folder.path / TALLY, settings.workers, len(self._sockets))
         self._fleet = self._make_fleet()
         self._keeper = await self._open_catalogue(stack)
         self._desk = Desk(self._keeper, self._clock, self._fleet.publish)
         stack.callback(self._desk.drive.stop)
         stack.push_async_callback(self._fleet.stop)
-        await self._fleet.start()
+        await self._fleet.start(stop)
         idle = asyncio.get_running_loop().create_task(delete_idle(self._keeper, self._fleet.idle_times))
         stack.callback(idle.cancel)
         ports = {way: sockets[0].getsockname()[1] for way, sockets in self._sockets.items()}
@@ -90,6 +92,7 @@ class Supervisor:
             on_buried=self._note_burial,
         )
         fleet.on_pids = self._data.note_workers
+        fleet.on_down = Tally(self._folder.path / TALLY, self._settings.workers).drop
         return fleet
 
     async def _open_catalogue(self, stack: contextlib.AsyncExitStack) -> Keeper:

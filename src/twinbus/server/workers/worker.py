@@ -33,6 +33,7 @@ from twinbus.server.rocks_disks import RocksDisks
 from twinbus.server.settings import ServeSettings, StartError
 from twinbus.server.stores import Stores
 from twinbus.server.system_clock import SystemClock, TimerDrive
+from twinbus.server.workers.accepting import TALLY, Acceptor, Tally
 from twinbus.server.workers.control import Control
 from twinbus.server.workers.entities import WorkerEntities
 from twinbus.server.workers.shared import SharedOutageSwitch, SharedPairingDesk
@@ -54,6 +55,7 @@ from twinbus.server.workers.words import (
 )
 
 if TYPE_CHECKING:
+    from twinbus.amqp import aio
     from twinbus.broker.journal import Journal
     from twinbus.server.workers.words import FromSupervisor
 
@@ -155,13 +157,26 @@ class Worker:
         return peers
 
     def _make_front(self, settings: ServeSettings, start: Start) -> Front:
-        sockets = {way: [socket.socket(fileno=one) for one in some] for way, some in start.sockets.items()}
-        clock = self.namespace.clock
-        front = Front(settings, self.namespace, self.entities, KeyRing(start.keys), clock, sockets)
+        front = Front(
+            settings,
+            self.namespace,
+            self.entities,
+            KeyRing(start.keys),
+            self.namespace.clock,
+            self._acceptors(start),
+        )
         self._switch = SharedOutageSwitch(self.namespace.outages, self._control)
         front.gateway.outage_switch = self._switch
         front.gateway.pairings = SharedPairingDesk(self._control)
         return front
+
+    def _acceptors(self, start: Start) -> dict[str, list[aio.Serve]]:
+        """For each socket that was inherited."""
+        tally = Tally(Path(start.folder) / TALLY, start.workers)
+        return {
+            way: [Acceptor(socket.socket(fileno=one), tally.row(place), self._number).serve for one in some]
+            for place, (way, some) in enumerate(start.sockets.items())
+        }
 
     async def _load(self, start: Start) -> None:
         copy = msgspec.msgpack.decode(start.catalogue, type=Copy)

@@ -1,0 +1,84 @@
+"""Fragments of a partitioned queue over several processes: each in its store, each served by that store's broker."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.partitioned.bus import FRAGMENTS, drain, everywhere, fragment_in, key_of, numbered, send_all
+from tests.served import wait_until
+from tests.workers.crew import Crew, crew
+from twinbus.client import NO_RETRY, BrokeredMessage, MessagingFactory
+from twinbus.model.errors import FragmentUnavailable
+
+
+def stores_of(server: Crew) -> dict[int, set[int]]:
+    """Which stores' files each worker has open, by the workers' numbers."""
+    found: dict[int, set[int]] = {}
+    for number, pid in server.workers().items():
+        files = [str(one.readlink()) for one in Path(f"/proc/{pid}/fd").iterdir() if one.is_symlink()]
+        found[number] = {int(Path(name).parent.name) for name in files if Path(name).parent.parent.name == "stores"}
+    return found
+
+
+async def test_r093_sixteen_fragments_lie_in_sixteen_stores_and_are_served_by_sixteen_brokers(tmp_path: Path) -> None:
+    with crew(tmp_path, "--stores=16", "--worker-timeout=20", workers=16) as server:
+        assert stores_of(server) == {number: {number} for number in range(FRAGMENTS)}
+        queue = server.make_queue(EnablePartitioning="true")
+        async with MessagingFactory.from_connection_string(server.connection_string, retry_policy=NO_RETRY) as factory:
+            client = factory.create_queue_client(queue)
+            await send_all(client, everywhere())
+            found = await drain(client)
+            assert {message.text: fragment_in(message) for message in found} == {
+                f"{number}": number for number in range(FRAGMENTS)
+            }
+
+
+async def test_r094_what_one_connection_sends_and_receives_is_stored_and_served_by_all_brokers(tmp_path: Path) -> None:
+    with crew(tmp_path, workers=4) as server:
+        queue = server.make_queue(EnablePartitioning="true")
+        async with MessagingFactory.from_connection_string(server.connection_string) as factory:
+            client = factory.create_queue_client(queue)
+            await send_all(client, numbered(4 * FRAGMENTS))
+            counts = Counter(fragment_in(message) for message in await client.peek_batch(4 * FRAGMENTS))
+            assert counts == dict.fromkeys(range(FRAGMENTS), 4)
+            assert len(await drain(client)) == 4 * FRAGMENTS
+
+
+async def test_r095_r100_r101_without_one_broker_its_keys_are_refused_and_all_else_goes_on(tmp_path: Path) -> None:
+    with crew(tmp_path, "--worker-timeout=3", workers=2) as server:
+        queue = server.make_queue(EnablePartitioning="true")
+        async with MessagingFactory.from_connection_string(server.connection_string, retry_policy=NO_RETRY) as factory:
+            client = factory.create_queue_client(queue)
+            await send_all(client, everywhere())
+            gone = 1 - _holder(server)  # the one that this client is not connected to
+            pid = server.strike(gone, signal.SIGSTOP)
+            server.strike(gone, signal.SIGKILL)
+            with pytest.raises(FragmentUnavailable):
+                await client.send(BrokeredMessage("late", partition_key=key_of(gone)))
+            await send_all(client, numbered(FRAGMENTS))
+            await client.send(BrokeredMessage("kept", partition_key=key_of(1 - gone)))
+            server.wait_for_another(gone, pid)
+            server.wait_until_well()
+            texts = Counter(message.text for message in await drain(client))
+            assert texts >= Counter({f"{number}": 2 for number in range(FRAGMENTS)} | {"kept": 1}), "nothing is lost"
+
+
+def _holder(server: Crew) -> int:
+    """The worker to which the only AMQP connection goes."""
+    wait_until(lambda: len(_holders(server)) == 1)
+    return next(iter(_holders(server)))
+
+
+def _holders(server: Crew) -> set[int]:
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    inodes = {row[9] for row in rows if row[1].endswith(f":{server.amqp_port:04X}") and row[3] == "01"}
+    return {
+        number
+        for number, pid in server.workers().items()
+        for one in Path(f"/proc/{pid}/fd").iterdir()
+        if one.is_symlink() and str(one.readlink()).removeprefix("socket:[").removesuffix("]") in inodes
+    }

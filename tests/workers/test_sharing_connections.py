@@ -1,0 +1,60 @@
+"""Workers accept from one socket, and each gets its share; one that is stopped takes nobody from the others."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import signal
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from tests.served import PATIENCE_S
+from tests.workers.crew import crew
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.workers.crew import Crew
+
+
+@contextlib.contextmanager
+def connected(server: Crew, count: int) -> Iterator[list[http.client.HTTPConnection]]:
+    """Some connections that stay open."""
+    with contextlib.ExitStack() as stack:
+        connections = []
+        for _ in range(count):
+            connection = http.client.HTTPConnection(server.host, server.http_port, timeout=PATIENCE_S)
+            stack.callback(connection.close)
+            server.ask_on(connection, "GET", "health", expected=200)
+            connections.append(connection)
+        yield connections
+
+
+def test_every_worker_gets_its_share_of_the_connections(tmp_path: Path) -> None:
+    with crew(tmp_path, workers=3) as server:
+        with connected(server, 30) as connections:
+            shares = Counter(map(server.accepted_by, connections))
+        assert sum(shares.values()) == 30
+        assert min(shares[number] for number in range(3)) >= 7  # on a busy machine one may miss its turn
+
+
+def test_a_stopped_worker_takes_nobody_from_the_others(tmp_path: Path) -> None:
+    with crew(tmp_path, "--worker-timeout=60", workers=3) as server:
+        server.strike(2, signal.SIGSTOP)
+        began_s = time.monotonic()
+        with connected(server, 20) as connections:
+            shares = Counter(map(server.accepted_by, connections))
+            assert set(shares) == {0, 1}
+            assert min(shares.values()) >= 5
+        assert time.monotonic() - began_s < 5
+        server.strike(2, signal.SIGCONT)
+
+
+def test_who_comes_back_gets_the_next_ones(tmp_path: Path) -> None:
+    with crew(tmp_path, workers=2) as server, connected(server, 4):
+        pid = server.strike(1, signal.SIGKILL)
+        server.wait_for_another(1, pid)
+        with connected(server, 2) as connections:
+            assert 1 in map(server.accepted_by, connections)
