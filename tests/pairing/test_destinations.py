@@ -12,7 +12,7 @@ from twinbus.client.pairing.events import Events
 from twinbus.client.pairing.parcel import Parcel, TakenBack
 from twinbus.client.pairing.rewriting import Restored
 from twinbus.client.pairing.telling import Telling
-from twinbus.model.errors import FragmentUnavailable, PartlyStored, ServiceBusError
+from twinbus.model.errors import FragmentUnavailable, MessageLockLost, PartlyStored, ServiceBusError
 from twinbus.model.message import BATCH_FORMAT, BrokeredMessage
 from twinbus.testing import in_virtual_time
 from twinbus.testing.clock import LoopClock
@@ -62,6 +62,7 @@ class Line:
         self.primary = Primary()
         self.deferred: list[str] = []
         self.completed: list[str] = []
+        self.refuses_completion = False
         self.destination = Destination(
             cast("MessageSender", self.primary),
             "backlog",
@@ -72,10 +73,14 @@ class Line:
         self._parcels: dict[int, Parked] = {}
 
     def take(self, text: str, session_id: str) -> None:
+        self.destination.take(self._parcels[self.add(text, session_id)])
+
+    def add(self, text: str, session_id: str) -> int:
+        """One more in the backlog queue; its number."""
         payload = BrokeredMessage(text, session_id=session_id).encode(0)
         number = len(self._parcels) + 1
-        parcel = self._parcels[number] = Parked(Restored("orders", session_id, payload, number), number, text, self)
-        self.destination.take(parcel)
+        self._parcels[number] = Parked(Restored("orders", session_id, payload, number), number, text, self)
+        return number
 
     async def _take_back(self, numbers: Sequence[int]) -> list[Parcel]:
         return [self._parcels[number] for number in numbers]
@@ -90,6 +95,8 @@ class Parked(TakenBack):
         self._line = line
 
     def complete(self) -> asyncio.Future[None]:
+        if self._line.refuses_completion:
+            return _done(MessageLockLost("too late"))
         self._line.completed.append(self._text)
         return _done()
 
@@ -98,9 +105,12 @@ class Parked(TakenBack):
         return _done()
 
 
-def _done() -> asyncio.Future[None]:
+def _done(error: ServiceBusError | None = None) -> asyncio.Future[None]:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    future.set_result(None)
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
     return future
 
 
@@ -175,6 +185,24 @@ async def test_what_a_batch_was_stored_of_is_completed_and_the_rest_sent_again()
     assert line.completed == ["0", "2"]
     assert await line.primary.answer(down()) == ["1", "3"]
     assert line.deferred == ["1", "3"]
+    line.destination.close()
+
+
+@in_virtual_time
+async def test_q17_what_was_accepted_and_could_not_be_completed_is_completed_later_and_not_sent_again() -> None:
+    line = Line()
+    line.destination.found_deferred(line.add("1", UP))
+    line.refuses_completion = True
+    await asyncio.sleep(1)
+    assert await line.primary.answer() == ["1"]
+    await asyncio.sleep(10)
+    assert line.completed == []
+    line.refuses_completion = False
+    await asyncio.sleep(60)
+    assert line.completed == ["1"]
+    assert line.primary.sends == []
+    line.take("2", UP)
+    assert await line.primary.answer() == ["2"]
     line.destination.close()
 
 

@@ -107,6 +107,23 @@ async def test_q17_locks_are_renewed_while_a_send_is_pending() -> None:
 
 
 @in_virtual_time
+async def test_q17_so_are_those_of_messages_that_were_deferred_before() -> None:
+    async with paired(operation_timeout=600, backlog_queue_count=1, **OUTAGE) as app:
+        await park(app, "apples", "pears")
+        outage = app.namespaces.primary.outage
+        outage.restore()
+        outage.busy("orders")
+        await asyncio.sleep(30)
+        outage.restore()
+        outage.slow(45)  # an attach and a send take longer than a lock lasts
+        await asyncio.sleep(1_000)
+        outage.restore()
+        await asyncio.sleep(60)
+        assert await app.arrived() == ["apples", "pears"]
+        assert await app.parked() == []
+
+
+@in_virtual_time
 async def test_q18_the_order_within_a_session_is_kept() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("baskets", requires_session=True)

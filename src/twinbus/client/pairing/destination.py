@@ -105,6 +105,8 @@ class Destination:
         self._mixes_sessions = True
         """False where a batch with several sessions was refused: partitioned entities of Azure do so."""
         self._deferred: list[int] = []
+        self._accepted: set[int] = set()
+        """Of these, what the entity has, and what is still to be completed: it is not sent again."""
         self._task: asyncio.Task[None] | None = None
         self._is_blocked = False
         self._is_paused = False
@@ -274,7 +276,7 @@ class Destination:
             self._idle.set()
 
     def _delivered(self, load: list[Parcel]) -> None:
-        complete_all(load, partial(self._settled, "completed"))
+        complete_all(load, self._completed)
         if self._telling.wants(EventKind.MOVED):
             for parcel in load:
                 self._telling.tell_parcel(EventKind.MOVED, parcel, self._backlog_queue)
@@ -430,7 +432,10 @@ class Destination:
             return False
         before = len(self._deferred)
         for parcel in parcels:
-            self._forward(parcel)
+            if parcel.sequence_number in self._accepted:
+                complete_all([parcel], self._completed)
+            else:
+                self._forward(parcel)
         await self._await_idle()
         return len(self._deferred) <= before
 
@@ -457,6 +462,16 @@ class Destination:
             self._task = self._loop.create_task(self._run(self._recover))
         elif self._ready:
             self._ship_soon()
+
+    def _completed(self, parcel: Parcel, future: asyncio.Future[None]) -> None:
+        """One that was taken back. If this has failed it is still deferred, and nobody but us would look for it."""
+        self._settled("completed", parcel, future)
+        if future.cancelled() or future.exception() is None or self._is_closed:
+            self._accepted.discard(parcel.sequence_number)
+            return
+        self._accepted.add(parcel.sequence_number)
+        heapq.heappush(self._deferred, parcel.sequence_number)
+        self._block()
 
     def _settled(self, outcome: str, parcel: Parcel, future: asyncio.Future[None]) -> None:
         """A message whose settling failed comes again when its lock is over: at least once, not exactly once (Q17)."""

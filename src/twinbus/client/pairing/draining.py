@@ -45,8 +45,9 @@ PEEKED_AT_ONCE: Final = 250
 TICK_S: Final = 5.0
 FINISH_S: Final = 5.0
 """How long the end of a draining waits for answers."""
+LOCK_S: Final = 60.0
+"""A lock of a backlog queue."""
 RENEW_AFTER_S: Final = 20.0
-"""A lock of a backlog queue lasts a minute."""
 GIVE_BACK_S: Final = 2.0
 _SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
 _MALFORMED: Final = "ParkedMessageMalformed"
@@ -103,8 +104,12 @@ class Draining:
         idle_s = self._last_arrival_s + self._settings.poll_s - self._loop.time()
         self._woken.clear()
         with suppress(TimeoutError):
-            async with asyncio.timeout(TICK_S if self._held else max(0.0, idle_s)):
+            async with asyncio.timeout(TICK_S if self._held or self._under_lock() else max(0.0, idle_s)):
                 await self._woken.wait()
+
+    def _under_lock(self) -> list[BrokeredMessage]:
+        """What was taken back of the deferred ones, and is not settled."""
+        return [message for message in self._taken_back if message.received.lock is not None]
 
     def stop(self) -> None:
         """End it well, soon."""
@@ -137,10 +142,10 @@ class Draining:
 
     async def _give_back(self) -> None:
         """Those that were taken back from the deferred ones are free at once, not only when their locks are over."""
-        held = [message for message in self._taken_back if message.received.lock is not None]
+        abandoning = [self._receiver.abandon(message) for message in self._under_lock()]
         with suppress(TimeoutError):
             async with asyncio.timeout(GIVE_BACK_S):
-                await asyncio.gather(*[self._receiver.abandon(message) for message in held], return_exceptions=True)
+                await asyncio.gather(*abandoning, return_exceptions=True)
 
     # --- messages in --------------------------------------------------------------------------------------------------
 
@@ -226,7 +231,8 @@ class Draining:
             if len(there) == len(numbers):
                 raise
             return await self._take_back(there) if there else []
-        self._taken_back = [message for message in self._taken_back if message.received.lock is not None] + messages
+        self._taken_back = self._under_lock() + messages
+        self._woken.set()  # their locks are to be renewed
         taken: list[Parcel] = []
         now_ms = self._settings.clock.wall_ms()
         for message in messages:
@@ -279,11 +285,14 @@ class Draining:
         self._link.keep_credit(WINDOW)
 
     async def _renew_locks(self) -> None:
-        now_s = self._loop.time()
+        now_s, now_ms = self._loop.time(), self._settings.clock.wall_ms()
         due = [delivery for delivery, since_s in self._held.items() if now_s - since_s >= RENEW_AFTER_S]
-        if not due:
+        last_ms = now_ms + round((LOCK_S - RENEW_AFTER_S) * 1000)
+        deferred = [message for message in self._under_lock() if message.received.locked_until_ms <= last_ms]
+        locks = [delivery.tag for delivery in due] + [message.received.lock or b"" for message in deferred]
+        if not locks:
             return
-        tokens = Array(uuid.UUID, [uuid.UUID(bytes_le=delivery.tag) for delivery in due])
+        tokens = Array(uuid.UUID, [uuid.UUID(bytes_le=lock) for lock in locks])
         try:
             await self._receiver.factory.ask(
                 self._receiver.path, "com.microsoft:renew-lock", {"lock-tokens": tokens}, timeout_s=TICK_S
@@ -292,6 +301,8 @@ class Draining:
             log.warning("locks of '%s' were not renewed: %s", self._receiver.path, error)
         for delivery in due:
             self._held[delivery] = now_s
+        for message in deferred:
+            message.received.locked_until_ms = now_ms + round(LOCK_S * 1000)
 
 
 def _number_of(payload: bytes) -> int:
