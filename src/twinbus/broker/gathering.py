@@ -103,12 +103,13 @@ class Gathering:
 
         def finish() -> None:
             nonlocal is_over
-            if not is_over:
-                is_over = True
+            was_over, is_over = is_over, True
+            if not was_over and not consumer.is_gone:
                 drained()
 
         def ask_next() -> None:
-            if is_over or not waiting or (consumer.room <= 0 and not _is_lent(waiting[0], consumer)):
+            is_hungry = waiting and (consumer.room > 0 or _is_lent(waiting[0], consumer))
+            if is_over or consumer.is_gone or not is_hungry:
                 finish()
             else:
                 waiting.pop(0).line.drain(consumer, ask_next)

@@ -54,6 +54,18 @@ def test_an_empty_drain_is_answered_with_all_credit_back() -> None:
     assert (receiver.drains, receiver.reserved, receiver.deliveries) == (1, 0, [])
 
 
+def test_who_leaves_during_a_drain_is_not_told_of_it_and_lends_nothing_more() -> None:
+    rig = TwoProcesses()
+    receiver = rig.receiver()
+    rig.silent.add(1)
+    receiver.drain(10)
+    rig.settle()
+    assert (receiver.drains, receiver.reserved) == (0, 10)
+    receiver.leave()
+    rig.wait(1.0)
+    assert (receiver.drains, receiver.reserved) == (0, 0)
+
+
 def test_what_was_received_is_completed_where_it_lies() -> None:
     rig = TwoProcesses()
     rig.stored(*[message() for _ in range(3 * FRAGMENTS)])
