@@ -140,6 +140,19 @@ def test_credit_lent_to_a_silent_process_is_written_off_and_its_late_messages_ar
     assert receiver.bodies == [b"here", b"late"]
 
 
+def test_who_leaves_while_something_is_lent_casts_no_doubt_on_the_process_that_had_it() -> None:
+    rig = TwoProcesses()
+    receiver, other = rig.receiver(), rig.receiver()
+    receiver.credit = 1
+    receiver.feed()
+    receiver.leave()
+    rig.settle()
+    rig.wait(1.0)
+    other.grant(1)
+    rig.stored(message(b"one", key=key_for(1)))
+    assert other.bodies == [b"one"]
+
+
 def test_a_receiver_is_there_again_when_its_owner_is() -> None:
     rig = TwoProcesses()
     receiver = rig.receiver(10)
