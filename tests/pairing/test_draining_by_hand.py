@@ -39,8 +39,9 @@ async def test_q20_messages_in_an_extra_queue_are_moved() -> None:
 
 
 def drain(primary: Served, secondary: Served, *options: str) -> subprocess.CompletedProcess[str]:
-    strings = (primary.connection_string, secondary.connection_string, secondary.admin_connection_string)
-    command = [sys.executable, "-m", "twinbus", "pair", "drain", *strings, "--ca-file", secondary.ca_file, *options]
+    strings = (primary.tls_connection_string, secondary.tls_connection_string, secondary.admin_connection_string)
+    trusted = ["--ca-file", primary.ca_file, "--ca-file", secondary.ca_file]
+    command = [sys.executable, "-m", "twinbus", "pair", "drain", *strings, *trusted, *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 

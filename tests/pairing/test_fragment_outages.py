@@ -191,7 +191,7 @@ async def test_what_cannot_be_parked_is_refused() -> None:
     async with partitioned() as app:
         overhead = len(BrokeredMessage(b"x" * 1_000, session_id=DOWN).encode(0)) - 1_000
         large = BrokeredMessage(b"x" * (262_144 - overhead - 10), session_id=DOWN)
-        assert not app.primary.create_message_sender("orders").can_be_parked(large)  # type: ignore[attr-defined]
+        assert not app.primary.create_message_sender("orders").can_be_parked(large)
         with pytest.raises(MessageCannotBeParked):
             await app.queue().send(large)
         large.session_id = UP

@@ -134,8 +134,8 @@ async def test_r057_q08_a_message_at_the_limit_passes_healthy_and_is_refused_whe
         queue = app.queue()
         await queue.send(sized(LIMIT))
         assert len(await app.namespaces.primary.messages("orders")) == 1
-        assert not queue.sender.can_be_parked(sized(LIMIT))  # type: ignore[attr-defined]
-        assert queue.sender.can_be_parked(sized(LIMIT - 200))  # type: ignore[attr-defined]
+        assert not queue.sender.can_be_parked(sized(LIMIT))
+        assert queue.sender.can_be_parked(sized(LIMIT - 200))
         app.namespaces.primary.outage.stop()
         with pytest.raises(MessageCannotBeParked) as error:
             await queue.send(sized(LIMIT))

@@ -35,7 +35,7 @@ def drain(  # noqa: PLR0913  # as many as there are options
     deduct: Annotated[bool, typer.Option("--deduct", help="Take the parked time off the time to live.")] = False,
     wait: Annotated[float, typer.Option(help="Seconds after which what has not moved is left.")] = 60.0,
     ca_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="An authority to trust, as in a ready file.")
+        list[Path] | None, typer.Option(metavar="FILE", help="An authority to trust, as in a ready file; repeatable.")
     ] = None,
 ) -> None:
     """Bring parked messages of a pair back to its primary, until its backlog queues are empty."""
@@ -43,7 +43,9 @@ def drain(  # noqa: PLR0913  # as many as there are options
 
     try:
         left = asyncio.run(
-            bring_back((primary, secondary, admin), name, count if extra else 0, ca_file, wait_s=wait, deduct=deduct)
+            bring_back(
+                (primary, secondary, admin), name, count if extra else 0, ca_file or (), wait_s=wait, deduct=deduct
+            )
         )
     except (ServiceBusError, ValueError, OSError) as error:
         stop("pair drain", error)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from twinbus.cli.service import trusting
 from twinbus.client import MessagingFactory, NamespaceManager
 from twinbus.client.pairing.backlog import index_of, prefix_of
 from twinbus.client.pairing.draining_by_hand import DrainingByHand
@@ -24,15 +25,16 @@ LOOK_S: Final = 0.5
 
 
 async def bring_back(
-    strings: Sequence[str], name: str | None, lowest: int, ca_file: Path | None, *, wait_s: float, deduct: bool
+    strings: Sequence[str], name: str | None, lowest: int, ca_files: Sequence[Path], *, wait_s: float, deduct: bool
 ) -> int:
     """How many messages are left."""
+    tls = trusting(ca_files)
     async with contextlib.AsyncExitStack() as stack:
         primary, secondary = [
-            await stack.enter_async_context(MessagingFactory.from_connection_string(text, ca_file=ca_file))
+            await stack.enter_async_context(MessagingFactory.from_connection_string(text, tls=tls))
             for text in strings[:2]
         ]
-        manager = NamespaceManager.from_connection_string(strings[2], ca_file=ca_file)
+        manager = NamespaceManager.from_connection_string(strings[2], tls=tls)
         await stack.enter_async_context(manager)
         primary_name = name or primary.where.namespace
         if primary_name is None:

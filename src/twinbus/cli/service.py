@@ -43,7 +43,7 @@ class Service:
 
         try:
             self._to = ConnectionString.parse(connection_string)
-            self._tls = None if self._to.is_emulator else _context(ca_files)
+            self._tls = None if self._to.is_emulator else trusting(ca_files)
         except (ValueError, OSError) as error:
             raise ServiceFailed(str(error)) from error
 
@@ -90,7 +90,8 @@ class Service:
         return make_token(scope, self._to.key_name, self._to.key, int(time.time()) + TOKEN_S)
 
 
-def _context(ca_files: Sequence[Path]) -> ssl.SSLContext:
+def trusting(ca_files: Sequence[Path]) -> ssl.SSLContext:
+    """What takes the certificates of these authorities, and of this machine's. OSError where one cannot be read."""
     context = ssl.create_default_context()
     for file in ca_files:
         context.load_verify_locations(file)

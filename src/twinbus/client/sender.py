@@ -143,6 +143,10 @@ class MessageSender(ClientEntity):
         """The largest message, or batch, that the entity takes; None where it does not say."""
         return (await self.link()).max_message_bytes
 
+    def can_be_parked(self, message: BrokeredMessage) -> bool:  # noqa: ARG002
+        """Whether it would go through also while the entity is failed over (Q08). False where there is no pair."""
+        return False
+
     # --- inside -------------------------------------------------------------------------------------------------------
 
     async def _dispatch(

@@ -34,13 +34,18 @@ def test_sends_survive_the_loss_of_the_primary(tmp_path: Path) -> None:
         with manager, factory.pair_namespace(options) as pairing:
             heard: list[PairingEvent] = []
             pairing.on_event(heard.append)
+            states: list[PairingEvent] = []
+            pairing.on_event(states.append, {EventKind.FAILED_OVER})
             client = factory.create_queue_client(queue)
+            assert client.sender.can_be_parked(BrokeredMessage("small"))
+            assert not client.sender.can_be_parked(BrokeredMessage(b"x" * 262_144))
             client.send(BrokeredMessage("before"))
             primary.kill()
             client.send(BrokeredMessage("meanwhile"))
             status = pairing.status()
             assert [(entity.path, entity.state) for entity in status.entities] == [(queue, EntityState.FAILED_OVER)]
             assert EventKind.PARKED in {event.kind for event in heard}
+            assert [event.kind for event in states] == [EventKind.FAILED_OVER]
             assert status.parked == 1
             assert len([one for one in manager.get_queues() if "x-servicebus-transfer" in one.path]) == 2
         primary.start()

@@ -110,4 +110,7 @@ class MessagingFactory(Blocking[factory.MessagingFactory]):
 
     def pair_namespace(self, options: SendAvailabilityPairedNamespaceOptions) -> Pairing:
         """Pair this namespace, the primary, with a secondary: from now on sends survive its loss."""
-        return Pairing(wait(lambda: self.inner.pair_namespace(options.inner())))
+        given = options.inner()
+        pairing = Pairing(wait(lambda: self.inner.pair_namespace(given)))
+        options.backlog_queue_count = given.backlog_queue_count
+        return pairing

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from twinbus.client.pairing import options, pairing
+from twinbus.client.pairing import EventKind, options, pairing
 from twinbus.client.sync.background import call, wait
 from twinbus.client.sync.facade import Blocking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from prometheus_client import CollectorRegistry
 
@@ -61,9 +61,11 @@ class Pairing(Blocking[pairing.Pairing]):
         """How it is now: the entities, the backlog, the syphon, alarms. Within 5 s, whatever is down."""
         return wait(self.inner.status)
 
-    def on_event(self, listener: Callable[[PairingEvent], None]) -> Callable[[], None]:
-        """Have `listener` called with each event, on the client's own thread: it must not wait there."""
-        end = call(lambda: self.inner.on_event(listener))
+    def on_event(
+        self, listener: Callable[[PairingEvent], None], kinds: Collection[EventKind] = frozenset(EventKind)
+    ) -> Callable[[], None]:
+        """Have `listener` called with each event of these kinds, on the client's own thread: it must not wait there."""
+        end = call(lambda: self.inner.on_event(listener, kinds))
         return lambda: call(end)
 
     def metrics(self, registry: CollectorRegistry | None = None) -> None:

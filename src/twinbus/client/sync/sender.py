@@ -59,6 +59,10 @@ class MessageSender(Sending["sender.MessageSender"]):
         """Attach now instead of with the first send: what is wrong with the entity is known then."""
         wait(self.inner.open)
 
+    def can_be_parked(self, message: BrokeredMessage) -> bool:
+        """Whether it would go through also while the entity is failed over. False where there is no pair."""
+        return self.inner.can_be_parked(message)
+
     def max_message_bytes(self) -> int | None:
         """The largest message, or batch, that the entity takes; None where it does not say."""
         return wait(self.inner.max_message_bytes)
