@@ -141,6 +141,22 @@ def test_one_that_is_told_to_stop_while_it_starts_does_so(tmp_path: Path) -> Non
     assert not (tmp_path / "data" / "run").exists()
 
 
+def test_ctrl_c_stops_all_of_them_well(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "twinbus", "serve", "contoso", f"--data={tmp_path / 'data'}", "--workers=2"]
+    ports = [f"--{way}-port=0" for way in ("amqp", "amqps", "http", "https")]
+    ready = tmp_path / "ready"
+    with subprocess.Popen(
+        [*command, *ports, f"--ready-file={ready}"], stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        wait_until(ready.exists, patience_s=40)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        _, output = process.communicate(timeout=30)
+    assert process.returncode == 0, output
+    assert "Traceback" not in output
+    assert "is started again" not in output
+    assert output.splitlines()[-1].endswith("stopped")
+
+
 def lock_file(folder: Path) -> str:
     try:
         return (folder / "data" / "lock").read_text()

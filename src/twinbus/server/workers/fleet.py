@@ -75,6 +75,8 @@ class Fleet:
         loop = asyncio.get_running_loop()
         self._all_serve = loop.create_future()
         self._tasks = [loop.create_task(child.run()) for child in self.children]
+        for task in self._tasks:
+            task.add_done_callback(_report)
         stopping = loop.create_task(stop.wait())
         either: set[asyncio.Future[Any]] = {self._all_serve, stopping}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -143,6 +145,12 @@ class Fleet:
         elif all(step is Step.LOADED for step in steps):  # no client finds a part of the namespace
             for one in self.children:
                 one.serve()
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    """A worker is not looked after any more."""
+    if not task.cancelled() and task.exception() is not None:
+        log.critical("the supervisor has failed: restart the server", exc_info=task.exception())
 
 
 async def _wait(answers: Iterable[asyncio.Future[None]]) -> None:

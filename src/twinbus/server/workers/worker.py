@@ -135,7 +135,13 @@ class Worker:
             limits=settings.limits,
             store_timeout_s=settings.store_timeout_s,
         )
-        peers = Peers(namespace, number=self._number, workers=workers, folder=Path(start.folder))
+        peers = Peers(
+            namespace,
+            number=self._number,
+            workers=workers,
+            folder=Path(start.folder),
+            timeout_s=settings.store_timeout_s,
+        )
         disks = RocksDisks([Path(directory) for directory in start.stores], sync=settings.sync)
         own = range(self._number, len(start.stores), workers)
         stores = Stores(
