@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.broker.partitioned.rig import key_for, message
 from tests.broker.remote.rig import TwoProcesses
 from tests.broker.rig import Answers
+from twinbus.broker.remote.calls import Health
 from twinbus.broker.remote.settlement import SomeLocksLost
 from twinbus.model.description import FRAGMENTS
 from twinbus.model.errors import StoreUnavailable
@@ -138,6 +139,30 @@ def test_credit_lent_to_a_silent_process_is_written_off_and_its_late_messages_ar
     receiver.grant(1)
     rig.settle()
     assert receiver.bodies == [b"here", b"late"]
+
+
+def test_who_asked_while_a_process_was_in_doubt_gets_what_it_has_when_it_speaks() -> None:
+    rig = TwoProcesses()
+    rig.stored(*[message(b"%d" % number, key=key_for(1)) for number in range(3)])
+    first, second = rig.receiver(), rig.receiver()
+    rig.silent.add(1)
+    first.grant(1)
+    rig.wait(0.3)
+    second.grant(2)
+    rig.settle()
+    rig.wake()
+    assert len(second.bodies) == 2
+
+
+def test_who_asked_while_a_store_did_not_work_gets_what_it_has_when_it_does() -> None:
+    rig = TwoProcesses()
+    rig.stored(message(b"one", key=key_for(1)))
+    rig.near.owner.receive(0, Health({1: ("it failed", None)}))
+    receiver = rig.receiver(1)
+    assert receiver.bodies == []
+    rig.near.owner.receive(0, Health({1: (None, None)}))
+    rig.settle()
+    assert receiver.bodies == [b"one"]
 
 
 def test_who_leaves_while_something_is_lent_casts_no_doubt_on_the_process_that_had_it() -> None:

@@ -45,6 +45,9 @@ AWAY: Final = "its broker process is not there"
 class Guest(Protocol):
     """Who receives from a fragment of the owner, or reads it."""
 
+    def feed(self) -> None:
+        """What kept it from asking for messages is over."""
+
     def given(self, deliveries: list[tuple[bytes, bytes]]) -> None:
         """Messages for it."""
 
@@ -163,11 +166,15 @@ class Owner:
             _tell_guest(guest, answer)
 
     def _note_health(self, health: Health) -> None:
+        is_better = False
         for number, (trouble, refusal) in health.stores.items():
             journal = self.journals.get(number)
             if journal is not None:
+                is_better = is_better or (journal.trouble is not None and trouble is None)
                 journal.trouble = journal.reported = trouble
                 journal.refusal = refusal
+        if is_better:
+            self._feed_all()
 
     # --- silence ------------------------------------------------------------------------------------------------------
 
@@ -191,6 +198,11 @@ class Owner:
         self._is_silent = self.is_doubted = False
         for journal in self.journals.values():
             journal.trouble = journal.reported
+        self._feed_all()
+
+    def _feed_all(self) -> None:
+        for guest in list(self.guests.values()):
+            guest.feed()
 
     def _refuse(self, reason: str, refused: dict[int, _Waiting]) -> None:
         self._waiting = {number: one for number, one in self._waiting.items() if number not in refused}
