@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.faults.line import SEQUENCE_NUMBER, ReceivingLine, SendingLine
 from tests.strikes.scene import has_sessions
+from twinbus.amqp.events import DeliveriesReceived
 from twinbus.amqp.message import Header, Properties, build, data
 from twinbus.amqp.outcomes import ACCEPTED, Accepted, Rejected
 from twinbus.amqp.terminus import Source
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tests.strikes.ledger import StrikeLedger
     from tests.strikes.scene import Stream
     from twinbus.amqp.composite import Composite
+    from twinbus.amqp.events import Event
     from twinbus.amqp.message import Message
 
 PARTITION_KEY: Final = "x-opt-partition-key"
@@ -87,6 +89,17 @@ class TakingLine(ReceivingLine):
         super().__init__(ledger, destination, choose)
         self.book = ledger
         self.holder = 0
+        self._credit = 0
+
+    def take_always(self, credit: int) -> None:
+        """Have so much credit at all times, whatever becomes of messages: those that hang must not hold up others."""
+        self._credit = credit
+        self.link.grant(credit)
+
+    def react(self, event: Event) -> None:
+        super().react(event)
+        if self._credit and isinstance(event, DeliveriesReceived):
+            self.link.grant(self._credit)
 
     def note(self, message: Message) -> int | None:
         annotations = message.message_annotations

@@ -3,8 +3,9 @@
     async with Load(server, scene, ledger, rng) as load:
         ...                                     # strike, and look at what the ledger has
 
-Owns: the clients of a campaign, and when their connections ended against their will. Every connection has a life of its
-own, so that all processes hold some: which one accepts is the kernel's choice. What is promised is judged elsewhere.
+Owns: the clients of a campaign, and when their connections ended against their will. Which process accepts a connection
+is the kernel's choice; a sender that came to one which holds many already hangs up and tries again, a few times. What
+is promised is judged elsewhere.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ ANSWER_S: Final = 30.0
 AGAIN_S: Final = 0.02
 """After a connection was lost: then at once."""
 POLITE: Final = 0.7
+TRIES: Final = 8
+"""Of a sender, to be held by a process that does not hold many."""
+CROWDED: Final = 1.5
+"""So many times its share of all senders are many."""
 
 
 class Load:
@@ -98,9 +103,10 @@ class Load:
     def _sending(self, stream: Stream) -> Callable[[], Awaitable[None]]:
         """What one sender does in the life of one connection."""
         dropped_s: float | None = None
+        tries = 0
 
         async def live() -> None:
-            nonlocal dropped_s
+            nonlocal dropped_s, tries
             line = StreamLine(self._ledger, stream, self._rng)
             try:
                 async with connected(line, self._server.endpoint):
@@ -109,6 +115,11 @@ class Load:
                     if dropped_s is not None:
                         self.returns.append(Return(dropped_s, time.monotonic()))
                         dropped_s = None
+                    tries += 1
+                    if tries < TRIES and self._is_crowded(line.holder):
+                        await close(line)
+                        return
+                    tries = 0
                     self.lines.add(line)
                     await self._send(line)
             except (OSError, TimeoutError):
@@ -122,6 +133,10 @@ class Load:
                 line.cut_off()
 
         return live
+
+    def _is_crowded(self, holder: int) -> bool:
+        fair = len(self._scene.streams) / self._server.wanted
+        return sum(line.holder == holder for line in self.lines) + 1 > CROWDED * fair
 
     async def _send(self, line: StreamLine) -> None:
         """One message after the other, with so many unanswered at a time; then hang up when all are answered."""
@@ -156,7 +171,7 @@ class Load:
         return live
 
     async def _take(self, line: TakingLine) -> None:
-        line.link.keep_credit(self._rng.choice([1, 10, 50]))
+        line.take_always(self._rng.choice([1, 10, 50]))
         until = time.monotonic() + self._rng.uniform(*SHORT_LIFE_S)
         while time.monotonic() < until and not self._is_over:
             await line.until(lambda: False, patience_s=ROOM_S)

@@ -31,7 +31,8 @@ class Several(ServerProcess):
         if workers > 1:
             options += [f"--workers={workers}", f"--worker-timeout={worker_timeout_s}"]
         super().__init__(folder, shim=shim, options=options)
-        self._wanted = workers
+        self.wanted = workers
+        """So many processes are there when all is well."""
 
     @property
     def workers(self) -> list[int]:
@@ -43,7 +44,7 @@ class Several(ServerProcess):
     def is_complete(self) -> bool:
         """All processes are there, and every store is open."""
         workers = self.workers
-        return len(workers) == self._wanted and set().union(*map(stores_of, workers)) == set(range(self.stores))
+        return len(workers) == self.wanted and set().union(*map(stores_of, workers)) == set(range(self.stores))
 
     def stores_of(self, worker: int) -> set[int]:
         """What it alone can reach."""
