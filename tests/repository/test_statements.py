@@ -10,11 +10,7 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[2]
 PAIRING: Final = {f"r{number:03}" for number in range(1, 84)} | {f"q{number:02}" for number in range(1, 24)}
-SEVERAL_PROCESSES: Final = {"r093", "r094"}
-"""A fragment in each store and a broker for each: due when there are several processes."""
-PARTITIONED: Final = (
-    {f"r{number:03}" for number in range(85, 125)} | {f"q{number:02}" for number in range(24, 37)}
-) - SEVERAL_PROCESSES
+PARTITIONED: Final = {f"r{number:03}" for number in range(85, 125)} | {f"q{number:02}" for number in range(24, 37)}
 
 
 @pytest.mark.parametrize("due", [PAIRING, PARTITIONED], ids=["paired namespaces", "partitioned entities"])
