@@ -116,6 +116,9 @@ class Gathering:
 
         first = self.fragments[0]
         first.timers.call_at(first.clock.monotonic_s() + DRAIN_PATIENCE_S, finish)
+        for fragment in self._in_turn():
+            if not isinstance(fragment.journal, RemoteJournal):
+                fragment.line.feed(consumer)  # what is here is not waited for behind a process that is slow
         ask_next()
 
     def find(self, tag: bytes) -> Fragment:

@@ -55,6 +55,18 @@ def test_an_empty_drain_is_answered_with_all_credit_back() -> None:
     assert (receiver.drains, receiver.reserved, receiver.deliveries) == (1, 0, [])
 
 
+def test_a_drain_gives_what_is_here_while_another_process_is_silent() -> None:
+    rig = TwoProcesses()
+    receiver = rig.receiver()
+    rig.silent.add(1)
+    receiver.grant(1)
+    rig.settle()
+    rig.stored(message(b"here", key=key_for(0)))
+    receiver.drain(1)
+    rig.wait(0.1)
+    assert (receiver.bodies, receiver.drains) == ([b"here"], 1)
+
+
 def test_who_leaves_during_a_drain_is_not_told_of_it_and_lends_nothing_more() -> None:
     rig = TwoProcesses()
     receiver = rig.receiver()
