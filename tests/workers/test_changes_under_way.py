@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def test_one_that_does_not_confirm_is_killed_and_the_change_is_made(tmp_path: Path) -> None:
-    with crew(tmp_path, "--worker-timeout=60", workers=3) as server, server.connected_to_each() as connections:
+    with crew(tmp_path, "--worker-timeout=2", workers=3) as server, server.connected_to_each() as connections:
         pid = server.strike(2, signal.SIGSTOP)
         began_s = time.monotonic()
         server.ask_on(connections[0], "PUT", "orders", ATOM.format(""), expected=201)
-        assert 0.5 < time.monotonic() - began_s < 4
-        assert "worker 2 is killed: it has not made a change of the catalogue within 1 s" in server.log
+        assert 1.0 < time.monotonic() - began_s < 8
+        assert "worker 2 is killed: it has" in server.log  # not made the change, or given no sign of life, for 2 s
         server.ask_on(connections[1], "GET", "orders", expected=200)
         server.wait_for_another(2, pid)
         assert not is_worker(pid)

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from twinbus.model.errors import InternalFault, StoreUnavailable
-from twinbus.server.workers import fleet as fleets
 from twinbus.server.workers.child import Step
 from twinbus.server.workers.fleet import Fleet
 from twinbus.server.workers.words import Apply, OutageEnded
@@ -55,6 +54,9 @@ class Struck:
         return kill
 
 
+TIMEOUT_S = 0.05
+
+
 def fleet_of(*states: tuple[Step, Line]) -> Fleet:
     async def answer(_: object) -> None:
         """Nobody asks."""
@@ -62,7 +64,9 @@ def fleet_of(*states: tuple[Step, Line]) -> Fleet:
     def nothing(*_: object) -> Any:  # noqa: ANN401  # is not called
         raise AssertionError
 
-    fleet = Fleet(len(states), timeout_s=5, descriptors=[], make_start=nothing, answer=answer, on_buried=nothing)
+    fleet = Fleet(
+        len(states), timeout_s=TIMEOUT_S, descriptors=[], make_start=nothing, answer=answer, on_buried=nothing
+    )
     for child, (step, line) in zip(fleet.children, states, strict=True):
         child.step = step
         child.control = line  # type: ignore[assignment]  # as far as it is needed
@@ -87,7 +91,6 @@ async def test_those_that_serve_are_asked_those_that_load_are_told(monkeypatch: 
 async def test_one_that_is_late_or_fails_is_killed_and_the_others_are_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fleets, "CONFIRM_S", 0.05)
     answers = [None, asyncio.TimeoutError, InternalFault("it failed")]
     fleet = fleet_of(*[(Step.SERVING, Line(answer)) for answer in answers])
     struck = Struck(fleet, monkeypatch)

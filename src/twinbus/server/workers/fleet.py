@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-CONFIRM_S: Final = 1.0
-"""How long a worker may take to make a change."""
+IDLE_ANSWER_S: Final = 1.0
 CONFIRM_LOOKS: Final = 10
 """As in `child`: if it is the supervisor that was stopped for a while, the others are not to blame."""
 ANSWER_S: Final = 60.0
@@ -67,6 +66,8 @@ class Fleet:
         """Hears which processes there are."""
         self.on_down: Callable[[int], None] = lambda _: None
         """Hears of each that is down, by its number."""
+        self._timeout_s = timeout_s
+        """How long a worker may take to make a change: one that lives may be slow, and is not ended for that."""
         self._tasks: list[asyncio.Task[None]] = []
         self._all_serve: asyncio.Future[None] | None = None
 
@@ -110,11 +111,11 @@ class Fleet:
                 asked[child] = asyncio.ensure_future(child.control.ask(word, type(None), ANSWER_S))
             elif child.is_loading:
                 child.control.say(word)
-        await _wait(asked.values())
+        await _wait(asked.values(), self._timeout_s)
         for child, answer in asked.items():
             if not answer.done():
                 answer.cancel()
-                child.kill(f"it has not made a change of the catalogue within {CONFIRM_S:g} s")
+                child.kill(f"it has not made a change of the catalogue within {self._timeout_s:g} s")
             elif answer.exception() is not None and child.is_up:
                 child.kill(f"it could not make a change of the catalogue: {answer.exception()}")
 
@@ -122,7 +123,7 @@ class Fleet:
         """For how long each entity was not used, as each worker tells it; None while one of them is down."""
         if not all(child.is_up for child in self.children):
             return None
-        asked = [child.control.ask(HowIdle(), dict[int, float], CONFIRM_S) for child in self.children]
+        asked = [child.control.ask(HowIdle(), dict[int, float], IDLE_ANSWER_S) for child in self.children]
         try:
             return await asyncio.gather(*asked)
         except ServiceBusError:
@@ -153,9 +154,9 @@ def _report(task: asyncio.Task[None]) -> None:
         log.critical("the supervisor has failed: restart the server", exc_info=task.exception())
 
 
-async def _wait(answers: Iterable[asyncio.Future[None]]) -> None:
+async def _wait(answers: Iterable[asyncio.Future[None]], timeout_s: float) -> None:
     pending = set(answers)
     for _ in range(CONFIRM_LOOKS):
         if not pending:
             return
-        _, pending = await asyncio.wait(pending, timeout=CONFIRM_S / CONFIRM_LOOKS)
+        _, pending = await asyncio.wait(pending, timeout=timeout_s / CONFIRM_LOOKS)
