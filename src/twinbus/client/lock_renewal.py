@@ -2,6 +2,10 @@
 
 Owns: which messages those are, and when each is due. Renewals of one turn go in one request; a message whose lock is
 lost is no longer renewed, and whoever settles it is told then.
+
+A lock ends by the namespace's clock, and what we have is this machine's. Where that is behind, messages tell so: they
+were enqueued before they came. Where it is ahead every lock seems to be over, and is renewed as often as the shortest
+lock there is would want it.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ log: Final = logging.getLogger(__name__)
 _SHORTEST_S: Final = 0.5
 _RENEW_AT: Final = 0.5
 """Of what is left of a lock, after which it is renewed."""
+_GAP_S: Final = 2.0
+"""Between two renewals: a lock lasts 5 seconds at least."""
 
 
 class LockRenewal:
@@ -32,6 +38,8 @@ class LockRenewal:
         self._longest_s = longest_s
         self._until: dict[BrokeredMessage, float] = {}
         """When a message is no longer renewed, by the loop's time."""
+        self._behind_ms = 0
+        """By how much this machine's clock is behind the namespace's, at least."""
         self._task: asyncio.Task[None] | None = None
         self._added = asyncio.Event()
 
@@ -39,6 +47,7 @@ class LockRenewal:
         """A message was received."""
         loop = asyncio.get_running_loop()
         self._until[message] = loop.time() + self._longest_s
+        self._behind_ms = max(self._behind_ms, message.received.integer("x-opt-enqueued-time") - self._wall_ms())
         self._added.set()
         if self._task is None:
             self._task = loop.create_task(self._run())
@@ -64,6 +73,7 @@ class LockRenewal:
                 await self._sleep(due_in_s)
             else:
                 await self._renew([message for message in self._until if self._due_in_s(message) <= _SHORTEST_S])
+                await asyncio.sleep(_GAP_S)
 
     async def _sleep(self, due_in_s: float | None) -> None:
         try:
@@ -73,8 +83,11 @@ class LockRenewal:
             pass
 
     def _due_in_s(self, message: BrokeredMessage) -> float:
-        left_s = (message.received.locked_until_ms - self._receiver.factory.settings.clock.wall_ms()) / 1000
+        left_s = (message.received.locked_until_ms - self._wall_ms() - self._behind_ms) / 1000
         return max(0.0, left_s * _RENEW_AT - _SHORTEST_S)
+
+    def _wall_ms(self) -> int:
+        return self._receiver.factory.settings.clock.wall_ms()
 
     async def _renew(self, messages: list[BrokeredMessage]) -> None:
         try:
@@ -89,10 +102,7 @@ class LockRenewal:
         try:
             await self._receiver.renew_lock(message)
         except ServiceBusError as error:
-            if (
-                error.is_retriable
-                and message.received.locked_until_ms > self._receiver.factory.settings.clock.wall_ms()
-            ):
+            if error.is_retriable and message.received.locked_until_ms > self._wall_ms() + self._behind_ms:
                 await asyncio.sleep(_SHORTEST_S)
                 return
             self.remove(message)

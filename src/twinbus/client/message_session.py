@@ -33,6 +33,8 @@ FILTER: Final = "com.microsoft:session-filter"
 _TICKS_AT_1970: Final = 621_355_968_000_000_000
 _ANSWER_S: Final = 5.0
 """How long the namespace may take to say that no session was free in time."""
+_RENEW_S: Final = (0.5, 30.0)
+"""Between two renewals, at least and at most: this machine's clock may be ahead of the namespace's, or behind."""
 
 
 class MessageSession(MessageReceiver):
@@ -157,7 +159,7 @@ class MessageSession(MessageReceiver):
         ends = loop.time() + longest_s
         while loop.time() < ends and not self.is_closed:
             left_s = (self.locked_until_ms - self.factory.settings.clock.wall_ms()) / 1000
-            await asyncio.sleep(max(0.5, left_s / 2))
+            await asyncio.sleep(min(max(_RENEW_S[0], left_s / 2), _RENEW_S[1]))
             if self._link_name() is None:
                 return  # it went with its link
             try:

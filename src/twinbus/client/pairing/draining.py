@@ -45,9 +45,8 @@ PEEKED_AT_ONCE: Final = 250
 TICK_S: Final = 5.0
 FINISH_S: Final = 5.0
 """How long the end of a draining waits for answers."""
-LOCK_S: Final = 60.0
-"""A lock of a backlog queue."""
 RENEW_AFTER_S: Final = 20.0
+"""A lock of a backlog queue lasts a minute."""
 GIVE_BACK_S: Final = 2.0
 _SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
 _MALFORMED: Final = "ParkedMessageMalformed"
@@ -73,8 +72,8 @@ class Draining:
         """Who hears of arrivals when this is over: the receiver."""
         self._held: dict[IncomingDelivery, float] = {}
         """What came on the link and is not settled, with the time its lock is good from."""
-        self._taken_back: list[BrokeredMessage] = []
-        """What was deferred, and is under a lock that no link holds."""
+        self._taken_back: dict[BrokeredMessage, float] = {}
+        """What was deferred, and is under a lock that no link holds, with the time from which that is good."""
         self._last_arrival_s = self._loop.time()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -107,9 +106,9 @@ class Draining:
             async with asyncio.timeout(TICK_S if self._held or self._under_lock() else max(0.0, idle_s)):
                 await self._woken.wait()
 
-    def _under_lock(self) -> list[BrokeredMessage]:
+    def _under_lock(self) -> dict[BrokeredMessage, float]:
         """What was taken back of the deferred ones, and is not settled."""
-        return [message for message in self._taken_back if message.received.lock is not None]
+        return {message: since_s for message, since_s in self._taken_back.items() if message.received.lock is not None}
 
     def stop(self) -> None:
         """End it well, soon."""
@@ -224,6 +223,7 @@ class Draining:
 
         MessageNotFound where one is there and cannot be had: a pump that was killed holds it until its lock is over.
         """
+        asked_s = self._loop.time()
         try:
             messages = await self._receiver.receive_deferred(*numbers)
         except MessageNotFound:
@@ -231,7 +231,7 @@ class Draining:
             if len(there) == len(numbers):
                 raise
             return await self._take_back(there) if there else []
-        self._taken_back = self._under_lock() + messages
+        self._taken_back = self._under_lock() | dict.fromkeys(messages, asked_s)
         self._woken.set()  # their locks are to be renewed
         taken: list[Parcel] = []
         now_ms = self._settings.clock.wall_ms()
@@ -285,10 +285,9 @@ class Draining:
         self._link.keep_credit(WINDOW)
 
     async def _renew_locks(self) -> None:
-        now_s, now_ms = self._loop.time(), self._settings.clock.wall_ms()
+        now_s = self._loop.time()
         due = [delivery for delivery, since_s in self._held.items() if now_s - since_s >= RENEW_AFTER_S]
-        last_ms = now_ms + round((LOCK_S - RENEW_AFTER_S) * 1000)
-        deferred = [message for message in self._under_lock() if message.received.locked_until_ms <= last_ms]
+        deferred = [message for message, since_s in self._under_lock().items() if now_s - since_s >= RENEW_AFTER_S]
         locks = [delivery.tag for delivery in due] + [message.received.lock or b"" for message in deferred]
         if not locks:
             return
@@ -302,7 +301,7 @@ class Draining:
         for delivery in due:
             self._held[delivery] = now_s
         for message in deferred:
-            message.received.locked_until_ms = now_ms + round(LOCK_S * 1000)
+            self._taken_back[message] = now_s
 
 
 def _number_of(payload: bytes) -> int:
