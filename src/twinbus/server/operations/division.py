@@ -346,10 +346,11 @@ def _complete_up_to(subject: Subject, arguments: Arguments, reply: Reply) -> Non
 
 def _list_fragments(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     def merge(answers: Mapping[int, Response]) -> Response:
-        bad = first_failure(answers)
-        if bad is not None:
-            return bad
-        listed = [item for one in answers.values() for item in _items(one, "fragments")]
+        listed = [
+            item
+            for number, one in answers.items()
+            for item in _items(one, "fragments") or [{"fragment": number, "is-available": False}]
+        ]
         return success({"entity-id": subject.entity.entity_id, "fragments": listed})
 
     _ask(subject, removals.list_fragments, dict.fromkeys(range(len(subject.parts)), arguments), merge, reply)

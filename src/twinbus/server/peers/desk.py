@@ -15,6 +15,7 @@ from twinbus.amqp.message import Message
 from twinbus.broker.browser import Browser
 from twinbus.broker.intake import Parcel
 from twinbus.broker.keys import pack_sequence
+from twinbus.broker.line import Line
 from twinbus.broker.partitioned.entity import Partitioned
 from twinbus.broker.record import take_apart
 from twinbus.broker.remote import calls
@@ -63,6 +64,9 @@ class Desk:
         self._visitors: dict[int, Visitor] = {}
         self._readers: dict[int, tuple[VisitingReader, Browser]] = {}
         self._parties: dict[int, Party] = {}
+        """By their links."""
+        self._party_of: dict[int, Party] = {}
+        """By their visitors' numbers."""
         self._transactions: dict[int, Transaction] = {}
         self._acts: dict[type, Callable[[Any, Tell], None]] = {
             calls.Send: self._send,
@@ -151,7 +155,9 @@ class Desk:
 
     def is_of(self, client: int, consumer: Consumer) -> bool:
         """A receiver is of a client of the other process."""
-        return isinstance(consumer, Party) and consumer in self._parties.values() and consumer.client == client
+        if not isinstance(consumer, Party) or self._parties.get(consumer.link) is not consumer:
+            return False
+        return consumer.client == client
 
     def transaction(self, number: int) -> Transaction:
         """A transaction of the other process, which begins here with what it asks first."""
@@ -193,21 +199,20 @@ class Desk:
         part.check_open(sub_queue)
         party = self._parties.get(call.link)
         if party is None:
-            party = Party(call.client, source.claim_of(sub_queue))
+            party = Party(call.link, call.client, source.claim_of(sub_queue))
             party.enter(f"{source.path}{sub_queue.value}", call.epoch, local_fragments(source, sub_queue))
         visitor = Visitor(
             call.consumer, fragment, client=call.client, deletes=call.deletes, notify=partial_notice(self._respond)
         )
-        sessions = fragment.sessions
-        if sessions is None:
-            fragment.line.add(visitor)  # type: ignore[union-attr]  # without sessions it is a line
-        elif call.session is None:
-            sessions.wait(visitor, visitor.granted)
-        else:
-            sessions.accept(visitor, call.session, visitor.granted)
         self._parties[call.link] = party
-        party.visitors[visitor] = call.link
+        party.visitors.add(visitor)
         self._visitors[call.consumer] = visitor
+        self._party_of[call.consumer] = party
+        try:
+            _receive(visitor, call.session)
+        except ServiceBusError:
+            self._dismiss(visitor)
+            raise
         source.note_use(self.namespace.clock)
         tell(Done())
 
@@ -231,10 +236,11 @@ class Desk:
     def _dismiss(self, visitor: Visitor) -> None:
         del self._visitors[visitor.number]
         visitor.leave()
-        for link, party in list(self._parties.items()):
-            if party.visitors.pop(visitor, None) is not None and not party.visitors:
-                party.leave()
-                del self._parties[link]
+        party = self._party_of.pop(visitor.number)
+        party.visitors.discard(visitor)
+        if not party.visitors:
+            party.leave()
+            del self._parties[party.link]
 
     def _bring_back(self, call: calls.Untaken) -> None:
         visitor = self._visitors.get(call.consumer)
@@ -342,6 +348,17 @@ class Desk:
 def partial_notice(respond: Respond) -> Tell:
     """What says something that nobody asked for."""
     return lambda notice: respond(_NOTICE, notice)
+
+
+def _receive(visitor: Visitor, session: bytes | None) -> None:
+    """A visitor receives from its fragment; where that has sessions, from one that it names, or any."""
+    line = visitor.fragment.line
+    if isinstance(line, Line):
+        line.add(visitor)
+    elif session is None:
+        line.wait(visitor, visitor.granted)
+    else:
+        line.accept(visitor, session, visitor.granted)
 
 
 def _telling(tell: Tell) -> Answered:

@@ -22,10 +22,11 @@ class Party:
 
     deletes = False
 
-    def __init__(self, client: int, claim: Claim) -> None:
-        """`client` is who it is of, in its process."""
+    def __init__(self, link: int, client: int, claim: Claim) -> None:
+        """`link` is its number, and `client` that of who it is of, in its process."""
+        self.link = link
         self.client = client
-        self.visitors: dict[Visitor, int] = {}
+        self.visitors: set[Visitor] = set()
         self._claim = claim
 
     def enter(self, where: str, epoch: int | None, fragments: Sequence[Fragment]) -> None:
@@ -43,7 +44,7 @@ class Party:
 
     def entity_gone(self, error: ServiceBusError) -> None:
         """Another receiver has claimed the entity."""
-        for visitor in self.visitors:
+        for visitor in list(self.visitors):
             visitor.fragment.line.remove(visitor)
             visitor.entity_gone(error)
 

@@ -110,22 +110,14 @@ class Peers:
         channel = Channel(CALLS, receive, leave)
         desk = Desk(self._namespace, channel.send, partial(manage, administration))
         self._visiting[channel] = desk
-        channel.send(0, self._health())
+        channel.send(0, health_of(self._namespace))
         return channel
 
-    def _health(self) -> Health:
-        own = {
-            number: (journal.trouble, journal.refusal)
-            for number, journal in enumerate(self._namespace.journals)
-            if not isinstance(journal, RemoteJournal)
-        }
-        return Health(own)
-
     async def _tell_health(self) -> None:
-        told = self._health()
+        told = health_of(self._namespace)
         while True:
             await asyncio.sleep(HEALTH_S)
-            now = self._health()
+            now = health_of(self._namespace)
             if now != told:
                 told = now
                 for channel in self._visiting:
@@ -181,6 +173,16 @@ class Peers:
                 part.known = msgspec.convert(weight.runtime, kind)
         for part in parts.values():  # nobody has answered for these
             part.known = replace(part.known, is_available=False)
+
+
+def health_of(namespace: Namespace) -> Health:
+    """Whether the stores of this process work."""
+    own = {
+        number: (journal.trouble, journal.refusal)
+        for number, journal in enumerate(namespace.journals)
+        if not isinstance(journal, RemoteJournal)
+    }
+    return Health(own)
 
 
 async def _weigh(owner: Owner, ids: list[int]) -> Weighed | None:
