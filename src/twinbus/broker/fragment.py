@@ -321,13 +321,14 @@ class Fragment:
                     [(render_open(record, number), pack_sequence(number)) for number, record in items]
                 )
             if taken < len(items):
-                self.store_again(items[taken:])
+                self.store_again(items[taken:], _nobody)
 
         self.journal.add(self, 0, applied, _nobody)
 
-    def store_again(self, items: list[Item]) -> None:
+    def store_again(self, items: list[Item], answer: Answered) -> None:
         """Messages were deleted for somebody who does not take them: nobody has seen them, so they come back."""
         if self._end is not None:
+            answer(self._end)
             return
         for sequence, record in items:
             self.holdings.put_again(sequence, unshared(record))
@@ -338,7 +339,7 @@ class Fragment:
                 self.out.remove(sequence)
                 self.line.bring_back(sequence, record)
 
-        self.journal.add(self, 0, applied, _nobody)
+        self.journal.add(self, 0, applied, answer)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 

@@ -202,9 +202,9 @@ class TwoProcesses:
         return self.begun(receiver, credit)
 
     def session_receiver(
-        self, credit: int = 0, *, of: Process | None = None, session: bytes | None = None
+        self, credit: int = 0, *, of: Process | None = None, session: bytes | None = None, deletes: bool = False
     ) -> SessionReceiver:
-        receiver = SessionReceiver([part.main for part in self.queue(of).parts], session)
+        receiver = SessionReceiver([part.main for part in self.queue(of).parts], session, deletes=deletes)
         return self.begun(receiver, credit)
 
     def begun(self, receiver: ReceiverKind, credit: int = 0) -> ReceiverKind:
@@ -239,10 +239,10 @@ class Receiver(GatheringConsumer):
 class SessionReceiver(Receiver):
     """A receiving link that wants a session: one that it names, or any."""
 
-    def __init__(self, fragments: Sequence[Fragment], session: bytes | None = None) -> None:
+    def __init__(self, fragments: Sequence[Fragment], session: bytes | None = None, *, deletes: bool = False) -> None:
         self.holds: list[Hold] = []
         self._wanted = session
-        super().__init__(fragments)
+        super().__init__(fragments, deletes=deletes)
 
     def begin(self) -> None:
         sessions = [one.sessions for one in self.gathering.fragments if one.sessions is not None]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.broker.partitioned.rig import key_for, message
 from tests.broker.remote.rig import TwoProcesses
 from tests.broker.rig import Answers
@@ -27,6 +29,20 @@ def test_what_is_sent_to_a_session_later_comes_in_order() -> None:
     for number in range(20):
         rig.stored(message(b"%d" % number, session=name), by=(rig.near, rig.far)[number % 2])
     assert receiver.bodies == [b"%d" % number for number in range(20)]
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_what_came_too_late_and_was_given_back_comes_again_in_order(deletes: bool) -> None:  # noqa: FBT001
+    rig, name = TwoProcesses(SESSIONS), key_for(1)
+    rig.stored(*[message(b"%d" % number, session=name) for number in range(5)])
+    receiver = rig.session_receiver(session=name.encode(), deletes=deletes)
+    rig.silent.add(1)
+    receiver.grant(2)
+    rig.wait(0.3)
+    rig.wake()
+    receiver.grant(10)
+    rig.settle()
+    assert receiver.bodies == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_any_session_is_one_that_has_messages_and_only_one() -> None:

@@ -156,7 +156,7 @@ class Close(_Word):
 
 
 class Untaken(_Word):
-    """A receiver did not take these messages, which were deleted for it: they come back."""
+    """A receiver did not take these messages, which were deleted for it: they come back. Answered by `Done`."""
 
     consumer: int
     sequences: list[int]

@@ -101,6 +101,8 @@ class Loan:
         self._is_ready = False
         self._lent = 0
         self._claims = 0
+        self._returns = 0
+        """What was given back and may not be free yet: what follows it must not be given before."""
         self._is_written_off = False
         self._on_drained: Callable[[], None] | None = None
         self._is_last_claim = False
@@ -140,6 +142,7 @@ class Loan:
 
     def close(self) -> None:
         """The receiver has gone, or does not want anything of this fragment any more."""
+        self._is_open = False
         if self._owner.guests.pop(self._number, None) is not None:
             self._owner.tell(Close(self._number))
             self._take_back()
@@ -147,7 +150,7 @@ class Loan:
     def begin_again(self) -> None:
         """As if it had just come."""
         self.close()
-        self.is_claiming = self._is_written_off = self._is_open = False
+        self.is_claiming = self._is_written_off = False
         self._number = self._owner.next_number()
         self._owner.guests[self._number] = self
         self._open()
@@ -156,9 +159,13 @@ class Loan:
 
     def feed(self) -> None:
         """The receiver has room."""
-        may_claim = self._is_open and self._is_ready and not self.is_claiming and not self._owner.is_doubted
-        if may_claim and self._fragment.may_hand_out:
+        is_wanted = self._is_ready and self._may_claim and not self._owner.is_doubted
+        if is_wanted and self._fragment.may_hand_out:
             self._claim()
+
+    @property
+    def _may_claim(self) -> bool:
+        return self._is_open and not self.is_claiming and not self._returns
 
     def drain(self, drained: Callable[[], None]) -> None:
         """Ask for what there is now; `drained` is called when that was all, or after a tenth of a second."""
@@ -168,7 +175,7 @@ class Loan:
         self._on_drained, self._is_last_claim = drained, False
         when_s = self._fragment.clock.monotonic_s() + DRAIN_PATIENCE_S
         self._fragment.timers.call_at(when_s, lambda: self._end_drain(drained))
-        if self._is_open and not self.is_claiming:
+        if self._may_claim:
             self._claim_last()
 
     def _claim_last(self) -> None:
@@ -221,16 +228,28 @@ class Loan:
             consumer.reserve(-count)
         taken = consumer.deliver(deliveries)
         if taken < count:
+            self._is_written_off = True  # all that comes for this claim later is given back as well
+            self._take_back()
             self._return(deliveries[taken:])
 
     def _return(self, deliveries: list[Delivery]) -> None:
         """They have no receiver: they are free as they were."""
         tags = [tag for _, tag in deliveries]
-        if self.consumer.deletes:
-            self._owner.tell(Untaken(self._number, [int.from_bytes(tag) for tag in tags]))
-            return
         with suppress(ServiceBusError):  # its owner has gone, and the locks with it
-            self._fragment.settlement.release(self._fragment.lock_numbers(tags), _ignore)
+            if self.consumer.deletes:
+                self._owner.ask(Untaken(self._number, [int.from_bytes(tag) for tag in tags]), self._returned)
+            else:
+                self._fragment.settlement.release(self._fragment.lock_numbers(tags), self._returned)
+            self._returns += 1
+
+    def _returned(self, _outcome: object) -> None:
+        self._returns -= 1
+        if not self._may_claim:
+            return
+        if self._on_drained is None or self._is_last_claim:
+            self.consumer.feed()
+        else:
+            self._claim_last()
 
     def drained(self) -> None:
         """There is no more for what was lent."""
@@ -242,7 +261,7 @@ class Loan:
             self.consumer.feed()  # other fragments may have what this one has not
         elif self._is_last_claim:
             self._end_drain(self._on_drained)
-        else:
+        elif self._may_claim:
             self._claim_last()
 
     def ready(self) -> None:
@@ -290,7 +309,3 @@ class Loan:
     def owner_found(self) -> None:
         """It knows nothing of the receiver."""
         self._open()
-
-
-def _ignore(_error: ServiceBusError | None) -> None:
-    """Nobody waits for this."""

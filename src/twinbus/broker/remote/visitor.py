@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.hold import Hold
+    from twinbus.broker.journal import Answered
     from twinbus.broker.remote.calls import Answer
     from twinbus.model.errors import ServiceBusError
 
@@ -54,11 +55,10 @@ class Visitor:
         self._claimed, self._is_claiming, self._is_drained = count, True, False
         self.fragment.line.drain(self, self._drained)
 
-    def bring_back(self, sequences: list[int]) -> None:
+    def bring_back(self, sequences: list[int], answer: Answered) -> None:
         """Messages that were deleted for it were not taken."""
         items = [(number, self._kept.pop(number)) for number in sequences if number in self._kept]
-        if items:
-            self.fragment.store_again(items)
+        self.fragment.store_again(items, answer)
 
     def granted(self, hold: Hold) -> None:
         """It has a session."""

@@ -83,12 +83,12 @@ class Desk:
             calls.Open: self._open,
             calls.Browse: self._browse,
             calls.Commit: self._commit,
+            calls.Untaken: self._bring_back,
             calls.Hear: lambda _call, tell: tell(Done()),
         }
         self._notices: dict[type, Callable[[Any], None]] = {
             calls.Claim: self._claim,
             calls.Close: self._close,
-            calls.Untaken: self._bring_back,
             calls.SetApart: self._set_apart,
             calls.RollBack: self._roll_back,
         }
@@ -242,10 +242,12 @@ class Desk:
             party.leave()
             del self._parties[party.link]
 
-    def _bring_back(self, call: calls.Untaken) -> None:
+    def _bring_back(self, call: calls.Untaken, tell: Tell) -> None:
         visitor = self._visitors.get(call.consumer)
         if visitor is not None:
-            visitor.bring_back(call.sequences)
+            visitor.bring_back(call.sequences, _telling(tell))
+        else:
+            tell(Done())
 
     def _settle(self, call: calls.Settle, tell: Tell) -> None:
         fragment = self.fragment(call.place)
