@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.broker.partitioned.rig import key_for, message
-from tests.broker.remote.rig import TwoProcesses
+from tests.broker.remote.rig import Receiver, TwoProcesses
 from tests.broker.rig import Answers
 from twinbus.broker.remote.calls import Health
 from twinbus.broker.remote.settlement import SomeLocksLost
@@ -164,6 +164,21 @@ def test_who_asked_while_a_process_was_in_doubt_gets_what_it_has_when_it_speaks(
     rig.settle()
     rig.wake()
     assert len(second.bodies) == 2
+
+
+def test_a_process_in_doubt_is_asked_for_a_word_and_so_does_not_stay_in_doubt() -> None:
+    rig = TwoProcesses()
+    rig.stored(message(b"one", key=key_for(1)))
+    fragments = [rig.queue().parts[1].main]
+    first, second = rig.begun(Receiver(fragments)), rig.begun(Receiver(fragments))
+    rig.silent.add(1)
+    first.grant(1)
+    rig.wait(0.3)
+    first.leave()
+    second.grant(1)
+    rig.settle()
+    rig.wake()
+    assert second.bodies == [b"one"]
 
 
 def test_who_asked_while_a_store_did_not_work_gets_what_it_has_when_it_does() -> None:

@@ -204,7 +204,8 @@ class Loan:
     def _write_off(self, claim: int) -> None:
         is_guest = self._number in self._owner.guests  # else it has gone, and nothing is lent any more
         if is_guest and self.is_claiming and claim == self._claims and not self._is_written_off:
-            self._is_written_off = self._owner.is_doubted = True
+            self._is_written_off = True
+            self._owner.doubt()
             self._take_back()
             self.consumer.feed()
 

@@ -20,6 +20,7 @@ from twinbus.broker.remote.calls import (
     Gone,
     Granted,
     Health,
+    Hear,
     Manage,
     Open,
     Ready,
@@ -194,6 +195,12 @@ class Owner:
             self._refuse(trouble, {number: one for number, one in self._waiting.items() if not one.comes})
         self._watch()
 
+    def doubt(self) -> None:
+        """It has not answered what credit was lent for. It is asked for a word: without one it stays in doubt."""
+        if not self.is_doubted and self._transmit is not None:
+            self.is_doubted = True
+            self.ask(Hear(), _ignore)
+
     def _speaks(self) -> None:
         self._is_silent = self.is_doubted = False
         for journal in self.journals.values():
@@ -208,6 +215,10 @@ class Owner:
         self._waiting = {number: one for number, one in self._waiting.items() if number not in refused}
         for one in refused.values():
             one.told(StoreUnavailable(f"{self.name} is unavailable: {reason}"))
+
+
+def _ignore(_answer: object) -> None:
+    """That it spoke is enough."""
 
 
 def _tell_guest(guest: Guest, notice: Given | DrainedNotice | Ready | Granted | Gone) -> None:
