@@ -327,8 +327,10 @@ class Fragment:
 
     def store_again(self, items: list[Item], answer: Answered) -> None:
         """Messages were deleted for somebody who does not take them: nobody has seen them, so they come back."""
-        if self._end is not None:
-            answer(self._end)
+        try:
+            self.check_loaded()
+        except ServiceBusError as error:  # who was to get them was told nothing: once, or never
+            answer(error)
             return
         for sequence, record in items:
             self.holdings.put_again(sequence, unshared(record))

@@ -169,6 +169,12 @@ class TwoProcesses:
         process.namespace.journals[store].fail("it broke")
         self.settle()
 
+    def reopen(self, store: int) -> None:
+        """It works again."""
+        self.stores[store] = MemoryStore(self.disks[store], name=str(store), post=self.mail.append)
+        (self.near, self.far)[store % PROCESSES].namespace.journals[store].resume(self.stores[store])
+        self.settle()
+
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def queue(self, process: Process | None = None) -> PartitionedQueue:

@@ -125,6 +125,21 @@ def test_what_was_deleted_for_a_receiver_that_takes_it_not_comes_back() -> None:
     assert rig.receiver(1).bodies == [b"kept"]
 
 
+def test_what_cannot_come_back_because_the_store_has_failed_does_not_confuse_it() -> None:
+    rig = TwoProcesses()
+    rig.stored(message(b"gone", key=key_for(1)))
+    receiver = rig.receiver(deletes=True)
+    receiver.deliver = lambda deliveries: len(deliveries[:0])  # type: ignore[method-assign]
+    rig.silent.add(0)
+    receiver.grant(1)
+    rig.settle()
+    rig.break_down(1)
+    rig.wake()
+    rig.reopen(1)
+    rig.stored(message(key=key_for(1)), message(key=key_for(1)))
+    assert rig.counts()[1] == 2
+
+
 def test_a_receiver_that_goes_leaves_nothing_behind() -> None:
     rig = TwoProcesses()
     receiver = rig.receiver(10)
