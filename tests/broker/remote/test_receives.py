@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.broker.partitioned.rig import key_for, message
 from tests.broker.remote.rig import Receiver, TwoProcesses
 from tests.broker.rig import Answers
+from tests.simulation.letter import read_delivery
 from twinbus.broker.remote.calls import Health
 from twinbus.broker.remote.settlement import SomeLocksLost
 from twinbus.model.description import FRAGMENTS
@@ -138,6 +141,22 @@ def test_what_cannot_come_back_because_the_store_has_failed_does_not_confuse_it(
     rig.reopen(1)
     rig.stored(message(key=key_for(1)), message(key=key_for(1)))
     assert rig.counts()[1] == 2
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_what_is_on_its_way_to_a_receiver_that_leaves_is_free_at_once_and_uncounted(deletes: bool) -> None:  # noqa: FBT001
+    rig = TwoProcesses()
+    rig.stored(*[message(b"%d" % number, key=key_for(1)) for number in range(3)])
+    receiver = rig.begun(Receiver([rig.queue().parts[1].main], deletes=deletes), 1)
+    rig.silent.add(0)
+    receiver.grant(2)
+    rig.settle()
+    receiver.leave()
+    rig.wake()
+    assert receiver.bodies == [b"0"]
+    other = rig.receiver(10, of=rig.far)
+    assert other.bodies == [b"1", b"2"]
+    assert all(read_delivery(payload).delivered == 0 for payload, _ in other.deliveries)
 
 
 def test_a_receiver_that_goes_leaves_nothing_behind() -> None:

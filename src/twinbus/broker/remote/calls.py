@@ -150,9 +150,10 @@ class Claim(_Word):
 
 
 class Close(_Word):
-    """A receiver, or a reader, has gone."""
+    """A receiver, or a reader, has gone, and has `seen` so many messages since it claimed some: the others not."""
 
     consumer: int
+    seen: int
 
 
 class Untaken(_Word):

@@ -101,6 +101,8 @@ class Loan:
         self._is_ready = False
         self._lent = 0
         self._claims = 0
+        self._seen = 0
+        """Messages that came for the last claim."""
         self._returns = 0
         """What was given back and may not be free yet: what follows it must not be given before."""
         self._is_written_off = False
@@ -144,7 +146,7 @@ class Loan:
         """The receiver has gone, or does not want anything of this fragment any more."""
         self._is_open = False
         if self._owner.guests.pop(self._number, None) is not None:
-            self._owner.tell(Close(self._number))
+            self._owner.tell(Close(self._number, self._seen))
             self._take_back()
 
     def begin_again(self) -> None:
@@ -195,6 +197,7 @@ class Loan:
         self.consumer.reserve(room)
         self._lent, self.is_claiming, self._is_ready = room, True, False
         self._claims += 1
+        self._seen = 0
         claim = self._claims
         self._owner.tell(Claim(self._number, room))
         when_s = self._fragment.clock.monotonic_s() + PATIENCE_S
@@ -221,6 +224,7 @@ class Loan:
     def given(self, deliveries: list[Delivery]) -> None:
         """Messages for what was lent."""
         count, consumer = len(deliveries), self.consumer
+        self._seen += count
         if self._is_written_off or consumer.is_gone:
             self._return(deliveries)
             return
@@ -290,7 +294,7 @@ class Loan:
 
     def _forget(self) -> None:
         self._owner.guests.pop(self._number, None)
-        self._owner.tell(Close(self._number))
+        self._owner.tell(Close(self._number, self._seen))
         self._is_open = False
         if self.hold is not None and self._fragment.sessions is not None:
             self.hold.is_over = True

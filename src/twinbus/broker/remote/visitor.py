@@ -6,9 +6,11 @@ fragment it is a consumer like any other.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from twinbus.broker.remote.calls import Drained, Given, Gone, Granted, Ready, kind_of
+from twinbus.model.errors import ServiceBusError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from twinbus.broker.hold import Hold
     from twinbus.broker.journal import Answered
     from twinbus.broker.remote.calls import Answer
-    from twinbus.model.errors import ServiceBusError
 
 
 class Visitor:
@@ -42,6 +43,8 @@ class Visitor:
         self._is_drained = False
         self._is_told = False
         """That there is something for it."""
+        self._given: list[bytes] = []
+        """The tags of what it was given since it claimed."""
         self._kept: dict[int, bytes] = {}
         """What was deleted for it and may come back, by sequence numbers."""
 
@@ -51,6 +54,7 @@ class Visitor:
         """It takes so many now. What it was given before it has, or it was brought back."""
         if self.is_gone:
             return
+        self._given.clear()
         self._kept.clear()
         self._claimed, self._is_claiming, self._is_drained = count, True, False
         self.fragment.line.drain(self, self._drained)
@@ -58,17 +62,26 @@ class Visitor:
     def bring_back(self, sequences: list[int], answer: Answered) -> None:
         """Messages that were deleted for it were not taken."""
         items = [(number, self._kept.pop(number)) for number in sequences if number in self._kept]
-        self.fragment.store_again(items, answer)
+        if items:
+            self.fragment.store_again(items, answer)
+        else:
+            answer(None)
 
     def granted(self, hold: Hold) -> None:
         """It has a session."""
         self.hold = hold
         self._notify(Granted(self.number, hold.session, hold.until_ms))
 
-    def leave(self) -> None:
-        """It has gone."""
-        self.is_gone = True
-        self.fragment.line.remove(self)
+    def leave(self, seen: int | None = None) -> None:
+        """It has gone, and has seen so many messages of what it was given: the others are there as they were."""
+        self.is_gone, self._claimed, fragment = True, 0, self.fragment
+        tags = self._given[seen:] if seen is not None else []
+        if self.deletes:  # its session is free when they are back: who has that next gets them first
+            self.bring_back([int.from_bytes(tag) for tag in tags], lambda _error: fragment.line.remove(self))
+            return
+        fragment.line.remove(self)
+        with suppress(ServiceBusError):  # its store does not work, and the locks are void, or will be over
+            fragment.settlement.release(fragment.lock_numbers(tags), _ignore)
 
     def _drained(self) -> None:
         self._is_drained = True
@@ -109,6 +122,7 @@ class Visitor:
             self._handing -= len(deliveries)
         else:
             self._claimed -= len(deliveries)
+        self._given += [tag for _, tag in deliveries]
         self._notify(Given(self.number, deliveries))
         self._finish()
         return len(deliveries)
@@ -167,3 +181,7 @@ class VisitingReader:
     def entity_gone(self, error: ServiceBusError) -> None:
         """The entity was deleted or disabled."""
         self._notify(Gone(self.number, kind_of(error), str(error)))
+
+
+def _ignore(_error: ServiceBusError | None) -> None:
+    """Nobody waits for this."""

@@ -228,14 +228,14 @@ class Desk:
     def _close(self, call: calls.Close) -> None:
         visitor = self._visitors.get(call.consumer)
         if visitor is not None:
-            self._dismiss(visitor)
+            self._dismiss(visitor, call.seen)
         found = self._readers.pop(call.consumer, None)
         if found is not None:
             found[1].leave()
 
-    def _dismiss(self, visitor: Visitor) -> None:
+    def _dismiss(self, visitor: Visitor, seen: int | None = None) -> None:
         del self._visitors[visitor.number]
-        visitor.leave()
+        visitor.leave(seen)
         party = self._party_of.pop(visitor.number)
         party.visitors.discard(visitor)
         if not party.visitors:
