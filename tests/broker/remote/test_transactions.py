@@ -96,3 +96,14 @@ def test_an_owner_that_goes_before_the_commit_rolls_it_back() -> None:
     rig.connect()
     rig.wait(61.0)
     assert rig.receiver(10).bodies == [b"old"]
+
+
+def test_an_owner_that_was_away_before_the_commit_does_nothing_of_it() -> None:
+    rig = TwoProcesses()
+    work = Work(rig)
+    rig.disconnect()
+    rig.connect()
+    assert isinstance(work.commit()[0], StoreUnavailable)
+    assert work.told == [False]
+    rig.wait(61.0)
+    assert rig.receiver(10).bodies == [b"old"]

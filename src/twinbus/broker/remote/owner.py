@@ -93,6 +93,8 @@ class Owner:
         """Not there yet. Whoever does not get an answer in `timeout_s` is told that it is unavailable."""
         self.name = name
         self.guests: dict[int, Guest] = {}
+        self.life = 0
+        """Another one each time it is found: it knows nothing of what it was told before."""
         self.journals: dict[int, RemoteJournal] = {}
         """Those of its stores, by the stores' numbers."""
         self._clock = clock
@@ -136,6 +138,7 @@ class Owner:
     def connected(self, transmit: Transmit) -> None:
         """It is there."""
         self._transmit = transmit
+        self.life += 1
         self._speaks()
         for guest in list(self.guests.values()):
             guest.owner_found()

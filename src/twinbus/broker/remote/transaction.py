@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from twinbus.broker.remote.calls import Commit, RollBack, SetApart
 from twinbus.broker.remote.journal import RemoteJournal
 from twinbus.broker.remote.settlement import encoded, tags_of
-from twinbus.model.errors import ServiceBusError
+from twinbus.model.errors import ServiceBusError, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,6 +34,7 @@ class RemoteTransaction:
         assert isinstance(journal, RemoteJournal)
         self._part = part
         self._owner = journal.owner
+        self._life = journal.owner.life
         self.number = journal.owner.next_number()
         self._told: list[Callable[[bool], None]] = []
 
@@ -47,6 +48,7 @@ class RemoteTransaction:
     ) -> None:
         """Settle messages that are locked; one whose lock is lost fails the commit. StoreUnavailable."""
         fragment.journal.check_works()
+        self._check_known()
         self._told.append(told)
         call = SetApart(self.number, fragment.place, tags_of(numbers), how.value, encoded(properties))  # type: ignore[attr-defined]
         self._owner.tell(call)
@@ -65,10 +67,16 @@ class RemoteTransaction:
             answer(error)
 
         try:
+            self._check_known()
             self._owner.ask(Commit(self.number, self._part.entity_id, self._part.main.number, sent), told)
         except ServiceBusError as error:
-            self._end(is_done=False)
+            self.roll_back()
             answer(error)
+
+    def _check_known(self) -> None:
+        """StoreUnavailable if its owner has gone since it began, also if that is there again: it has rolled it back."""
+        if self._owner.life != self._life:
+            raise StoreUnavailable(f"{self._owner.name} was away since the transaction began: it is rolled back there")
 
     def _end(self, *, is_done: bool) -> None:
         waiting, self._told = self._told, []
