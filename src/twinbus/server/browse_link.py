@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from twinbus.amqp.types import Symbol
 from twinbus.broker.browser import Browser
+from twinbus.broker.line import DRAIN_PATIENCE_S
 from twinbus.broker.remote.browsing import RemoteBrowser
 from twinbus.broker.remote.calls import Look, Numbers
 from twinbus.broker.remote.fragment import RemoteFragment
@@ -60,6 +61,7 @@ class BrowseLink:
         self.card = Card()
         self.is_gone = False
         self._clock = clock
+        self._timers = fragments[0].timers
         self._draining = 0
         self._reserved = 0
         self._entity_id = entity_id
@@ -134,12 +136,38 @@ class BrowseLink:
     def receive_credit(self) -> None:
         """The client granted credit, or wants it back."""
         self.used_s = self._clock.monotonic_s()
-        if self.link.drain_requested:
+        if not self.link.drain_requested:
+            self.feed()
+        elif any(isinstance(browser, RemoteBrowser) for browser in self._browsers):
+            self._drain_in_turn()
+        else:
             self._draining = len(self._browsers)
             for browser in self._browsers:
                 browser.drain(self._drained)
-        else:
-            self.feed()
+
+    def _drain_in_turn(self) -> None:
+        """One fragment after the other: room that is lent to one cannot be lent to the next. As `Gathering` does it."""
+        waiting = sorted(self._browsers, key=lambda browser: not _is_lent(browser))
+        is_over = False
+
+        def finish() -> None:
+            nonlocal is_over
+            was_over, is_over = is_over, True
+            if not was_over and not self.is_gone and self.link.drain_requested:
+                self.link.drained()
+
+        def show_next() -> None:
+            is_hungry = waiting and (self.link.sendable > self._reserved or _is_lent(waiting[0]))
+            if is_over or self.is_gone or not is_hungry:
+                finish()
+            else:
+                waiting.pop(0).drain(show_next)
+
+        self._timers.call_at(self._clock.monotonic_s() + DRAIN_PATIENCE_S, finish)
+        for browser in self._browsers:
+            if isinstance(browser, Browser):
+                browser.go_on()  # what is here is not waited for behind a process that is slow
+        show_next()
 
     def _drained(self) -> None:
         self._draining -= 1
@@ -157,6 +185,11 @@ class BrowseLink:
         self.is_gone = True
         for browser in self._browsers:
             browser.leave()
+
+
+def _is_lent(browser: Browser | RemoteBrowser) -> bool:
+    """Another process has room of the link."""
+    return isinstance(browser, RemoteBrowser) and browser.is_claiming
 
 
 def _range(link: Sender, fragments: int) -> tuple[int | None, int, int]:

@@ -1,0 +1,67 @@
+"""A link without a connection: what a client would see of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from twinbus.server.browse_link import BrowseLink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from twinbus.amqp.aio import Peer
+    from twinbus.amqp.sender import Sender
+    from twinbus.broker.clock import Clock
+    from twinbus.broker.consumer import Delivery
+    from twinbus.broker.fragment import Fragment
+
+PEER = cast("Peer", SimpleNamespace(is_writable=True, connection=SimpleNamespace(queued_bytes=0)))
+
+
+class ClientLink:
+    """As much of a sender as a link of the server uses."""
+
+    def __init__(self, see: Callable[[Delivery], object]) -> None:
+        self.remote_attach = SimpleNamespace(source=None, properties=None)
+        self.credit = 0
+        self.drain_requested = False
+        self.drains = 0
+        self.is_attached = True
+        self.errors: list[Any] = []
+        self._see = see
+
+    @property
+    def sendable(self) -> int:
+        return self.credit
+
+    def accept(self, **_details: object) -> None:
+        pass
+
+    def send_many(self, deliveries: list[Delivery], *, settled: bool) -> None:
+        assert settled
+        assert len(deliveries) <= self.credit
+        self.credit -= len(deliveries)
+        for delivery in deliveries:
+            self._see(delivery)
+
+    def drained(self) -> None:
+        self.drain_requested = False
+        self.credit = 0
+        self.drains += 1
+
+    def detach(self, *, error: object) -> None:
+        self.errors.append(error)
+
+    refuse = detach
+
+
+def browse(
+    see: Callable[[Delivery], object],
+    fragments: Sequence[Fragment],
+    clock: Clock,
+    soon: Callable[[Callable[[], None]], object],
+) -> tuple[ClientLink, BrowseLink]:
+    """A client that looks at all messages of some fragments."""
+    link = ClientLink(see)
+    return link, BrowseLink(cast("Sender", link), PEER, "orders", fragments, 7, clock, soon)
