@@ -100,6 +100,8 @@ class BrowseLink:
             else Browser(fragment, self, self._first, self._last)
             for fragment in fragments
         ]
+        if self.link.credit > 0:  # the client did not wait for that
+            self.receive_credit()
 
     @property
     def is_hungry(self) -> bool:

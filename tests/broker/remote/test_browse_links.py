@@ -12,12 +12,14 @@ from twinbus.model.description import FRAGMENTS
 class Client:
     """Looks at all fragments."""
 
-    def __init__(self, rig: TwoProcesses) -> None:
+    def __init__(self, rig: TwoProcesses, *fragments: int) -> None:
         self.bodies: list[bytes] = []
         self._rig = rig
-        fragments = [part.main for part in rig.queue().parts]
-        self.link, self.use = browse(self._see, fragments, rig.clock, rig.turn.append)
-        rig.settle()
+        parts = rig.queue().parts
+        chosen = [parts[number].main for number in fragments or range(len(parts))]
+        self.link, self.use = browse(self._see, chosen, rig.clock, rig.turn.append)
+        if not fragments:
+            rig.settle()
 
     def _see(self, delivery: tuple[bytes, bytes]) -> None:
         self.bodies.append(Message(delivery[0]).data[0])
@@ -65,3 +67,11 @@ def test_a_drain_is_answered_while_a_process_is_silent() -> None:
     client.grant(3, drain=True)
     rig.wait(0.1)
     assert (client.bodies, client.link.drains) == ([b"here"], 1)
+
+
+def test_a_drain_that_is_asked_for_before_the_link_is_accepted_is_answered() -> None:
+    rig = TwoProcesses()
+    rig.stored(message(b"one", key=key_for(1)))
+    client = Client(rig, 1)
+    client.grant(3, drain=True)
+    assert (client.bodies, client.link.drains) == ([b"one"], 1)
