@@ -6,13 +6,14 @@ by the supervisor.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from twinbus.model.errors import InvalidArgument
 from twinbus.model.outage import OutageKind
 from twinbus.model.path import key_of
 from twinbus.server.outage_node import OutageSwitch
 from twinbus.server.pairing import Page, PairingDesk
+from twinbus.server.workers.entities import ANSWER_S
 from twinbus.server.workers.words import BeginOutage, EndOutage, ListPrimaries, OutageBegun, PutReport, ReadReports
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from twinbus.server.pairing_report import Report
     from twinbus.server.workers.control import Control
     from twinbus.server.workers.words import OutageEnded
-
-ANSWER_S: Final = 5.0
 
 
 class SharedOutageSwitch(OutageSwitch):
