@@ -91,7 +91,10 @@ class Journal:
         """Write what waits, and end. May be called again."""
         for factory, witness in self._attached:
             factory.witnesses = tuple(one for one in factory.witnesses if one is not witness)
-        await asyncio.to_thread(self.close_now)
+        try:
+            await asyncio.to_thread(self.close_now)
+        except RuntimeError:  # the process ends: there are no more threads, and no loop that would have to go on
+            self.close_now()
 
     def close_now(self) -> None:
         """The same, for a program that ends."""

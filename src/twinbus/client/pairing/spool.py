@@ -107,7 +107,10 @@ class Spool:
         self._is_open = False
         if self._committing is not None:
             await self._committing
-        await self._on_thread(self._files.close)
+        try:
+            await self._on_thread(self._files.close)
+        except RuntimeError:  # the process ends: there are no threads any more
+            self._files.close()
         self._thread.shutdown(wait=False)
 
     # --- what is there ------------------------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ class Background:
     def __init__(self) -> None:
         """It runs at once."""
         self.open: weakref.WeakSet[Closable] = weakref.WeakSet()
+        self.pairs: weakref.WeakSet[Closable] = weakref.WeakSet()
+        """What is closed before the others, since these belong to it."""
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="twinbus-client", daemon=True)
         self._thread.start()
@@ -73,9 +75,11 @@ class Background:
             self._loop.close()
 
     async def _end(self) -> None:
-        closing = [asyncio.ensure_future(one.close()) for one in list(self.open)]
-        if closing:
-            await asyncio.wait(closing, timeout=_CLOSE_S)
+        ends = asyncio.get_running_loop().time() + _CLOSE_S
+        for some in (self.pairs, self.open):
+            closing = [asyncio.ensure_future(one.close()) for one in list(some)]
+            if closing:
+                await asyncio.wait(closing, timeout=max(0.0, ends - asyncio.get_running_loop().time()))
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -102,6 +106,11 @@ def wait(call: Callable[[], Awaitable[T]]) -> T:
 def close_at_exit(one: Closable) -> None:
     """Have something closed with the process."""
     _get().open.add(one)
+
+
+def close_pair_at_exit(one: Closable) -> None:
+    """The same for what has others in it, which are closed with it and in its order."""
+    _get().pairs.add(one)
 
 
 def call(function: Callable[[], T]) -> T:

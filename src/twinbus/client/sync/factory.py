@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from twinbus.client import factory
 from twinbus.client.receiver import ReceiveMode
-from twinbus.client.sync.background import call, close_at_exit, wait
+from twinbus.client.sync.background import call, close_at_exit, close_pair_at_exit, wait
 from twinbus.client.sync.clients import QueueClient, SubscriptionClient, TopicClient
 from twinbus.client.sync.facade import Blocking
 from twinbus.client.sync.pairing import Pairing
@@ -112,5 +112,6 @@ class MessagingFactory(Blocking[factory.MessagingFactory]):
         """Pair this namespace, the primary, with a secondary: from now on sends survive its loss."""
         given = options.inner()
         pairing = Pairing(wait(lambda: self.inner.pair_namespace(given)))
+        close_pair_at_exit(pairing.inner)
         options.backlog_queue_count = given.backlog_queue_count
         return pairing
