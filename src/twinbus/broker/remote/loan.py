@@ -13,6 +13,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
+from twinbus.broker.consumer import Consumer
 from twinbus.broker.hold import Hold
 from twinbus.broker.line import DRAIN_PATIENCE_S
 from twinbus.broker.remote.calls import Claim, Close, Open, Untaken
@@ -42,37 +43,16 @@ class Card:
         self.epoch = epoch
 
 
-class Borrowed(Protocol):
-    """A receiver, as far as it is of interest here: a `Consumer`, and a little more."""
+class Borrowed(Consumer, Protocol):
+    """A receiver that lends its credit: a consumer, and a little more."""
 
     card: Card
-    deletes: bool
-
-    @property
-    def is_gone(self) -> bool:
-        """It was closed."""
-
-    @property
-    def room(self) -> int:
-        """How many messages it takes now."""
-
-    def reserve(self, count: int) -> None:
-        """So many are lent; negative: they are not any more."""
-
-    def deliver(self, deliveries: list[Delivery]) -> int:
-        """Take messages; how many of them."""
 
     def feed(self) -> None:
         """There is room again."""
 
     def let_in(self) -> None:
         """One more fragment knows it."""
-
-    def entity_gone(self, error: ServiceBusError) -> None:
-        """It gets nothing any more."""
-
-    def session_lost(self, error: ServiceBusError) -> None:
-        """The time for which it had its session is over."""
 
 
 class Loan:
