@@ -50,7 +50,7 @@ class ClientLink:
         self.credit = 0
         self.drains += 1
 
-    def detach(self, *, error: object) -> None:
+    def detach(self, error: object) -> None:
         self.errors.append(error)
 
     refuse = detach

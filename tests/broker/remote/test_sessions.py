@@ -83,6 +83,20 @@ def test_a_session_expires_where_it_lies_and_its_receiver_is_told() -> None:
     assert isinstance(receiver.errors[0], SessionLockLost)
 
 
+def test_what_was_received_and_deleted_does_not_come_back_when_the_session_is_lost() -> None:
+    rig, name = TwoProcesses(SESSIONS), key_for(1)
+    rig.stored(message(b"once", session=name))
+    receiver = rig.session_receiver(1, session=name.encode(), deletes=True)
+    assert receiver.bodies == [b"once"]
+    rig.stored(message(b"next", session=name))
+    rig.silent.add(0)
+    rig.wait(61.0)
+    receiver.grant(1)  # it does not know yet that it has lost its session
+    rig.wake()
+    assert receiver.errors
+    assert rig.session_receiver(10, session=name.encode()).bodies == [b"next"]
+
+
 def test_a_session_is_lost_with_its_owner() -> None:
     rig, name = TwoProcesses(SESSIONS), key_for(1)
     receiver = rig.session_receiver(10, session=name.encode())

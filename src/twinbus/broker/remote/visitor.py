@@ -52,10 +52,10 @@ class Visitor:
 
     def claim(self, count: int) -> None:
         """It takes so many now. What it was given before it has, or it was brought back."""
-        if self.is_gone:
-            return
         self._given.clear()
         self._kept.clear()
+        if self.is_gone:
+            return
         self._claimed, self._is_claiming, self._is_drained = count, True, False
         self.fragment.line.drain(self, self._drained)
 
