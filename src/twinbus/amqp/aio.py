@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 from twinbus.amqp.errors import INTERNAL_ERROR, LocalError
 from twinbus.amqp.events import ConnectionClosed, LinkDetached, SessionEnded
@@ -26,10 +26,11 @@ from twinbus.amqp.turn import Turn
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable
 
     from twinbus.amqp.connection import Connection
     from twinbus.amqp.events import Event
+    from twinbus.amqp.peers import Accepting, Serve
 
 log: Final = logging.getLogger(__name__)
 
@@ -57,31 +58,6 @@ class Handler(Protocol):
 
 
 HandlerT = TypeVar("HandlerT", bound=Handler)
-
-
-class Bound(Protocol):
-    """A socket, as far as listeners need it."""
-
-    def getsockname(self) -> Any:  # noqa: ANN401  # as `socket` has it
-        """Where it is."""
-
-
-class Accepting(Protocol):
-    """What accepts connections: a server of asyncio, or another."""
-
-    @property
-    def sockets(self) -> Sequence[Bound]:
-        """Where."""
-
-    def close(self) -> None:
-        """Accept no more."""
-
-    async def wait_closed(self) -> None:
-        """It has let go of its sockets."""
-
-
-Serve: TypeAlias = "Callable[[Callable[[], asyncio.BaseProtocol], ssl.SSLContext | None, float], Awaitable[Accepting]]"
-"""Starts accepting: what a connection is given to, TLS, and how many seconds that may take to be agreed on."""
 
 
 class Peer(asyncio.Protocol):
@@ -290,17 +266,13 @@ async def listen(
     """
     listener, loop = Listener(max_connections), asyncio.get_running_loop()
     make_peer = lambda: Peer(make_handler, make_connection(loop.time()), listener)  # noqa: E731
+    server: Accepting
     if serve is not None:
-        listener._server = await serve(make_peer, tls, TLS_HANDSHAKE_TIMEOUT_S)  # noqa: SLF001  # two halves of one thing
-        return listener
-    listener._server = await loop.create_server(  # noqa: SLF001  # as above
-        make_peer,
-        host,
-        port,
-        ssl=tls,
-        ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S if tls is not None else None,
-        backlog=1024,
-    )
+        server = await serve(make_peer, tls, TLS_HANDSHAKE_TIMEOUT_S)
+    else:
+        timeout_s = TLS_HANDSHAKE_TIMEOUT_S if tls is not None else None
+        server = await loop.create_server(make_peer, host, port, ssl=tls, ssl_handshake_timeout=timeout_s, backlog=1024)
+    listener._server = server  # noqa: SLF001  # two halves of one thing
     return listener
 
 

@@ -1,21 +1,50 @@
 """The peers of a server, whichever way they came.
 
-Owns: who is there, how many may be, and that all of them are let go at the end. A part of the adapter to asyncio.
+Owns: what accepts them, who is there, how many may be, and that all of them are let go at the end. A part of the
+adapter to asyncio.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from twinbus.amqp.errors import CONNECTION_FORCED
 from twinbus.amqp.performatives import Error
 
 if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Awaitable, Callable, Sequence
+
     from twinbus.amqp.aio import Peer
 
 log: Final = logging.getLogger(__name__)
+
+
+class Bound(Protocol):
+    """A socket, as far as listeners need it."""
+
+    def getsockname(self) -> Any:  # noqa: ANN401  # as `socket` has it
+        """Where it is."""
+
+
+class Accepting(Protocol):
+    """What accepts connections: a server of asyncio, or another."""
+
+    @property
+    def sockets(self) -> Sequence[Bound]:
+        """Where."""
+
+    def close(self) -> None:
+        """Accept no more."""
+
+    async def wait_closed(self) -> None:
+        """It has let go of its sockets."""
+
+
+Serve: TypeAlias = "Callable[[Callable[[], asyncio.BaseProtocol], ssl.SSLContext | None, float], Awaitable[Accepting]]"
+"""Starts accepting: what a connection is given to, TLS, and how many seconds that may take to be agreed on."""
 
 
 class Peers:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from twinbus.amqp.aio import Accepting, Serve
+    from twinbus.amqp.peers import Accepting, Serve
     from twinbus.server.websocket.entrance import Entrance
 
 log: Final = logging.getLogger(__name__)

@@ -55,7 +55,7 @@ from twinbus.server.workers.words import (
 )
 
 if TYPE_CHECKING:
-    from twinbus.amqp import aio
+    from twinbus.amqp import peers as amqp_peers
     from twinbus.broker.journal import Journal
     from twinbus.server.workers.words import FromSupervisor
 
@@ -176,7 +176,7 @@ class Worker:
         front.gateway.pairings = SharedPairingDesk(self._control)
         return front
 
-    def _acceptors(self, start: Start) -> dict[str, list[aio.Serve]]:
+    def _acceptors(self, start: Start) -> dict[str, list[amqp_peers.Serve]]:
         """For each socket that was inherited."""
         tally = Tally(Path(start.folder) / TALLY, start.workers)
         return {
