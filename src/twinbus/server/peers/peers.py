@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from twinbus.broker.remote.calls import Health, Weigh, Weighed
-from twinbus.broker.remote.journal import RemoteJournal
+from twinbus.broker.remote.calls import Weigh, Weighed
 from twinbus.broker.remote.owner import Owner
 from twinbus.broker.remote.part import RemoteTopic, is_remote
 from twinbus.model.errors import ServiceBusError
@@ -25,6 +24,7 @@ from twinbus.model.queue import QueueRuntime
 from twinbus.model.topic import TopicRuntime
 from twinbus.server.peers.channel import ANSWERS, CALLS, Channel
 from twinbus.server.peers.desk import Desk, parts_of
+from twinbus.server.peers.health import HealthReport
 from twinbus.server.peers.managing import manage
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class Peers:
             if other != number
         }
         self._visiting: dict[Channel, Desk] = {}
+        self._health = HealthReport(namespace)
         self._tasks: list[asyncio.Task[None]] = []
         self._server: asyncio.AbstractServer | None = None
         self._is_reached: dict[int, asyncio.Event] = {}
@@ -102,6 +103,7 @@ class Peers:
     def _admit(self, administration: Administration) -> Channel:
         def leave() -> None:
             del self._visiting[channel]
+            self._health.forget(channel.send)
             desk.close()
 
         def receive(number: int, word: object) -> None:
@@ -110,18 +112,13 @@ class Peers:
         channel = Channel(CALLS, receive, leave)
         desk = Desk(self._namespace, channel.send, partial(manage, administration))
         self._visiting[channel] = desk
-        channel.send(0, health_of(self._namespace))
+        self._health.greet(channel.send)
         return channel
 
     async def _tell_health(self) -> None:
-        told = health_of(self._namespace)
         while True:
             await asyncio.sleep(HEALTH_S)
-            now = health_of(self._namespace)
-            if now != told:
-                told = now
-                for channel in self._visiting:
-                    channel.send(0, told)
+            self._health.look()
 
     # --- the way to others --------------------------------------------------------------------------------------------
 
@@ -173,16 +170,6 @@ class Peers:
                 part.known = msgspec.convert(weight.runtime, kind)
         for part in parts.values():  # nobody has answered for these
             part.known = replace(part.known, is_available=False)
-
-
-def health_of(namespace: Namespace) -> Health:
-    """Whether the stores of this process work."""
-    own = {
-        number: (journal.trouble, journal.refusal)
-        for number, journal in enumerate(namespace.journals)
-        if not isinstance(journal, RemoteJournal)
-    }
-    return Health(own)
 
 
 async def _weigh(owner: Owner, ids: list[int]) -> Weighed | None:
