@@ -6,6 +6,8 @@ import pytest
 
 from tests.broker.partitioned.rig import key_for, message
 from tests.broker.remote.rig import TwoProcesses
+from tests.broker.rig import Answers
+from twinbus.broker.intake import Parcel
 from twinbus.model.description import FRAGMENTS
 from twinbus.model.errors import QuotaExceeded, StoreUnavailable
 from twinbus.model.queue import QueueDescription
@@ -86,3 +88,16 @@ def test_a_fragment_that_is_full_refuses_what_its_owner_has_no_room_for() -> Non
     rig.queue(rig.far).parts[1].main.holdings.active_bytes = 2**30
     assert isinstance(rig.send(message(key=key_for(1)))[0], QuotaExceeded)
     rig.stored(message(key=key_for(3)))
+
+
+def test_an_entity_that_its_owner_has_not_heard_of_yet_may_be_tried_again() -> None:
+    rig = TwoProcesses()
+    queue, answers, parcel = rig.near.add_queue(9, "new", QueueDescription(), 1), Answers(), Parcel()
+    rig.near.namespace.intake.add_to(parcel, message(), 0, rig.clock.wall_ms(), queue.terms)
+    queue.send(parcel, answers)
+    rig.settle()
+    assert isinstance(answers[0], StoreUnavailable)
+    rig.far.add_queue(9, "new", QueueDescription(), 1)
+    queue.send(parcel, answers)
+    rig.settle()
+    assert answers[1] is None

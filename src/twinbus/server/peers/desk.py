@@ -25,7 +25,7 @@ from twinbus.broker.remote.visitor import VisitingReader, Visitor
 from twinbus.broker.settlement import How, lock_lost
 from twinbus.broker.topic import Topic
 from twinbus.broker.transaction import Transaction
-from twinbus.model.errors import EntityNotFound, ServiceBusError, StoreUnavailable
+from twinbus.model.errors import ServiceBusError, StoreUnavailable
 from twinbus.model.path import key_of
 from twinbus.server.http.broker_properties import message_id_of
 from twinbus.server.peers.party import Party
@@ -120,14 +120,14 @@ class Desk:
     # --- finding ------------------------------------------------------------------------------------------------------
 
     def entity(self, entity_id: int) -> AnyEntity:
-        """The entity of that id. EntityNotFound."""
+        """The entity of that id. StoreUnavailable if it is not here: who asks has heard of it earlier, or not yet."""
         entities = self.namespace.entities
         found = self._by_id.get(entity_id)
         if found is None or entities.get(key_of(found.path)) is not found:
             self._by_id = {entity.entity_id: entity for entity in entities.values()}
             found = self._by_id.get(entity_id)
         if found is None:
-            raise EntityNotFound(f"of the id {entity_id}")
+            raise StoreUnavailable("the entity is being made or deleted in this moment: try again")
         return found
 
     def part(self, entity_id: int, number: int) -> Part:
@@ -313,7 +313,7 @@ class Desk:
     def _weigh(self, call: Weigh, tell: Tell) -> None:
         weights: list[Weight] = []
         for entity_id in call.entities:
-            with suppress(EntityNotFound):
+            with suppress(StoreUnavailable):
                 weights += [_weight(part) for part in parts_of(self.entity(entity_id)) if not is_remote(part)]
         tell(Weighed(weights))
 
