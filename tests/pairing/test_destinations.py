@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
+import pytest
+
 from tests.partitioned.bus import key_of
 from twinbus.amqp.message import Message
 from twinbus.client.pairing.destination import BATCH_MESSAGES, Destination
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from twinbus.client.sender import MessageSender
 
+pytestmark = pytest.mark.interpreted  # parcels of our own
 DOWN, UP, OTHER = key_of(5), key_of(2), key_of(5, 1)
 
 
