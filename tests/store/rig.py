@@ -138,8 +138,17 @@ class RocksRig(Rig):
     def kill(self) -> None:
         """Go on with a copy of what is in its files now."""
         old, self.directory = self.directory, self.directory.with_name(f"life {next(self._lives)}")
-        shutil.copytree(old, self.directory)
+        while not self._is_copied(old):
+            shutil.rmtree(self.directory)
         self.reopen()
+
+    def _is_copied(self, old: Path) -> bool:
+        """False where RocksDB has removed a file meanwhile, which it did not need any more: then it is no moment's."""
+        try:
+            shutil.copytree(old, self.directory)
+        except shutil.Error:
+            return False
+        return True
 
     def fail_next_sync(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(_database: Database) -> None:

@@ -2,6 +2,9 @@
 
 Owns: what came on the link and where each message goes, the renewal of their locks, and the long poll. What is left
 over at the end belongs to the next draining, of this host or another's.
+
+Nothing is awaited here while an exception is handled: compiled, a coroutine forgets that exception over an await, and
+who raises it again raises what is not there any more.
 """
 
 from __future__ import annotations
@@ -78,25 +81,26 @@ class Draining:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> ServiceBusError:
-        """Drain until the link is over, or the primary gone; why."""
-        try:
-            await self._find_deferred()
-            self._link.on_arrival = self._arrived
-            self._link.on_over = self._end
-            if self._link.failure is not None:
-                return self._link.failure
-            self._link.keep_credit(WINDOW)
-            while not self._over.done():
-                await self._pause()
-                if not self._over.done():
-                    await self._tick()
-            self._link.stop_topping_up()
-            if self._link.is_open:  # its `failure` was None above, and what is compiled takes that for granted
-                await self._finish()
-            return self._over.result()
-        finally:
-            self._close()
-            await self._give_back()
+        """Drain until the link is over, or the primary gone; why. Then, or whatever it raises, it is ended (`end`)."""
+        await self._find_deferred()
+        self._link.on_arrival = self._arrived
+        self._link.on_over = self._end
+        if self._link.failure is not None:
+            return self._link.failure
+        self._link.keep_credit(WINDOW)
+        while not self._over.done():
+            await self._pause()
+            if not self._over.done():
+                await self._tick()
+        self._link.stop_topping_up()
+        if self._link.is_open:  # its `failure` was None above, and what is compiled takes that for granted
+            await self._finish()
+        return self._over.result()
+
+    async def end(self) -> None:
+        """Give back what was not settled."""
+        self._close()
+        await self._give_back()
 
     async def _pause(self) -> None:
         """Until there is something to do: soon, while messages are on their way; else when the poll is over."""
@@ -224,25 +228,32 @@ class Draining:
         MessageNotFound where one is there and cannot be had: a pump that was killed holds it until its lock is over.
         """
         asked_s = self._loop.time()
+        missing: MessageNotFound | None = None
+        messages: list[BrokeredMessage] = []
         try:
             messages = await self._receiver.receive_deferred(*numbers)
-        except MessageNotFound:
+        except MessageNotFound as error:
+            missing = error
+        if missing is not None:
             there = await self._still_deferred(numbers)
             if len(there) == len(numbers):
-                raise
+                raise missing
             return await self._take_back(there) if there else []
         self._taken_back = self._under_lock() | dict.fromkeys(messages, asked_s)
         self._woken.set()  # their locks are to be renewed
         taken: list[Parcel] = []
         now_ms = self._settings.clock.wall_ms()
         for message in messages:
+            restored: Restored | Expired | None = None
+            malformed = ""
             try:
                 restored = restore(message.payload, now_ms, deduct=self._settings.deduct)
             except ParkedMessageMalformed as error:
-                await self._receiver.dead_letter(message, _MALFORMED, str(error))
-                continue
+                malformed = str(error)
             if isinstance(restored, Restored):
                 taken.append(TakenBack(self._receiver, message, restored, self._start))
+            elif restored is None:
+                await self._receiver.dead_letter(message, _MALFORMED, malformed)
             else:
                 await self._receiver.dead_letter(message, _EXPIRED, restored.text)
         return taken

@@ -121,8 +121,11 @@ class Pump:
             link = await receiver.link()
             self.is_active, self.why_not = True, None
             settings.telling.tell(EventKind.PUMP_STARTED, backlog_queue=self.path)
-            self._draining = Draining(settings, receiver, link)
-            return await self._draining.run()
+            self._draining = draining = Draining(settings, receiver, link)
+            try:
+                return await draining.run()
+            finally:
+                await draining.end()
         finally:
             self.is_active, self._draining = False, None
             await receiver.close()
