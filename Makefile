@@ -90,6 +90,7 @@ soak: compile ## try mutated input, simulated faults, kills, power cuts, slow di
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 	$(BIN)/python -m tests.simulation --minutes $(MINUTES)
 	$(BIN)/python -m tests.simulation.partitioned --runs 3000
+	$(BIN)/python -m tests.simulation.processes --runs 3000
 	$(BIN)/python -m tests.model --steps 100000
 	$(BIN)/python -m tests.model --machine --steps 100000
 	$(BIN)/python -m tests.faults --kills 50

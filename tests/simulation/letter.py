@@ -14,6 +14,7 @@ _COUNT_IN_RECORD = 4
 _COUNT_IN_DELIVERY = 12
 """These messages have no time to live, so the header in front of a delivery is always the same."""
 _SEQUENCE_NUMBER = b"\xa3\x15x-opt-sequence-number\x81"
+_LOCKED_UNTIL = b"\xa3\x12x-opt-locked-until\x83"
 _HEAD = build(properties=Properties(message_id="m"))
 
 
@@ -26,9 +27,10 @@ class Reading(NamedTuple):
     """How often before."""
 
 
-def make_payload(identity: int, padding: int) -> bytes:
+def make_payload(identity: int, padding: int, *, session: str | None = None) -> bytes:
     """A message as a client sends it; its last eight bytes say which it is."""
-    return _HEAD + data(bytes(padding) + _IDENTITY.pack(identity))
+    head = _HEAD if session is None else build(properties=Properties(message_id="m", group_id=session))
+    return head + data(bytes(padding) + _IDENTITY.pack(identity))
 
 
 def make_batch(payloads: list[bytes]) -> bytes:
@@ -42,6 +44,12 @@ def read_delivery(payload: bytes) -> Reading:
         _IDENTITY.unpack_from(payload, at)[0],
         _COUNT.unpack_from(payload, _COUNT_IN_DELIVERY)[0],
     )
+
+
+def read_locked_until(payload: bytes) -> int:
+    """Until when a delivery is locked, on the wall clock."""
+    found: int = _IDENTITY.unpack_from(payload, payload.index(_LOCKED_UNTIL) + len(_LOCKED_UNTIL))[0]
+    return found
 
 
 def read_record(record: bytes) -> tuple[int, int]:

@@ -7,34 +7,16 @@ one without a key that was on its way to a store that failed, or was silent, may
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tests.simulation.ledger import Violation
-
-if TYPE_CHECKING:
-    from twinbus.model.errors import ServiceBusError
-
-
-class Sending:
-    """Messages that were sent together."""
-
-    def __init__(self, letters: list[Letter], troubles: list[int]) -> None:
-        self.letters = letters
-        self.troubles = troubles
-        """Of each store, how often it had trouble when they were sent."""
-        self.is_answered = False
-        self.is_void = False
-        """The process that was to answer is gone."""
+from tests.simulation.sendings import Letter as Sent
+from tests.simulation.sendings import Sendings
 
 
-class Letter:
+class Letter(Sent):
     """One message."""
 
     def __init__(self, identity: int, key: str | None) -> None:
-        self.identity = identity
-        self.key = key
-        self.sending: Sending
-        self.is_accepted = False
+        super().__init__(identity, key)
         self.copies: dict[int, Copy] = {}
         """By sequence number, those that were seen."""
 
@@ -61,38 +43,11 @@ class Lock:
         self.deadline_s = deadline_s
 
 
-class Ledger:
+class Ledger(Sendings[Letter]):
     def __init__(self, stores: int) -> None:
-        self.troubles = [0] * stores
-        """How often each store failed, or was silent."""
-        self.letters: dict[int, Letter] = {}
-        self.sendings: list[Sending] = []
+        super().__init__(Letter, stores)
         self._highest: dict[str, tuple[int, int]] = {}
         """Of each key, what was received last for the first time: its sequence number, and its identity."""
-
-    # --- sending ------------------------------------------------------------------------------------------------------
-
-    def send(self, keys: list[str | None]) -> Sending:
-        letters = [Letter(len(self.letters) + at, key) for at, key in enumerate(keys)]
-        sending = Sending(letters, self.troubles.copy())
-        for letter in letters:
-            letter.sending = sending
-            self.letters[letter.identity] = letter
-        self.sendings.append(sending)
-        return sending
-
-    def sent(self, sending: Sending, error: ServiceBusError | None, working: list[int]) -> None:
-        """It was answered, or refused at once, while these stores took messages."""
-        if sending.is_answered or sending.is_void:
-            raise Violation(f"{_names(sending)} was answered twice, or by a process that is gone")
-        sending.is_answered = True
-        for letter in sending.letters:
-            letter.is_accepted = error is None
-        steady = [store for store in working if self.troubles[store] == sending.troubles[store]]
-        if error is not None and steady and all(letter.key is None for letter in sending.letters):
-            raise Violation(
-                f"{_names(sending)} has no key, stores {steady} worked all the time, and it failed: {error}"
-            )
 
     # --- receiving ----------------------------------------------------------------------------------------------------
 
@@ -138,16 +93,7 @@ class Ledger:
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    def check_answered(self) -> None:
-        for sending in self.sendings:
-            if not sending.is_answered and not sending.is_void:
-                raise Violation(f"{_names(sending)} is not answered")
-
     def check_all_received(self) -> None:
         for letter in self.letters.values():
             if letter.is_accepted and not any(copy.is_ending for copy in letter.copies.values()):
                 raise Violation(f"message {letter.identity} ({letter.key}) was accepted, and is lost")
-
-
-def _names(sending: Sending) -> str:
-    return f"the send of {[letter.identity for letter in sending.letters]}"

@@ -1,0 +1,354 @@
+"""What may happen in a namespace of several processes."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from tests.simulation.ledger import Violation
+from tests.simulation.letter import make_payload, read_delivery
+from tests.simulation.processes.deals import OpenDeal
+from tests.simulation.processes.looking import look, look_well
+from tests.simulation.processes.readers import Reader
+from tests.simulation.processes.settling import renew, settle
+from tests.simulation.processes.takers import SessionTaker, Taker
+from tests.simulation.processes.world import LOCK_S
+from twinbus.amqp.message import build
+from twinbus.broker.intake import PARTITION_KEY, Parcel
+from twinbus.broker.settlement import How
+from twinbus.model.errors import QuotaExceeded, ServerBusy, ServiceBusError, StoreUnavailable
+from twinbus.model.hashing import fragment_of
+from twinbus.model.path import SubQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+    from tests.simulation.processes.copies import Lock
+    from tests.simulation.processes.process import Process
+    from tests.simulation.processes.world import World
+    from tests.simulation.sendings import Letter
+
+    Do: TypeAlias = Callable[[Process], None]
+
+WEIGHTS = {
+    "work": 60.0,
+    "look": 3,
+    "look_well": 1,
+    "send": 10,
+    "send_with_key": 10,
+    "send_several": 5,
+    "come": 5,
+    "come_and_delete": 1,
+    "come_to_the_dead": 1,
+    "leave": 3,
+    "grant": 10,
+    "drain": 3,
+    "read": 1,
+    "read_on": 3,
+    "read_to_the_end": 1,
+    "stop_reading": 1,
+    "complete": 9,
+    "abandon": 3,
+    "release": 3,
+    "defer": 1,
+    "dead_letter": 1,
+    "renew": 2,
+    "peek": 1,
+    "begin": 2,
+    "deal_in_sends": 2,
+    "deal_in_settlements": 3,
+    "commit": 3,
+    "roll_back": 1,
+    "wait": 6,
+    "wait_long": 1.5,
+    "hang": 0.7,
+    "go_on": 3,
+    "fail": 0.7,
+    "reopen": 4,
+    "fall_silent": 1,
+    "wake": 2,
+    "die": 0.7,
+    "start": 3,
+    "crash": 0.2,
+}
+ALWAYS = frozenset({"work", "look", "send_with_key", "come", "grant", "wake", "start", "go_on", "reopen"})
+KEYS = [f"key-{number}" for number in range(6)]
+MAX_TAKERS = 6
+
+
+class Actions:
+    """Whatever is chosen is done by any process that is awake."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._random = world.random
+
+    def do(self, name: str) -> None:
+        process = self._random.choice(self._world.awake) if self._world.awake else None
+        self._world.say(f"{name}, {process!r}")
+        act: Do | Callable[[], None] = getattr(self, f"_{name}")
+        if name in _OF_THE_WORLD:
+            act()  # type: ignore[call-arg]
+        elif process is not None:
+            act(process)  # type: ignore[call-arg]
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        for _ in range(self._random.randint(1, 40)):
+            self._world.work()
+
+    def _look(self) -> None:
+        look(self._world)
+
+    def _look_well(self) -> None:
+        look_well(self._world)
+
+    def _wait(self) -> None:
+        self._world.pass_time(self._random.choice((0.001, 0.05, 0.12, 0.26, 3.0)))
+
+    def _wait_long(self) -> None:
+        self._world.pass_time(self._random.choice((10.5, LOCK_S + 1)))
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _has_sessions(self) -> bool:
+        return self._world.description.requires_session
+
+    def _key(self) -> str:
+        return self._random.choice(KEYS)
+
+    def _send(self, process: Process) -> None:
+        key = self._key() if self._has_sessions else None
+        self._send_all(process, [key] * self._random.choice((1, 1, 1, 3)))
+
+    def _send_with_key(self, process: Process) -> None:
+        self._send_all(process, [self._key()] * self._random.choice((1, 1, 2)))
+
+    def _send_several(self, process: Process) -> None:
+        none: list[str | None] = [] if self._has_sessions else [None]
+        self._send_all(process, [self._random.choice([*KEYS, *none]) for _ in range(self._random.randint(2, 5))])
+
+    def _send_all(self, process: Process, keys: list[str | None]) -> None:
+        world = self._world
+        sending = world.ledger.send_by(keys, process.life)
+        parcel = Parcel()
+        for letter in sending.letters:
+            payload = self.payload(letter)
+            process.namespace.intake.add_to(parcel, payload, 0, world.clock.wall_ms(), process.queue.terms)
+
+        def sent(error: ServiceBusError | None) -> None:
+            is_full = isinstance(error, ServerBusy | QuotaExceeded) or world.settings.limits.max_pending_bytes < 10**6
+            world.ledger.sent(sending, error, [] if is_full else process.takes())
+
+        try:
+            process.queue.send(parcel, sent)
+        except ServiceBusError as error:
+            sent(error)
+
+    def payload(self, letter: Letter) -> bytes:
+        padding = self._random.randint(0, self._world.settings.max_padding)
+        if self._has_sessions:
+            return make_payload(letter.identity, padding, session=letter.key)
+        annotated = build(message_annotations={PARTITION_KEY: letter.key}) if letter.key is not None else b""
+        return annotated + make_payload(letter.identity, padding)
+
+    # --- receiving ----------------------------------------------------------------------------------------------------
+
+    def _come(self, process: Process) -> None:
+        self._enter(process, deletes=False)
+
+    def _come_and_delete(self, process: Process) -> None:
+        self._enter(process, deletes=True)
+
+    def _enter(self, process: Process, *, deletes: bool) -> None:
+        if len(self._world.takers) >= MAX_TAKERS:
+            return
+        number = next(self._world.numbers)
+        if self._has_sessions:
+            wanted = self._key() if self._random.random() < 0.5 else None
+            taker: Taker = SessionTaker(process, number, wanted=wanted, deletes=deletes)
+        else:
+            taker = Taker(process, number, deletes=deletes)
+        if self._random.random() < 0.5 and not taker.is_gone:
+            taker.grant(self._credit())
+
+    def _come_to_the_dead(self, process: Process) -> None:
+        if len(self._world.takers) < MAX_TAKERS:
+            Taker(process, next(self._world.numbers), sub_queue=SubQueue.DEAD_LETTER)
+
+    def _leave(self) -> None:
+        if self._world.takers:
+            self._random.choice(self._world.takers).leave()
+
+    def _credit(self) -> int:
+        return self._random.choice((1, 1, 2, 5, 40))
+
+    def _grant(self) -> None:
+        if self._world.takers:
+            self._random.choice(self._world.takers).grant(self._credit())
+
+    def _drain(self) -> None:
+        if self._world.takers:
+            taker = self._random.choice(self._world.takers)
+            taker.credit += self._random.choice((0, 0, 1, 5))
+            taker.drain()
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def _read(self, process: Process) -> None:
+        if len(process.readers) < 2:
+            with suppress(StoreUnavailable):  # of a plain queue, whose process is not there
+                Reader(process, next(self._world.numbers))
+
+    def _read_on(self, process: Process) -> None:
+        if process.readers:
+            self._random.choice(process.readers).grant(self._credit())
+
+    def _read_to_the_end(self, process: Process) -> None:
+        if process.readers:
+            reader = self._random.choice(process.readers)
+            reader.link.credit += self._credit()
+            reader.drain()
+
+    def _stop_reading(self, process: Process) -> None:
+        if process.readers:
+            self._random.choice(process.readers).leave()
+
+    def _peek(self, process: Process) -> None:
+        """By way of any process a page of any fragment is seen, in order."""
+        number = self._random.randrange(len(process.parts()))
+        count = self._random.choice((1, 3, 100))
+
+        def done(page: list[bytes] | ServiceBusError) -> None:
+            if isinstance(page, ServiceBusError):
+                return
+            numbers = [read_delivery(payload).sequence for payload in page]
+            if numbers != sorted(set(numbers)) or len(numbers) > count or any(one >> 48 != number for one in numbers):
+                raise Violation(f"fragment {number}: peeked {numbers}, asked for {count}")
+
+        with suppress(StoreUnavailable):
+            process.fragments(SubQueue.MAIN)[number].browsing.peek(0, count, 100_000, done)
+
+    # --- settling -----------------------------------------------------------------------------------------------------
+
+    def _complete(self, process: Process) -> None:
+        self._settle(process, How.COMPLETE)
+
+    def _abandon(self, process: Process) -> None:
+        self._settle(process, How.ABANDON)
+
+    def _release(self, process: Process) -> None:
+        self._settle(process, How.RELEASE)
+
+    def _defer(self, process: Process) -> None:
+        self._settle(process, How.DEFER)
+
+    def _dead_letter(self, process: Process) -> None:
+        self._settle(process, How.DEAD_LETTER)
+
+    def _settle(self, process: Process, how: How) -> None:
+        """Some of what receivers have; mostly by way of the process through which they have it."""
+        world = self._world
+        near = [lock for lock in world.held if lock.taker.process is process]
+        held = near if near and self._random.random() < 0.8 else world.held
+        if not held:
+            return
+        chosen = self._random.sample(held, self._random.randint(1, min(6, len(held))))
+        if self._random.random() < 0.9:  # else it is tried once more, some time
+            world.held = [lock for lock in world.held if lock not in chosen]
+        settle(process, chosen, how)
+
+    def _renew(self, process: Process) -> None:
+        if self._world.held and not self._has_sessions:
+            renew(process, self._random.choice(self._world.held))
+
+    # --- transactions -------------------------------------------------------------------------------------------------
+
+    def _begin(self, process: Process) -> None:
+        if len(process.deals) < 2:
+            key = self._key()
+            OpenDeal(process, 0 if self._world.ledger.is_plain else fragment_of(key.encode()), key)
+
+    def _deal(self, process: Process) -> OpenDeal | None:
+        return self._random.choice(process.deals) if process.deals else None
+
+    def _deal_in_sends(self, process: Process) -> None:
+        deal = self._deal(process)
+        if deal is not None:
+            deal.send(self._random.choice((1, 1, 2)), self.payload)
+
+    def _deal_in_settlements(self, process: Process) -> None:
+        deal, world = self._deal(process), self._world
+        if deal is None:
+            return
+
+        def is_fit(lock: Lock) -> bool:
+            is_near = lock.taker.process is process and lock.copy.sequence >> 48 == deal.number
+            return is_near and not lock.copy.is_dead and not lock.is_settling
+
+        fit = [lock for lock in world.held if is_fit(lock)]
+        if fit:
+            chosen = self._random.sample(fit, self._random.randint(1, min(3, len(fit))))
+            world.held = [lock for lock in world.held if lock not in chosen]
+            deal.settle(chosen, self._random.choice(list(How)))
+
+    def _commit(self, process: Process) -> None:
+        deal = self._deal(process)
+        if deal is not None:
+            deal.commit()
+
+    def _roll_back(self, process: Process) -> None:
+        deal = self._deal(process)
+        if deal is not None:
+            deal.roll_back()
+
+    # --- failures -----------------------------------------------------------------------------------------------------
+
+    def _any_store(self, process: Process) -> int:
+        return self._random.choice(list(process.stores))
+
+    def _hang(self, process: Process) -> None:
+        store = self._any_store(process)
+        self._world.ledger.troubles[store] += 1
+        process.hang(store)
+
+    def _go_on(self, process: Process) -> None:
+        process.go_on(self._any_store(process))
+
+    def _fail(self, process: Process) -> None:
+        store = self._any_store(process)
+        self._world.ledger.troubles[store] += 1
+        process.stores[store].fail_next("input/output error", self._random)
+
+    def _reopen(self, process: Process) -> None:
+        store = self._any_store(process)
+        if store in process.closed:
+            process.reopen(store)
+
+    def _fall_silent(self, process: Process) -> None:
+        self._world.silence(process)
+
+    def _wake(self) -> None:
+        silent = [process for process in self._world.living if process.is_silent]
+        if silent:
+            self._world.wake(self._random.choice(silent))
+
+    def _die(self) -> None:
+        if self._world.living:
+            self._world.die(self._random.choice(self._world.living))
+
+    def _start(self) -> None:
+        missing = [number for number, process in enumerate(self._world.processes) if process is None]
+        if missing:
+            self._world.start(self._random.choice(missing))
+
+    def _crash(self) -> None:
+        self._world.crash()
+
+
+_OF_THE_WORLD = frozenset(
+    {"work", "look", "look_well", "wait", "wait_long", "leave", "grant", "drain", "wake", "die", "start", "crash"}
+)

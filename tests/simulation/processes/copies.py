@@ -1,0 +1,217 @@
+"""Messages as they are seen in a queue of several processes: copies, locks on them, sessions, transactions.
+
+Owns: what may become of each of them, as far as clients know it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from tests.simulation.ledger import Violation
+from tests.simulation.sendings import Letter as Sent
+from twinbus.broker.settlement import How
+
+if TYPE_CHECKING:
+    from tests.simulation.processes.takers import SessionTaker, Taker
+
+
+class Letter(Sent):
+    """One message."""
+
+    def __init__(self, identity: int, key: str | None) -> None:
+        super().__init__(identity, key)
+        self.way = 0
+        """The process that it was sent through."""
+        self.deal: Deal | None = None
+        self.copies: dict[int, Copy] = {}
+        """By sequence number, those that were seen."""
+        self.dead: dict[int, Copy] = {}
+        """... among dead letters."""
+
+    def __repr__(self) -> str:
+        return f"message {self.identity} ({self.key})"
+
+
+class Copy:
+    """A message where it lies."""
+
+    def __init__(self, letter: Letter, sequence: int, *, is_dead: bool) -> None:
+        self.letter = letter
+        self.sequence = sequence
+        self.is_dead = is_dead
+        self.given: list[Lock] = []
+        self.counted = 0
+        """How often its delivery may have been counted."""
+        self.is_ending = False
+        """Someone has asked to delete it: where that fails it may be there, or not."""
+        self.is_gone = False
+        """It was answered that it is deleted."""
+        self.may_be_dead = False
+        self.is_moved = False
+        """It was answered that it is a dead letter, or one was seen."""
+        self.is_buried = False
+        """... which is known."""
+        self.is_aside = False
+        """It was answered that it is deferred."""
+        self.was_seen = False
+        self.was_returned = False
+        """By who had it, or it was locked where the store failed."""
+        self.deals: list[Deal] = []
+        """Transactions that were to settle it."""
+
+    def __repr__(self) -> str:
+        return f"{self.letter!r} under {self.sequence >> 48}:{self.sequence & 0xFFFFFFFF}{' (dead)' * self.is_dead}"
+
+    @property
+    def lock(self) -> Lock | None:
+        """The last that was given."""
+        return self.given[-1] if self.given else None
+
+    @lock.setter
+    def lock(self, lock: Lock) -> None:
+        self.given.append(lock)
+
+    def check_free(self, now_ms: int) -> None:
+        """It is given to someone now."""
+        if self.is_gone:
+            raise Violation(f"{self!r} was completed, and comes again")
+        if self.is_moved:
+            raise Violation(f"{self!r} was moved to the dead letters, and comes again")
+        if self.is_aside:
+            raise Violation(f"{self!r} was deferred, and comes again")
+        held = next((lock for lock in self.given if lock.is_valid(now_ms)), None)
+        if held is not None:
+            raise Violation(f"{self!r} is locked until {held.until_ms}, and is given to another at {now_ms}")
+
+    def settled(self, how: How) -> None:
+        """It was answered that this is done."""
+        if how is How.COMPLETE:
+            self.is_gone = True
+        elif how is How.DEFER:
+            self.is_aside = True
+        elif how is How.DEAD_LETTER and not self.is_dead:
+            self.is_moved = True
+
+    def may_settle(self, how: How) -> None:
+        """Someone has asked for this."""
+        self.was_returned = True
+        self.is_ending = self.is_ending or how is How.COMPLETE
+        self.may_be_dead = self.may_be_dead or how is How.DEAD_LETTER
+        self.counted += how is How.ABANDON or (how is How.DEAD_LETTER and self.is_dead)
+
+
+class Lock:
+    """What someone was given."""
+
+    def __init__(self, copy: Copy, tag: bytes, until_ms: int, taker: Taker) -> None:
+        self.copy = copy
+        self.tag = tag
+        self.until_ms = until_ms
+        self.taker = taker
+        self.is_void = False
+        """Others may have the message: the store failed, or the session is over."""
+        self.is_lost = False
+        """Nobody knows it any more: the store failed."""
+        self.is_settling = False
+        """Someone has asked to end it."""
+        self.is_settled = False
+        """... and was told that it is done."""
+        self.asked = 0
+        """How often."""
+        self.is_apart = False
+        """A transaction has it: it does not expire."""
+        self.is_counted = False
+        self.is_renewed = False
+        """Someone has asked for that: it may last longer than is known."""
+
+    def is_valid(self, now_ms: int) -> bool:
+        """Nobody else may have the message."""
+        return not self.is_void and not self.is_settling and (self.is_apart or self.until_ms > now_ms + 1)
+
+    def may_be_valid(self, now_ms: int) -> bool:
+        """It may be settled. Who has a session has it until his time is over and somebody has noticed."""
+        is_in_time = self.taker.session is not None or self.is_renewed or self.until_ms >= now_ms
+        return not self.is_lost and not self.is_settled and is_in_time
+
+
+class Holding:
+    """A session that someone has."""
+
+    def __init__(self, taker: SessionTaker, until_ms: int) -> None:
+        self.taker = taker
+        self.until_ms = until_ms
+
+
+class State(Enum):
+    OPEN = auto()
+    ASKED = auto()
+    """It is being committed."""
+    DONE = auto()
+    FAILED = auto()
+    """Nothing of it is done."""
+    UNKNOWN = auto()
+
+
+class Deal:
+    """A transaction: all of it is done, or nothing."""
+
+    def __init__(self, way: int) -> None:
+        self.way = way
+        self.letters: list[Letter] = []
+        self.settled: list[tuple[Lock, How]] = []
+        self.state = State.OPEN
+        self._is_done = False
+        """... as is seen: what it sends is there."""
+        self._is_undone = False
+        """... as is seen: what it completes is there."""
+
+    def __repr__(self) -> str:
+        settled = [(lock.copy.letter.identity, how.value) for lock, how in self.settled]
+        return f"transaction that sends {[one.identity for one in self.letters]} and settles {settled}"
+
+    def settle(self, locks: list[Lock], how: How, *, is_certain: bool) -> None:
+        """Where another process has them it may be too late, which is seen by a commit that fails."""
+        for lock in locks:
+            self.settled.append((lock, how))
+            lock.is_apart = is_certain
+            lock.copy.deals.append(self)
+
+    def ask(self) -> None:
+        """It is being committed."""
+        self.state = State.ASKED
+        for lock, how in self.settled:
+            lock.is_settling = True
+            lock.copy.may_settle(how)
+
+    def end(self, *, is_done: bool | None) -> None:
+        """It was answered; None: perhaps it was done."""
+        self.state = {True: State.DONE, False: State.FAILED, None: State.UNKNOWN}[is_done]
+        for lock, how in self.settled:
+            lock.is_apart = False
+            if is_done:
+                lock.is_settled = True
+                lock.copy.settled(how)
+        for letter in self.letters:
+            letter.is_accepted = bool(is_done)
+        self._check()
+
+    def appeared(self, letter: Letter) -> None:
+        """What it sends was received."""
+        if self.state is State.OPEN:
+            raise Violation(f"{letter!r} is there before its {self!r} was committed")
+        self._is_done = True
+        self._check()
+
+    def comes_again(self, copy: Copy) -> None:
+        """What it settles is received once more."""
+        how = next(how for lock, how in self.settled if lock.copy is copy)
+        if how in (How.COMPLETE, How.DEFER, How.DEAD_LETTER) and not copy.is_dead:
+            self._is_undone = True
+            self._check()
+
+    def _check(self) -> None:
+        if self._is_done and (self._is_undone or self.state is State.FAILED):
+            raise Violation(f"{self!r} was done in part, or though it failed")
+        if self._is_undone and self.state is State.DONE:
+            raise Violation(f"{self!r} was committed, and what it settles comes again")

@@ -1,0 +1,84 @@
+"""Transactions of clients of the simulation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.ledger import Violation
+from tests.simulation.processes.copies import Deal, Letter
+from twinbus.broker.transaction import Transaction
+from twinbus.model.errors import ServiceBusError, StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.simulation.processes.copies import Lock
+    from tests.simulation.processes.process import Process
+    from twinbus.broker.settlement import How
+
+
+class OpenDeal:
+    """One that is not discharged yet."""
+
+    def __init__(self, process: Process, number: int, key: str) -> None:
+        """On one fragment of the queue, to which a key leads."""
+        self.process = process
+        self.number = number
+        self._key = key
+        self.deal = Deal(process.life)
+        self.transaction = Transaction(process.namespace.intake)
+        process.deals.append(self)
+
+    def send(self, count: int, make: Callable[[Letter], bytes]) -> None:
+        sending = self.process.world.ledger.send_by([self._key] * count, self.process.life)
+        sending.is_answered = True  # by the answer to the whole
+        for letter in sending.letters:
+            assert isinstance(letter, Letter)
+            letter.deal = self.deal
+            try:
+                self.transaction.send(self.process.queue.part(self.number), make(letter), 0)
+            except ServiceBusError:
+                return
+            self.deal.letters.append(letter)
+
+    def settle(self, locks: list[Lock], how: How) -> None:
+        part = self.process.queue.part(self.number)
+        numbers = part.main.lock_numbers([lock.tag for lock in locks])
+        try:
+            lost = self.transaction.settle(part, part.main, numbers, how, None, self._hear)
+        except ServiceBusError as error:
+            self.transaction.fail(error)
+            return
+        if lost:
+            self.transaction.fail(StoreUnavailable("a lock is lost"))
+        kept = [lock for lock, number in zip(locks, numbers, strict=True) if number not in lost]
+        if kept:
+            self.deal.settle(kept, how, is_certain=self.transaction.remote is None)
+
+    def _hear(self, is_done: bool) -> None:  # noqa: FBT001
+        if is_done and not self.deal.settled:
+            raise Violation(f"{self.deal!r} settles nothing, and it is told that it did")
+
+    def commit(self) -> None:
+        self.process.deals.remove(self)
+        self.deal.ask()
+        was_failed = self.transaction.failure is not None
+
+        def answered(error: ServiceBusError | None) -> None:
+            self.process.world.say(f"  {self.deal!r}: {error or 'done'}")
+            if error is None and was_failed:
+                raise Violation(f"{self.deal!r} had failed, and was committed")
+            is_known = error is None or not isinstance(error, StoreUnavailable)
+            self.deal.end(is_done=error is None if is_known else None)
+
+        self.transaction.commit(answered)
+
+    def roll_back(self) -> None:
+        self.process.deals.remove(self)
+        self.deal.end(is_done=False)
+        self.transaction.roll_back()
+
+    def forget(self) -> None:
+        """Its process has died: nobody commits it."""
+        self.process.deals.remove(self)
+        self.deal.end(is_done=False)

@@ -1,0 +1,64 @@
+"""Links of the simulation that look and take nothing: those of the server, without a connection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.broker.remote.links import browse
+from tests.simulation.ledger import Violation
+from tests.simulation.letter import read_delivery
+from tests.simulation.processes.takers import DRAIN_S
+from twinbus.model.path import SubQueue
+
+if TYPE_CHECKING:
+    from tests.simulation.processes.process import Process
+    from twinbus.broker.consumer import Delivery
+
+
+class Reader:
+    """Sees all messages of all fragments once, in the order of each."""
+
+    def __init__(self, process: Process, number: int) -> None:
+        self.process = process
+        self.number = number
+        self.drain_until_s: float | None = None
+        self.seen: dict[int, int] = {}
+        """Of each fragment, the highest sequence number."""
+        self._world = world = process.world
+        fragments = process.fragments(SubQueue.MAIN)
+        self.link, self.use = browse(self._see, fragments, world.clock, process.turn.append)
+        process.readers.append(self)
+
+    def __repr__(self) -> str:
+        return f"reader {self.number} at {self.process!r}, room {self.use.room} of {self.link.credit}"
+
+    def _see(self, delivery: Delivery) -> None:
+        sequence = read_delivery(delivery[0]).sequence
+        if sequence <= self.seen.get(sequence >> 48, 0):
+            raise Violation(f"{self!r} is shown {sequence >> 48}:{sequence & 0xFFFF} once more, or out of turn")
+        self.seen[sequence >> 48] = sequence
+
+    def check(self) -> None:
+        """What it is told, and when."""
+        if self.link.errors and not self._world.ledger.is_plain:
+            raise Violation(f"{self!r} is told that the entity is gone: {self.link.errors}")
+        if self.link.errors:
+            self.leave()  # its only fragment was not there
+        elif not self.link.drain_requested:
+            self.drain_until_s = None
+        elif self.drain_until_s is not None and self.drain_until_s <= self._world.clock.monotonic_s():
+            raise Violation(f"a drain is not answered in time: {self!r}")
+
+    def grant(self, credit: int) -> None:
+        self.link.credit += credit
+        self.use.receive_credit()
+
+    def drain(self) -> None:
+        self.link.drain_requested = True
+        self.drain_until_s = self._world.clock.monotonic_s() + DRAIN_S
+        self.use.receive_credit()
+
+    def leave(self) -> None:
+        self.link.is_attached = False
+        self.use.detached()
+        self.process.readers.remove(self)
