@@ -11,7 +11,8 @@ ALONE := $(addprefix tests/,amqp broker filters fuzz model simulation store)
 # A hundred thousand messages are sent once in each direction: on compiled files.
 MANY := tests/interop/test_many_messages.py
 # What is compiled looks at types that Python does not: each part of it is used at least once.
-COMPILED := $(addprefix tests/,amqp interop $(addprefix pairing/test_,failing_over.py parking.py syphon.py))
+COMPILED := $(addprefix tests/,amqp interop $(addprefix pairing/test_,failing_over.py fragment_outages.py parking.py syphon.py \
+	syphon_to_fragments.py))
 
 # Tests start hundreds of processes, and each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
