@@ -383,6 +383,8 @@ class Sessions:
             self._busy.update(self._held_up)
             self._held_up.clear()
         for _ in range(min(len(self._busy), SERVED_AT_ONCE)):
+            if not self._busy:
+                break  # whoever was served asked for more at once, and others were served by that
             hold, _ = self._busy.popitem(last=False)
             if hold.is_open and not hold.is_over:
                 self._serve(hold)

@@ -137,3 +137,16 @@ def test_who_may_have_no_more_locks_is_not_told_again_and_again_that_there_is_so
     fragment.settlement.complete(fragment.lock_numbers([receiver.deliveries[0][1]]), Answers())
     rig.settle(1_000)
     assert receiver.bodies == [b"a", b"b"]
+
+
+def test_several_receivers_of_one_fragment_for_whom_messages_are_deleted_together_are_all_served() -> None:
+    rig, names = TwoProcesses(SESSIONS), [key_for(1, salt) for salt in range(3)]
+    receivers = [rig.session_receiver(1, session=name.encode(), deletes=True) for name in names]
+    for _ in range(2):
+        rig.stored(*[message(session=name) for name in names])
+    for receiver in receivers:
+        receiver.grant(1)
+    while rig.words:
+        rig.words.popleft()()  # all of them came in one read
+    rig.settle()
+    assert [len(receiver.bodies) for receiver in receivers] == [2, 2, 2]
