@@ -287,7 +287,7 @@ class Actions:
 
         def is_fit(lock: Lock) -> bool:
             is_near = lock.taker.process is process and lock.copy.sequence >> 48 == deal.number
-            return is_near and not lock.copy.is_dead and not lock.is_settling
+            return is_near and not lock.copy.is_dead and not lock.is_settling and not lock.is_late
 
         fit = [lock for lock in world.held if is_fit(lock)]
         if fit:

@@ -122,6 +122,8 @@ class Lock:
         self.is_apart = False
         """A transaction has it: it does not expire."""
         self.is_counted = False
+        self.is_late = False
+        """It was over before the message came: it settles nothing."""
         self.is_renewed = False
         """Someone has asked for that: it may last longer than is known."""
 
@@ -132,7 +134,7 @@ class Lock:
     def may_be_valid(self, now_ms: int) -> bool:
         """It may be settled. Who has a session has it until his time is over and somebody has noticed."""
         is_in_time = self.taker.session is not None or self.is_renewed or self.until_ms >= now_ms
-        return not self.is_lost and not self.is_settled and is_in_time
+        return not self.is_lost and not self.is_late and not self.is_settled and is_in_time
 
 
 class Holding:

@@ -64,8 +64,20 @@ class Ledger(Sendings[Letter]):
     def lend(self, taker: Taker, payload: bytes, tag: bytes) -> Lock:
         """Someone was given a message under a lock."""
         until_ms = read_locked_until(payload)
+        if until_ms < self.now_ms():
+            return self._lend_late(taker, payload, tag, until_ms)
         copy = self._hand_out(taker, read_delivery(payload))
         lock = copy.lock = Lock(copy, tag, until_ms, taker)
+        return lock
+
+    def _lend_late(self, taker: Taker, payload: bytes, tag: bytes, until_ms: int) -> Lock:
+        """The lock was over when the message came: it is worth nothing, and others may have had the message since."""
+        reading = read_delivery(payload)
+        letter = self.letters[reading.identity]
+        copies = letter.dead if taker.is_of_dead else letter.copies
+        copy = copies.get(reading.sequence) or Copy(letter, reading.sequence, is_dead=taker.is_of_dead)
+        lock = Lock(copy, tag, until_ms, taker)
+        lock.is_late = True
         return lock
 
     def hand_over(self, taker: Taker, payload: bytes) -> Copy:

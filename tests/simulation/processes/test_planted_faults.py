@@ -1,0 +1,103 @@
+"""The simulation finds what it is there to find: each fault planted between processes comes out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.seeded.outcome import described
+from tests.simulation.processes.run import run
+from twinbus.broker.remote.loan import Loan
+from twinbus.broker.remote.owner import Owner
+from twinbus.broker.remote.transaction import RemoteTransaction
+from twinbus.broker.remote.visitor import Visitor
+from twinbus.server.peers.desk import Desk
+from twinbus.server.peers.health import HealthReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ENOUGH = 400
+"""Runs in which a fault must show."""
+
+Patch = pytest.MonkeyPatch
+
+
+def found() -> str:
+    """What the first run that finds something says."""
+    for seed in range(ENOUGH):
+        try:
+            run(seed)
+        except Exception as error:  # noqa: BLE001  # a fault may show as anything
+            return described(error)
+    return "nothing"
+
+
+def nobody_is_told_that_there_is_something(patch: Patch) -> None:
+    patch.setattr(Visitor, "room", property(lambda self: self._claimed))
+
+
+def nobody_is_fed_when_a_process_is_well_again(patch: Patch) -> None:
+    patch.setattr(Owner, "_feed_all", lambda _: None)
+
+
+def nothing_is_written_off(patch: Patch) -> None:
+    patch.setattr(Loan, "_write_off", lambda *_: None)
+
+
+def what_is_not_taken_is_forgotten(patch: Patch) -> None:
+    patch.setattr(Loan, "_return", lambda *_: None)
+
+
+def what_is_lent_to_one_that_died_stays_lent(patch: Patch) -> None:
+    patch.setattr(Loan, "owner_lost", lambda _: None)
+
+
+def who_waits_for_one_that_died_is_not_told(patch: Patch) -> None:
+    patch.setattr(Owner, "_refuse", lambda *_: None)
+
+
+def nobody_comes_again_to_one_that_was_started_again(patch: Patch) -> None:
+    patch.setattr(Loan, "owner_found", lambda _: None)
+
+
+def receivers_of_a_process_that_died_stay(patch: Patch) -> None:
+    patch.setattr(Desk, "close", lambda _: None)
+
+
+def what_a_receiver_that_left_has_not_seen_is_forgotten(patch: Patch) -> None:
+    leave = Visitor.leave
+    patch.setattr(Visitor, "leave", lambda self, _seen=None: leave(self))
+
+
+def a_transaction_goes_on_with_another_life(patch: Patch) -> None:
+    patch.setattr(RemoteTransaction, "_check_known", lambda _: None)
+
+
+def nobody_hears_of_stores(patch: Patch) -> None:
+    patch.setattr(HealthReport, "look", lambda _: None)
+
+
+def more_is_claimed_than_is_lent(patch: Patch) -> None:
+    claim = Visitor.claim
+    patch.setattr(Visitor, "claim", lambda self, count: claim(self, count + 1))
+
+
+# What is said of each: that another thing is found is no sign that this one is.
+FAULTS: dict[Callable[[Patch], None], str] = {
+    nobody_is_told_that_there_is_something: "which waits",
+    nobody_is_fed_when_a_process_is_well_again: "which waits",
+    what_is_not_taken_is_forgotten: "is lost",
+    what_is_lent_to_one_that_died_stays_lent: "which waits",
+    who_waits_for_one_that_died_is_not_told: "waits for",
+    nobody_comes_again_to_one_that_was_started_again: "which waits",
+    nobody_hears_of_stores: "believes of store",
+    more_is_claimed_than_is_lent: "are reserved",
+}
+
+
+@pytest.mark.parametrize("plant", FAULTS, ids=lambda plant: plant.__name__)
+def test_a_planted_fault_is_found(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    plant(monkeypatch)
+    assert FAULTS[plant] in found()
