@@ -30,8 +30,9 @@ class Claim:
         """Nobody has it."""
         self.holder: Consumer | None = None
         self.epoch = 0
-        self._spans: list[_Span] = []
-        """The locks of its time, of each fragment."""
+        self._spans: dict[Fragment, _Span] = {}
+        """The locks of its time, of each fragment. Who has it next may have more fragments, or less: a receiver of
+        another process has those that are here."""
 
     def check_open(self, path: str) -> None:
         """EntityClaimed if someone has it."""
@@ -51,13 +52,15 @@ class Claim:
         self._let_go()
         if displaced is not None:
             displaced.entity_gone(LinkStolen(f"a receiver of '{path}' with epoch {epoch} took the place of this one"))
-        for fragment, span in zip(fragments, self._spans, strict=False):  # none if nobody had it before
-            _free(fragment, span)
+        for fragment in fragments:
+            span = self._spans.get(fragment)
+            if span is not None:  # else nobody had it before
+                _free(fragment, span)
 
     def take(self, consumer: Consumer, epoch: int, fragments: Sequence[Fragment]) -> None:
         """It is this consumer's now, and so are the locks that are given from now on."""
         self.holder, self.epoch = consumer, epoch
-        self._spans = [_Span(fragment.locks) for fragment in fragments]
+        self._spans = {fragment: _Span(fragment.locks) for fragment in fragments}
 
     def give_up(self, consumer: Consumer) -> None:
         """A consumer has gone."""
@@ -66,7 +69,7 @@ class Claim:
 
     def _let_go(self) -> None:
         if self.holder is not None:
-            for span in self._spans:
+            for span in self._spans.values():
                 span.end()
         self.holder = None
 

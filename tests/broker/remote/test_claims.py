@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.broker.partitioned.rig import key_for, message
 from tests.broker.remote.rig import Receiver, TwoProcesses
+from twinbus.model.description import FRAGMENTS
 from twinbus.model.errors import EntityClaimed, LinkStolen
 from twinbus.model.path import SubQueue
 
@@ -21,6 +24,24 @@ def remote(rig: TwoProcesses, epoch: int | None = None, *, of: Process | None = 
     process = of or rig.near
     fragments = [part.main for part in rig.queue(process).parts if part.main.number % 2 != process.number]
     return rig.begun(Receiver(fragments, epoch=epoch), 10)
+
+
+def connected_to(rig: TwoProcesses, process: Process, epoch: int) -> Receiver:
+    """A receiver of all fragments, as the process that it is connected to makes it."""
+    fragments = [part.main for part in rig.queue(process).parts]
+    claim = rig.queue(process).claim_of(SubQueue.MAIN)
+    claim.check("orders", epoch, others=False)
+    claim.displace("orders", epoch, fragments)
+    receiver = Receiver(fragments, epoch=epoch)
+    claim.take(receiver, epoch, fragments)
+    return rig.begun(receiver, 100)
+
+
+def left(rig: TwoProcesses, process: Process, receiver: Receiver) -> None:
+    """It has gone, and has settled nothing."""
+    receiver.leave()
+    rig.queue(process).claim_of(SubQueue.MAIN).give_up(receiver)
+    rig.settle()
 
 
 def test_who_has_no_epoch_is_refused_while_one_has_the_entity() -> None:
@@ -62,3 +83,15 @@ def test_a_claim_goes_with_the_process_that_its_holder_is_connected_to() -> None
     claim = rig.queue(rig.far).claim_of(SubQueue.MAIN)
     assert claim.holder is not None  # it came back with its process, and so did its claim
     assert claim.epoch == 1
+
+
+@pytest.mark.parametrize("is_near_first", [True, False])
+def test_who_comes_by_another_process_gets_what_one_that_has_gone_had_under_locks(*, is_near_first: bool) -> None:
+    rig = TwoProcesses()
+    bodies = [b"%d" % number for number in range(FRAGMENTS)]
+    rig.stored(*[message(body, key=key_for(number)) for number, body in enumerate(bodies)])
+    first, second = (rig.near, rig.far) if is_near_first else (rig.far, rig.near)
+    gone = connected_to(rig, first, 1)
+    assert sorted(gone.bodies) == sorted(bodies)
+    left(rig, first, gone)
+    assert sorted(connected_to(rig, second, 2).bodies) == sorted(bodies)
