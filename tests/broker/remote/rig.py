@@ -82,6 +82,8 @@ class TwoProcesses:
         """On their way between the two."""
         self.silent: set[int] = set()
         """Processes that do nothing now."""
+        self.hung: set[int] = set()
+        """Stores that do nothing now."""
         self._kept: deque[tuple[int, Callable[[], object]]] = deque()
         self.disks = [MemoryDisk() for _ in range(STORES)]
         self.stores = [MemoryStore(disk, name=str(at), post=self.mail.append) for at, disk in enumerate(self.disks)]
@@ -150,7 +152,8 @@ class TwoProcesses:
             if line:
                 line.popleft()()
                 return True
-        store = next((store for store in self.stores if store.pending), None)
+        working = (store for number, store in enumerate(self.stores) if number not in self.hung)
+        store = next((store for store in working if store.pending), None)
         if store is None:
             return False
         store.step()

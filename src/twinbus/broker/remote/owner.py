@@ -105,6 +105,10 @@ class Owner:
         self._numbers = count(1)
         self._is_watched = False
         self._is_silent = False
+        self._was_heard = False
+        """It said something since it was last looked at."""
+        self._heard_s = 0.0
+        """When it was heard last, as far as it was looked at while somebody waited."""
         self.is_doubted = False
         """Credit that was lent to it was written off: nothing more is lent to it before it says something."""
 
@@ -124,9 +128,12 @@ class Owner:
         if self._transmit is None:
             raise StoreUnavailable(f"{self.name} is unavailable: {AWAY}")
         number = next(self._numbers)
-        self._waiting[number] = _Waiting(told, self._clock.monotonic_s(), call)
+        now_s = self._clock.monotonic_s()
+        self._waiting[number] = _Waiting(told, now_s, call)
         self._transmit(number, call)
-        self._watch()
+        if not self._is_watched:
+            self._was_heard, self._heard_s = False, now_s
+            self._watch()
 
     def tell(self, call: Call) -> None:
         """Make a call that is not answered. To who is not there nothing has to be told: it knows nothing any more."""
@@ -139,6 +146,8 @@ class Owner:
         """It is there."""
         self._transmit = transmit
         self.life += 1
+        for journal in self.journals.values():
+            journal.reported = None  # it was said of an earlier life; of this one it says so itself
         self._speaks()
         for guest in list(self.guests.values()):
             guest.owner_found()
@@ -154,6 +163,7 @@ class Owner:
 
     def receive(self, number: int, answer: Answer) -> None:
         """Something came from it: the answer to a call, or a notice."""
+        self._was_heard = True
         if self._is_silent or self.is_doubted:
             self._speaks()
         if number:
@@ -188,15 +198,33 @@ class Owner:
             self._timers.call_at(self._clock.monotonic_s() + LOOK_S, self._look)
 
     def _look(self) -> None:
-        self._is_watched = False
+        """Where somebody has waited for half of the time, it is asked for a word; where for all of it, he is told.
+
+        One that speaks is not silent, though it may owe an answer: a disk of it hangs, and its other stores work.
+        """
+        now_s = self._clock.monotonic_s()
+        if self._was_heard:
+            self._was_heard, self._heard_s = False, now_s
         oldest = next((one for one in self._waiting.values() if not one.is_patient), None)
-        if oldest is not None and oldest.since_s + self._timeout_s <= self._clock.monotonic_s():
-            self._is_silent = True
-            trouble = f"its broker process has not answered for {self._timeout_s:g} s"
-            for journal in self.journals.values():
-                journal.trouble = trouble
-            self._refuse(trouble, {number: one for number, one in self._waiting.items() if not one.comes})
+        waited_s = now_s - oldest.since_s if oldest is not None else 0.0
+        if waited_s >= self._timeout_s:
+            self._give_up(now_s)
+        elif waited_s >= self._timeout_s / 2 and self._transmit is not None:
+            self.ask(Hear(), _ignore)
+        self._is_watched = False
         self._watch()
+
+    def _give_up(self, now_s: float) -> None:
+        trouble = f"its broker process has not answered for {self._timeout_s:g} s"
+        if now_s - self._heard_s < self._timeout_s:
+            until_s = now_s - self._timeout_s
+            late = {at: one for at, one in self._waiting.items() if not one.is_patient and one.since_s <= until_s}
+            self._refuse(trouble, late)
+            return
+        self._is_silent = True
+        for journal in self.journals.values():
+            journal.trouble = trouble
+        self._refuse(trouble, {number: one for number, one in self._waiting.items() if not one.comes})
 
     def doubt(self) -> None:
         """It has not answered what credit was lent for. It is asked for a word: without one it stays in doubt."""

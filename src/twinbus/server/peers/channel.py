@@ -53,6 +53,7 @@ class Channel(asyncio.Protocol):
         self._on_word = on_word
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
+        self._is_made = False
         self._loop = asyncio.get_running_loop()
         self._out: list[bytes] = []
         self._in = bytearray()
@@ -64,6 +65,8 @@ class Channel(asyncio.Protocol):
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             connection.setsockopt(socket.SOL_SOCKET, option, SOCKET_BYTES)
         self._transport.set_write_buffer_limits(high=FRAME_MAX_BYTES)
+        self._is_made = True
+        self._flush()
 
     def send(self, number: int, word: Call | Answer) -> None:
         """Say something: at the end of this turn, with all else that is said in it."""
@@ -74,8 +77,10 @@ class Channel(asyncio.Protocol):
         self._out.append(content)
 
     def _flush(self) -> None:
+        if not self._is_made:
+            return  # what is said to one that comes is said when it is there
         out, self._out = self._out, []
-        if self._transport is not None and not self._transport.is_closing():
+        if out and self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(out)
 
     def data_received(self, data: bytes) -> None:
@@ -84,20 +89,28 @@ class Channel(asyncio.Protocol):
         if self._in:
             self._in += data
             buffer = self._in
+        at = self._read(buffer)
+        if buffer is data:
+            self._in += data[at:]
+        elif at:  # else it is part of a word yet: of a long one there are many
+            del self._in[:at]
+
+    def _read(self, buffer: bytes | bytearray) -> int:
+        """Tell the words that are whole; where the rest begins."""
         whole = memoryview(buffer)
         at, end = 0, len(buffer)
         while end - at >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(buffer, at)
             if length > FRAME_MAX_BYTES:
                 self.close()
-                return
+                return end
             start = at + _LENGTH.size
             if end - start < length:
                 break
             number, word = self._decode(whole[start : start + length])
             at = start + length
             self._on_word(number, word)
-        self._in = bytearray(whole[at:])
+        return at
 
     def connection_lost(self, _error: Exception | None) -> None:
         """The other process has gone, or it was closed."""

@@ -1,0 +1,52 @@
+"""Words between processes arrive whole, in order, and also those that are said before the other end is there."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tests.served import PATIENCE_S
+from twinbus.broker.remote.calls import Done, Health, Page
+from twinbus.server.peers.channel import ANSWERS, CALLS, Channel
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from twinbus.broker.remote.calls import Answer
+
+WELL = Health({1: (None, None)})
+
+
+async def heard(folder: Path, *words: Answer) -> list[Answer]:
+    """What comes of words that are said to one that just comes."""
+    loop, is_all = asyncio.get_running_loop(), asyncio.Event()
+    came: list[Answer] = []
+    ends: list[Channel] = []
+
+    def admit() -> Channel:
+        ends.append(Channel(CALLS, lambda _number, _word: None, lambda: None))
+        for word in words:
+            ends[0].send(0, word)
+        return ends[0]
+
+    def hear(_number: int, word: Answer) -> None:
+        came.append(word)
+        if len(came) == len(words):
+            is_all.set()
+
+    server = await loop.create_unix_server(admit, str(folder / "a"))
+    _, channel = await loop.create_unix_connection(lambda: Channel(ANSWERS, hear, lambda: None), str(folder / "a"))
+    await asyncio.wait_for(is_all.wait(), PATIENCE_S)
+    channel.close()
+    ends[0].close()
+    server.close()
+    return came
+
+
+async def test_what_is_said_before_the_connection_is_made_is_heard(tmp_path: Path) -> None:
+    assert await heard(tmp_path, WELL) == [WELL]
+
+
+async def test_a_long_word_comes_in_pieces_and_what_follows_it_behind(tmp_path: Path) -> None:
+    long = Page([bytes([number]) * 1_000_000 for number in range(20)], 5)
+    assert await heard(tmp_path, WELL, long, Done(), long, WELL) == [WELL, long, Done(), long, WELL]
