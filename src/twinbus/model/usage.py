@@ -1,0 +1,288 @@
+"""Usage: what was asked of a namespace, as its servers count it: a row for each minute, process, entity and client.
+
+    for head, row in read_journal(Path("data/usage/0-5f1c-2025063014.journal")):
+        print(row.entity, operations(row))
+
+Owns: the columns, what of them is charged in each of the two models, where the files lie, and the frames of a journal.
+A server appends one frame a minute to the journal of the hour; when that is over, its rows become a Parquet file
+(`server.metering`), which takes the journal's place. docs/pipeline-metering.md says what is counted as what.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import zlib
+from pathlib import Path
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+
+KEYS: Final = ("minute", "namespace", "process", "life", "entity", "client", "mark")
+COUNTS: Final = (
+    "sends",
+    "send_units",
+    "send_bytes",
+    "failed_sends",
+    "pings",
+    "failed_pings",
+    "receives",
+    "receive_units",
+    "receive_bytes",
+    "empty_receives",
+    "settlements",
+    "renewals",
+    "session_calls",
+    "peeks",
+    "schedules",
+    "management",
+    "forwards",
+    "connections",
+)
+COLUMNS: Final = (*KEYS, *COUNTS)
+
+UNIT_BYTES: Final = 65_536
+"""An operation on a message is charged once for each so many bytes, begun ones too."""
+NAMESPACE: Final = ""
+"""The entity, where something was asked of the namespace itself; the client, where nobody asked."""
+OTHER: Final = "(other)"
+"""Entity and client of what has no row for itself: a minute of a process has `ROWS_MAX` at most."""
+ROWS_MAX: Final = 10_000
+
+BEGIN: Final = "begin"
+"""Marks: a life begins with this minute."""
+END: Final = "end"
+"""It ends well with this minute, and everything is counted. A life whose last row is no such mark was killed: up to a
+minute after that row is lost; or it is still alive."""
+LOST: Final = "lost"
+"""Rows between the one before and this minute could not be written."""
+
+
+class UsageRow(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """What was counted in one minute for one entity and client; its journal says in which namespace and process.
+
+    Each minute has a row with neither, which tells of the connections: that is how it is known to have been counted.
+    """
+
+    minute: int
+    """Its beginning: seconds since 1970."""
+    entity: str = NAMESPACE
+    """Path, as its owner writes it, with that of a dead-letter queue where it was one."""
+    client: str = NAMESPACE
+    mark: str = ""
+    """Of a row with neither entity nor client."""
+    sends: int = 0
+    """Messages that were accepted, each of a batch."""
+    send_units: int = 0
+    """... by their size."""
+    send_bytes: int = 0
+    """... as they came, those of pings too."""
+    failed_sends: int = 0
+    """Messages, or whole batches, that were refused."""
+    pings: int = 0
+    """Messages that only asked whether the entity takes any, and were told yes."""
+    failed_pings: int = 0
+    """... or no."""
+    receives: int = 0
+    """Messages that were delivered, each as often as it was."""
+    receive_units: int = 0
+    """... by their size."""
+    receive_bytes: int = 0
+    """... as they left."""
+    empty_receives: int = 0
+    """Waits for a message that ended without one."""
+    settlements: int = 0
+    """Messages that were completed, abandoned, deferred or dead-lettered by a call."""
+    renewals: int = 0
+    """Locks of messages and sessions."""
+    session_calls: int = 0
+    """States of sessions that were read or written, by their size; lists of sessions."""
+    peeks: int = 0
+    """Pages that were peeked, and messages that a browse link was shown, by their size."""
+    schedules: int = 0
+    """Messages that were scheduled, by their size, or cancelled."""
+    management: int = 0
+    """Calls about entities and rules, over HTTP or AMQP."""
+    forwards: int = 0
+    """Messages that were forwarded from it."""
+    connections: int = 0
+    """The most there were at a time in this minute; of AMQP, in the row with neither entity nor client."""
+
+
+# --- what is charged --------------------------------------------------------------------------------------------------
+
+FAILED_TERMS: Final = ("failed_sends", "failed_pings")
+"""Whether these are charged is not published."""
+DOCUMENT_TERMS: Final = ("send_units", "receive_units", "empty_receives", "pings")
+"""The document's model: sends and receives alone. Each column is summed."""
+OPERATION_TERMS: Final = (
+    *DOCUMENT_TERMS,
+    "settlements",
+    "renewals",
+    "session_calls",
+    "peeks",
+    "schedules",
+    "management",
+    "forwards",
+)
+"""The operation model: every call."""
+
+
+def operations(row: UsageRow, *, bills_failed: bool = True) -> int:
+    """What a row is charged in the operation model."""
+    return _sum(row, OPERATION_TERMS, bills_failed=bills_failed)
+
+
+def document_operations(row: UsageRow, *, bills_failed: bool = True) -> int:
+    """... and in that of the document."""
+    return _sum(row, DOCUMENT_TERMS, bills_failed=bills_failed)
+
+
+def _sum(row: UsageRow, terms: tuple[str, ...], *, bills_failed: bool) -> int:
+    charged = (*terms, *FAILED_TERMS) if bills_failed else terms
+    return sum([getattr(row, name) for name in charged])
+
+
+def units_of(size: int) -> int:
+    """How often an operation on so many bytes is charged: once for each 64 KB begun."""
+    return max(1, -(-size // UNIT_BYTES))
+
+
+def add_rows(rows: Iterable[UsageRow], *, entity: str = OTHER, client: str = OTHER) -> UsageRow:
+    """Several of one minute, at least one, as one."""
+    some = list(rows)
+    sums = {name: sum([getattr(row, name) for row in some]) for name in COUNTS}
+    return UsageRow(minute=some[0].minute, entity=entity, client=client, **sums)
+
+
+# --- where files are --------------------------------------------------------------------------------------------------
+
+VERSION: Final = 1
+"""Of columns and frames."""
+HOUR_S: Final = 3_600
+MINUTE_S: Final = 60
+JOURNAL_SUFFIX: Final = ".journal"
+PARQUET_SUFFIX: Final = ".parquet"
+
+
+class Head(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """Whose a journal is: what all of its rows have in common. Its first frame."""
+
+    version: int = VERSION
+    namespace: str
+    process: int
+    life: str
+    """Another one for each start of a process."""
+    hour: int
+    """Its beginning, in which all of its minutes are: seconds since 1970."""
+
+    @property
+    def journal_name(self) -> str:
+        """Of its file in the folder `usage`."""
+        return f"{self.process}-{self.life}-{_at(self.hour):%Y%m%d%H}{JOURNAL_SUFFIX}"
+
+    @property
+    def parquet_place(self) -> Path:
+        """Of the Parquet file that takes its place, in the same folder: once that is there, the journal is no more."""
+        when = _at(self.hour)
+        name = f"{when:%H}-{self.process}-{self.life}{PARQUET_SUFFIX}"
+        return Path(f"namespace={self.namespace}", f"date={when:%Y-%m-%d}", name)
+
+
+def _at(seconds: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC)
+
+
+# --- the journal ------------------------------------------------------------------------------------------------------
+
+_FRAME: Final = Struct("<II")
+"""How long its content is, and its CRC-32."""
+_FRAME_MAX_BYTES: Final = 2**26
+_OF_HEAD: Final = ("namespace", "process", "life")
+
+
+class JournalUnreadable(Exception):
+    """A file is no journal that this version can read. The message says why."""
+
+
+def write_frame(content: Head | list[UsageRow]) -> bytes:
+    """As it is appended to a journal, in one write."""
+    encoded = msgspec.msgpack.encode(content)
+    return _FRAME.pack(len(encoded), zlib.crc32(encoded)) + encoded
+
+
+def read_head(path: Path) -> Head:
+    """Whose it is. JournalUnreadable also for one that ended before it said so."""
+    return _head(path, _frames(path))
+
+
+def read_journal(path: Path) -> Iterator[tuple[Head, UsageRow]]:
+    """Its rows, frame by frame; not what comes behind a frame that was not written to its end. JournalUnreadable."""
+    frames = _frames(path)
+    head = _head(path, frames)
+    for content in frames:
+        for row in _rows(content):
+            yield head, row
+
+
+def columns_of(path: Path) -> dict[str, list[Any]]:
+    """All rows of a journal as one list for each of `COLUMNS`; minutes are numbers, seconds since 1970."""
+    frames = _frames(path)
+    head = _head(path, frames)
+    rows = [row for content in frames for row in _rows(content)]
+    common: dict[str, list[Any]] = {name: [getattr(head, name)] * len(rows) for name in _OF_HEAD}
+    return {name: common[name] if name in common else [getattr(row, name) for row in rows] for name in COLUMNS}
+
+
+def unrolled(folder: Path) -> list[Path]:
+    """The journals in a folder `usage` whose rows are in no Parquet file yet, in the order of their names.
+
+    One that cannot be read is left out: its first frame was not written to its end, and it has no rows. A server may
+    roll one after this has looked: who reads both kinds reads these first, and leaves out the Parquet files of those.
+    """
+    found = []
+    for path in sorted(folder.glob(f"*{JOURNAL_SUFFIX}")):
+        try:
+            head = read_head(path)
+        except (JournalUnreadable, FileNotFoundError):
+            continue
+        if not (folder / head.parquet_place).exists():
+            found.append(path)
+    return found
+
+
+def _rows(content: bytes) -> list[UsageRow]:
+    return msgspec.msgpack.decode(content, type=list[UsageRow])
+
+
+def _head(path: Path, frames: Iterator[bytes]) -> Head:
+    first = next(frames, None)
+    if first is None:
+        raise JournalUnreadable(f"{path} ends before it says whose it is")
+    try:
+        head = msgspec.msgpack.decode(first, type=Head)
+    except msgspec.MsgspecError as error:
+        raise JournalUnreadable(f"{path} is no journal of usage: {error}") from None
+    if head.version != VERSION:
+        raise JournalUnreadable(f"{path} is of version {head.version}; this twinbus reads {VERSION}: use a newer one")
+    return head
+
+
+def _frames(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while True:
+            prefix = file.read(_FRAME.size)
+            if len(prefix) < _FRAME.size:
+                return
+            length, checksum = _FRAME.unpack(prefix)
+            if length > _FRAME_MAX_BYTES:
+                return
+            content = file.read(length)
+            if len(content) < length or zlib.crc32(content) != checksum:
+                return
+            yield content
