@@ -1,0 +1,127 @@
+"""The two ways to count what is charged.
+
+*Document's model*: each message is charged when it is sent and when it is received, and so is a receive that finds
+nothing. *Operation model*: every call is charged, so that completing, renewing, peeking and managing count, too.
+
+Owns: both counts side by side, what one message costs in them, and the names of what they are for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Self
+
+from twinbus.pipeline.costs.charging import units_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Model(Enum):
+    """Which of the two a bill is made by."""
+
+    OPERATION = "operation"
+    DOCUMENT = "document"
+
+
+class Stage(Enum):
+    """What charges are for. The first four are the way of a parked message."""
+
+    SEND_TO_BACKLOG = "send to backlog"
+    RECEIVE_FROM_BACKLOG = "receive from backlog"
+    SEND_TO_PRIMARY = "send to primary"
+    RECEIVE_FROM_PRIMARY = "receive from primary"
+    NOT_PARKED = "messages not parked"
+    PING = "pings"
+    IDLE_SYPHON = "idle syphon"
+    MANAGEMENT = "management"
+    OTHER = "other operations"
+
+
+THE_FOUR = (
+    Stage.SEND_TO_BACKLOG,
+    Stage.RECEIVE_FROM_BACKLOG,
+    Stage.SEND_TO_PRIMARY,
+    Stage.RECEIVE_FROM_PRIMARY,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Charges:
+    """The same thing, counted both ways."""
+
+    document: int = 0
+    operation: int = 0
+
+    def __add__(self, other: Self) -> Charges:
+        return Charges(self.document + other.document, self.operation + other.operation)
+
+    def __sub__(self, other: Self) -> Charges:
+        return Charges(self.document - other.document, self.operation - other.operation)
+
+    def __mul__(self, times: int) -> Charges:
+        return Charges(self.document * times, self.operation * times)
+
+    def by(self, model: Model) -> int:
+        """In one of them."""
+        return self.operation if model is Model.OPERATION else self.document
+
+
+NONE = Charges()
+
+
+def total(charges: Mapping[Stage, Charges]) -> Charges:
+    """Of all stages."""
+    return sum(charges.values(), NONE)
+
+
+def send(size_bytes: int) -> Charges:
+    """One message."""
+    units = units_of(size_bytes)
+    return Charges(units, units)
+
+
+def receive(size_bytes: int, *, is_peek_lock: bool = True) -> Charges:
+    """One message; with peek-lock it has to be completed, which is an operation (C03)."""
+    units = units_of(size_bytes)
+    return Charges(units, units + is_peek_lock)
+
+
+def not_parked(size_bytes: int, *, subscriptions: int | None = None, is_peek_lock: bool = True) -> Charges:
+    """One message to a queue, or to a topic with so many subscriptions that want it."""
+    receives = 1 if subscriptions is None else subscriptions
+    return send(size_bytes) + receive(size_bytes, is_peek_lock=is_peek_lock) * receives
+
+
+def parked(
+    size_bytes: int, *, parking_bytes: int = 0, subscriptions: int | None = None, is_peek_lock: bool = True
+) -> dict[Stage, Charges]:
+    """One message that went through the backlog (C07); `parking_bytes` is what its parked form has more.
+
+    The syphon always receives with peek-lock; `is_peek_lock` is how the application receives.
+    """
+    receives = 1 if subscriptions is None else subscriptions
+    return {
+        Stage.SEND_TO_BACKLOG: send(size_bytes + parking_bytes),
+        Stage.RECEIVE_FROM_BACKLOG: receive(size_bytes + parking_bytes),
+        Stage.SEND_TO_PRIMARY: send(size_bytes),
+        Stage.RECEIVE_FROM_PRIMARY: receive(size_bytes, is_peek_lock=is_peek_lock) * receives,
+    }
+
+
+def idle_syphon(queues: int, hosts: int, poll_minutes: int, days: int) -> Charges:
+    """Receives that find nothing (C05)."""
+    polls = queues * hosts * (days * 1_440 // poll_minutes)
+    return Charges(polls, polls)
+
+
+def pings(outage_seconds: int, interval_seconds: int, *, entities: int, clients: int, factories: int) -> Charges:
+    """Of one outage, all of which fail (C06)."""
+    count = outage_seconds // interval_seconds * entities * clients * factories
+    return Charges(count, count)
+
+
+def pairing_start(processes: int, missing_queues: int) -> Charges:
+    """Each process lists the backlog queues once; each missing one is created once (C08). No message is in it."""
+    return Charges(0, processes + missing_queues)

@@ -1,0 +1,237 @@
+"""A bill predicted from a described pair, beside what the alternatives would cost.
+
+    prediction = predict(read_setup(Path("pair.toml")), read_tariff())
+
+Owns: the formulas C05 to C08 put together, and what each alternative means. Pure: no Spark, no files. What receivers of
+an application ask for in vain is left out: all alternatives have that alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from twinbus.pipeline.costs import charges as count
+from twinbus.pipeline.costs.charges import NONE, Charges, Model, Stage, total
+from twinbus.pipeline.costs.charging import (
+    ZERO,
+    basic_cost,
+    connections_cost,
+    egress_cost,
+    operations_cost,
+    premium_cost,
+)
+from twinbus.pipeline.costs.setup import HUNDRED
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+    from twinbus.pipeline.costs.setup import Setup
+    from twinbus.pipeline.costs.tariff import Tariff
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """Of a month, under one model."""
+
+    operations: Decimal = ZERO
+    base: Decimal = ZERO
+    connections: Decimal = ZERO
+    egress: Decimal = ZERO
+
+    @property
+    def total(self) -> Decimal:
+        """To be paid."""
+        return self.operations + self.base + self.connections + self.egress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """One way to have it."""
+
+    name: str
+    charges: Charges
+    """None of them is charged under Premium."""
+    bills: dict[Model, Bill]
+    what_it_means: str
+    refused: int = 0
+    """Messages that nobody takes while the primary is down."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """All of it."""
+
+    setup: Setup
+    tariff: Tariff
+    messages: int
+    parked: int
+    stages: dict[Stage, Charges]
+    """What the charges of the pair are for."""
+    pair: Alternative
+    others: tuple[Alternative, ...]
+
+    @property
+    def extra(self) -> dict[Model, Decimal]:
+        """What the pair costs more than no pair does."""
+        alone = self.others[0]
+        return {model: self.pair.bills[model].total - alone.bills[model].total for model in Model}
+
+
+def predict(setup: Setup, tariff: Tariff) -> Prediction:
+    """Add it all up."""
+    stages = _stages(setup)
+    messages = sum(traffic.messages for traffic in setup.traffic)
+    parked = sum(setup.parked_messages(traffic) for traffic in setup.traffic)
+    backlog_bytes = sum(
+        setup.parked_messages(traffic) * (traffic.size + setup.parking_bytes) for traffic in setup.traffic
+    )
+    pair = _standard(
+        setup,
+        tariff,
+        total(stages),
+        connections=2 * _connections(setup),
+        egress_bytes=_received_bytes(setup) + backlog_bytes,
+        name="paired namespaces",
+        what_it_means="sends park in the secondary while the primary is down, and come back by themselves",
+    )
+    return Prediction(
+        setup=setup,
+        tariff=tariff,
+        messages=messages,
+        parked=parked,
+        stages=stages,
+        pair=pair,
+        others=(_alone(setup, tariff, parked), *_dearer(setup, tariff), *_basic(setup, tariff, parked)),
+    )
+
+
+def _stages(setup: Setup) -> dict[Stage, Charges]:
+    stages = dict.fromkeys(Stage, NONE)
+    for traffic in setup.traffic:
+        parked = setup.parked_messages(traffic)
+        how = {"subscriptions": traffic.subscriptions, "is_peek_lock": traffic.peek_lock}
+        stages[Stage.NOT_PARKED] += count.not_parked(traffic.size, **how) * (traffic.messages - parked)  # type: ignore[arg-type]
+        for stage, one in count.parked(traffic.size, parking_bytes=setup.parking_bytes, **how).items():  # type: ignore[arg-type]
+            stages[stage] += one * parked
+    if setup.failed_calls:
+        who = {"entities": setup.entities, "clients": setup.clients, "factories": setup.factories}
+        for minutes in setup.outage_minutes:
+            stages[Stage.PING] += count.pings(minutes * 60, setup.ping_seconds, **who)
+    stages[Stage.IDLE_SYPHON] = count.idle_syphon(setup.queues, setup.hosts, setup.poll_minutes, setup.days)
+    stages[Stage.MANAGEMENT] = count.pairing_start(setup.processes, setup.missing_queues)
+    stages[Stage.OTHER] = Charges(setup.other_operations, setup.other_operations)
+    return stages
+
+
+def _plain(setup: Setup) -> Charges:
+    """All messages, each sent once and received by whoever wants it."""
+    charges = NONE
+    for traffic in setup.traffic:
+        one = count.not_parked(traffic.size, subscriptions=traffic.subscriptions, is_peek_lock=traffic.peek_lock)
+        charges += one * traffic.messages
+    return charges
+
+
+def _alone(setup: Setup, tariff: Tariff, parked: int) -> Alternative:
+    return _standard(
+        setup,
+        tariff,
+        _plain(setup) + Charges(setup.other_operations, setup.other_operations),
+        connections=_connections(setup),
+        egress_bytes=_received_bytes(setup),
+        name="no pair",
+        what_it_means="sends fail while the primary is down; here each is sent later, by the application",
+        refused=parked,
+    )
+
+
+def _dearer(setup: Setup, tariff: Tariff) -> tuple[Alternative, ...]:
+    twice = _standard(
+        setup,
+        tariff,
+        _plain(setup) * 2 + Charges(setup.other_operations, setup.other_operations),
+        connections=2 * _connections(setup),
+        egress_bytes=2 * _received_bytes(setup),
+        name="active replication",
+        what_it_means="every message is sent to both, received from both, and told apart by the application",
+    )
+    units = setup.premium_units
+    egress = egress_cost(tariff, _received_bytes(setup))
+    other = _elsewhere(setup, tariff)
+    premium = tuple(
+        Alternative(
+            name=name,
+            charges=NONE,
+            bills=dict.fromkeys(
+                Model, Bill(operations=other, base=premium_cost(tariff, units * namespaces), egress=egress)
+            ),
+            what_it_means=what_it_means,
+        )
+        for name, namespaces, what_it_means in (
+            ("Premium", 1, "one namespace of its own; an outage of its region is one of the application"),
+            (
+                "Premium, in two regions",
+                2,
+                "the second namespace takes over, with what was replicated to it",
+            ),
+        )
+    )
+    return (twice, *premium)
+
+
+def _basic(setup: Setup, tariff: Tariff, parked: int) -> tuple[Alternative, ...]:
+    if any(traffic.subscriptions is not None for traffic in setup.traffic):
+        return ()  # it has no topics
+    charges = _plain(setup)
+    other, egress = _elsewhere(setup, tariff), egress_cost(tariff, _received_bytes(setup))
+    bills = {model: Bill(operations=basic_cost(tariff, charges.by(model)) + other, egress=egress) for model in Model}
+    what_it_means = "queues only: no topics, sessions, transactions or duplicate detection; and no pair"
+    return (
+        Alternative(name="Basic, no pair", charges=charges, bills=bills, what_it_means=what_it_means, refused=parked),
+    )
+
+
+def _standard(
+    setup: Setup,
+    tariff: Tariff,
+    charges: Charges,
+    *,
+    connections: int,
+    egress_bytes: int,
+    name: str,
+    what_it_means: str,
+    refused: int = 0,
+) -> Alternative:
+    hours = min(setup.days * 24, tariff.hours_per_month)
+    connected, egress = connections_cost(tariff, connections * hours), egress_cost(tariff, egress_bytes)
+    bills = {
+        model: Bill(
+            operations=operations_cost(tariff, charges.by(model)),
+            base=tariff.base_per_month,
+            connections=connected,
+            egress=egress,
+        )
+        for model in Model
+    }
+    return Alternative(name=name, charges=charges, bills=bills, what_it_means=what_it_means, refused=refused)
+
+
+def _elsewhere(setup: Setup, tariff: Tariff) -> Decimal:
+    """What the account's other operations cost where these messages are none of Standard's."""
+    if not setup.other_operations:
+        return ZERO
+    return tariff.base_per_month + operations_cost(tariff, setup.other_operations)
+
+
+def _connections(setup: Setup) -> int:
+    return setup.clients * setup.factories
+
+
+def _received_bytes(setup: Setup) -> int:
+    """By applications, outside of the region."""
+    received = sum(
+        traffic.messages * traffic.size * (1 if traffic.subscriptions is None else traffic.subscriptions)
+        for traffic in setup.traffic
+    )
+    return int(received * setup.egress / HUNDRED)

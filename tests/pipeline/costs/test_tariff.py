@@ -1,0 +1,143 @@
+"""A tariff is a dated file; a wrong one is refused with what is wrong in it."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from twinbus.pipeline.costs.charging import (
+    basic_cost,
+    connections_cost,
+    egress_cost,
+    money,
+    operations_cost,
+    premium_cost,
+    to_the_cent,
+    units_of,
+)
+from twinbus.pipeline.costs.tariff import read_tariff, shipped_tariff
+from twinbus.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MILLION = 1_000_000
+TARIFF = read_tariff()
+
+
+@pytest.mark.parametrize(
+    ("operations", "dollars"),
+    [
+        (0, "0.00"),
+        (10 * MILLION, "0.00"),
+        (13 * MILLION, "0.00"),
+        (50 * MILLION, "29.60"),
+        (100 * MILLION, "69.60"),
+        (150 * MILLION, "94.60"),
+        (2_500 * MILLION, "1269.60"),
+        (3_000 * MILLION, "1369.60"),
+    ],
+)
+def test_c10_operations_of_a_month_cost_to_the_cent(operations: int, dollars: str) -> None:
+    assert operations_cost(TARIFF, operations) == Decimal(dollars)
+
+
+def test_c10_a_single_operation_beyond_those_included_is_charged_exactly() -> None:
+    assert operations_cost(TARIFF, 13 * MILLION + 1) == Decimal("0.0000008")
+
+
+def test_c10_the_base_charge_is_separate() -> None:
+    assert TARIFF.base_per_month == Decimal("9.81")
+
+
+def test_c10_connections_beyond_a_thousand_cost_three_cents_each_by_their_hourly_peaks() -> None:
+    assert connections_cost(TARIFF, 1_000 * 744) == 0
+    assert connections_cost(TARIFF, 3_500 * 744) == Decimal("75.00")
+    assert to_the_cent(connections_cost(TARIFF, 1_000 * 744 + 10_000 * 372)) == Decimal("150.00")
+
+
+def test_c10_premium_is_paid_by_unit_and_basic_by_operation() -> None:
+    assert premium_cost(TARIFF, 2) == Decimal("1354.16")
+    assert basic_cost(TARIFF, 150 * MILLION) == Decimal("7.50")
+
+
+def test_c11_what_leaves_a_region_costs_by_the_gigabyte() -> None:
+    assert egress_cost(TARIFF, 10 * 2**30) == Decimal("0.87")
+
+
+@pytest.mark.parametrize(("kilobytes", "units"), [(0, 1), (8, 1), (64, 1), (96, 2), (128, 2), (256, 4)])
+def test_c02_one_operation_is_charged_for_each_started_64_kb(kilobytes: int, units: int) -> None:
+    assert units_of(kilobytes * 1024) == units
+
+
+def test_c02_a_byte_more_starts_the_next_step() -> None:
+    assert (units_of(65_536), units_of(65_537)) == (1, 2)
+
+
+def test_money_is_shown_to_the_cent_without_a_minus_before_nothing() -> None:
+    assert money(Decimal("1369.6")) == "$1,369.60"
+    assert money(Decimal("-0.001")) == "$0.00"
+    assert money(Decimal("-1.5")) == "-$1.50"
+    assert money(Decimal("1369.6"), "EUR") == "1,369.60 EUR"
+
+
+def test_no_price_is_in_the_code() -> None:
+    prices = re.findall(r'"(\d+\.\d+)"', shipped_tariff().read_text())
+    assert {"9.81", "0.80", "677.08"} <= set(prices)
+    for file in shipped_tariff().parent.rglob("*.py"):
+        for price in prices:
+            assert f'"{price}"' not in re.sub(r'""".*?"""|such as "0.80"', "", file.read_text(), flags=re.DOTALL), file
+
+
+def test_the_file_says_where_it_is_from_and_of_when() -> None:
+    assert "azure.microsoft.com" in TARIFF.source
+    assert shipped_tariff().stem == f"tariff-{TARIFF.date:%Y-%m}"
+
+
+def changed(tmp_path: Path, old: str, new: str) -> Path:
+    text = shipped_tariff().read_text()
+    assert old in text
+    file = tmp_path / "tariff.toml"
+    file.write_text(text.replace(old, new, 1))
+    return file
+
+
+def test_an_own_tariff_is_used(tmp_path: Path) -> None:
+    ours = read_tariff(changed(tmp_path, '"0.80"', '"1.00"'))
+    assert operations_cost(ours, 14 * MILLION) == Decimal(1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ('"0.80"', "0.80", r'0\.8: an amount is a text such as "0\.80"'),
+        ('"0.80"', '"-1"', r"'-1': an amount is a text"),
+        ('"0.80"', '"1e3"', r"'1e3': an amount is a text"),
+        ("up_to = 100_000_000", "up_to = 5", r"number 1\)\.up_to: 5: is to be a whole number of at least 13,000,001"),
+        ("up_to = 100_000_000", "", r"number 1\): all but the last have an up_to"),
+        ("up_to = 100_000_000", "upto = 100_000_000", r"number 1\)\.upto: is not known; known are per_million, up_to"),
+        (
+            "[[standard.tiers]] # the last",
+            "[[standard.tiers]]\nup_to = 9_000_000_000 # the last",
+            "last one has no up_to",
+        ),
+        ("included_operations = 13_000_000", "", "included_operations: missing"),
+        ("included_operations = 13_000_000", "included_operations = true", "included_operations: True"),
+        ("date = 2026-11-01", 'date = "2026-11-01"', "date: '2026-11-01': is to be a date"),
+        ('currency = "USD"', 'currency = "dollars"', "currency: 'dollars': is to be a code of three letters"),
+        ("[premium]", "[platinum]", "platinum: is not known"),
+        ("[premium]\nper_unit_and_month", "[basic.x]\nper_unit_and_month", r"there is no \[premium\]"),
+        ("[tariff]", "[tariff", "is not TOML"),
+    ],
+)
+def test_a_wrong_tariff_is_refused_with_what_is_wrong(tmp_path: Path, old: str, new: str, what: str) -> None:
+    with pytest.raises(PipelineError, match=what):
+        read_tariff(changed(tmp_path, old, new))
+
+
+def test_a_tariff_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"absent\.toml cannot be read: No such file"):
+        read_tariff(tmp_path / "absent.toml")
