@@ -1,0 +1,258 @@
+"""Encoded messages become rows: what is in each column, whatever the layout they were sent in."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import uuid
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinbus.amqp import message as sections
+from twinbus.amqp.message import Header, Properties
+from twinbus.amqp.types import (
+    Array,
+    Byte,
+    Char,
+    Decimal32,
+    Decimal128,
+    Described,
+    Float,
+    Int,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
+from twinbus.model.message import BrokeredMessage
+from twinbus.model.times import timespan
+from twinbus.pipeline.columns import COLUMNS, DDL, SCHEMA, record_batch
+from twinbus.pipeline.properties import FIELDS, entry_of, value_of
+
+NOW_MS = 1_700_000_000_000
+NOW = dt.datetime.fromtimestamp(NOW_MS / 1000, dt.UTC)
+
+
+def stamped(bare: bytes, *, number: int = 7, header: Header | None = None, **annotations: object) -> bytes:
+    """A message as a browse link brings it."""
+    said: dict[str, object] = {"x-opt-enqueued-time": Timestamp(NOW_MS), "x-opt-sequence-number": number}
+    said |= {f"x-opt-{name.replace('_', '-')}": value for name, value in annotations.items()}
+    return sections.build(header=header or Header(delivery_count=2), message_annotations=said) + bare
+
+
+def bare_of(message: BrokeredMessage) -> bytes:
+    found = sections.Message(message.encode(NOW_MS))
+    return found.bare()
+
+
+def row_of(payload: bytes, **options: bool) -> dict[str, object]:
+    rows: list[dict[str, object]] = record_batch([payload], 3, **options).to_pylist()
+    return rows[0]
+
+
+def test_arrow_and_spark_mean_the_same_columns() -> None:
+    types = pytest.importorskip("pyspark.sql.types")
+    pandas = pytest.importorskip("pyspark.sql.pandas.types")
+    fields = [types.StructField(name, pandas.from_arrow_type(SCHEMA.field(name).type)) for name in COLUMNS]
+    assert pandas.to_arrow_schema(types.StructType(fields), timezone="UTC").equals(SCHEMA)
+    assert DDL.count("`") == 2 * len(COLUMNS)
+
+
+def test_a_plain_message_has_its_body_its_id_and_what_the_namespace_said() -> None:
+    row = row_of(stamped(bare_of(BrokeredMessage(b"apples", message_id="order-1"))))
+    filled = {name: value for name, value in row.items() if value is not None}
+    assert filled == {
+        "body": b"apples",
+        "bodyType": "data",
+        "messageId": "order-1",
+        "enqueuedTime": NOW,
+        "sequenceNumber": 7,
+        "fragment": 3,
+        "deliveryCount": 2,
+        "properties": [],
+    }
+
+
+def test_all_that_a_sender_can_say_has_a_column() -> None:
+    message = BrokeredMessage(
+        b"x" * 300,
+        message_id="id",
+        session_id="session",
+        correlation_id="correlation",
+        content_type="application/json",
+        label="label",
+        to="to",
+        reply_to="reply",
+        reply_to_session_id="reply session",
+        time_to_live=dt.timedelta(minutes=1),
+    )
+    payload = stamped(
+        bare_of(message),
+        header=Header(ttl=60_000),
+        partition_key="session",
+        scheduled_enqueue_time=Timestamp(NOW_MS + 5),
+        enqueue_sequence_number=99,
+        deadletter_source="orders",
+    )
+    row = row_of(payload)
+    assert row["body"] == b"x" * 300
+    assert [row[name] for name in ("sessionId", "correlationId", "contentType", "label", "to", "replyTo")] == [
+        "session",
+        "correlation",
+        "application/json",
+        "label",
+        "to",
+        "reply",
+    ]
+    assert row["replyToSessionId"] == "reply session"
+    assert row["partitionKey"] == "session"
+    assert row["timeToLive"] == 60_000
+    assert row["expiresAt"] == NOW + dt.timedelta(minutes=1)
+    assert row["scheduledEnqueueTime"] == NOW + dt.timedelta(milliseconds=5)
+    assert row["enqueuedSequenceNumber"] == 99
+    assert row["deadLetterSource"] == "orders"
+
+
+def test_a_life_longer_than_the_header_can_say_is_told_by_its_ends() -> None:
+    message = BrokeredMessage(b"", message_id="id", time_to_live=dt.timedelta(days=90))
+    row = row_of(stamped(bare_of(message), header=Header(ttl=2**32 - 1)))
+    assert row["timeToLive"] == 90 * 86_400_000
+    assert row["expiresAt"] == NOW + dt.timedelta(days=90)
+
+
+def test_a_dead_letter_says_why_with_and_without_its_properties() -> None:
+    why = {"DeadLetterReason": "broken", "DeadLetterErrorDescription": "in two", "n": 1}
+    payload = stamped(bare_of(BrokeredMessage(b"", message_id="id", properties=why)))
+    row, short = row_of(payload), row_of(payload, with_properties=False)
+    assert (row["deadLetterReason"], row["deadLetterErrorDescription"]) == ("broken", "in two")
+    assert (short["deadLetterReason"], short["deadLetterErrorDescription"]) == ("broken", "in two")
+    assert short["properties"] is None
+    assert len(dict(row["properties"])) == 3  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (sections.value({"a": 1}), "value"),
+        (sections.sequence([1, 2], ["three"]), "sequence"),
+        (sections.data(b"one", b"two"), "data"),
+        (b"", None),
+    ],
+)
+def test_other_bodies_keep_their_encoding(body: bytes, kind: str | None) -> None:
+    bare = sections.build(properties=Properties(message_id="id")) + body
+    row = row_of(stamped(bare))
+    assert row["bodyType"] == kind
+    assert row["body"] == (b"onetwo" if kind == "data" else body or None)
+
+
+@pytest.mark.parametrize(
+    ("given_id", "text"),
+    [
+        (None, None),
+        (ULong(5), "5"),
+        (uuid.UUID(int=5), str(uuid.UUID(int=5))),
+        (b"\x01\x02", "0102"),
+        ("five", "five"),
+    ],
+)
+def test_ids_of_any_type_are_text(given_id: object, text: str | None) -> None:
+    bare = sections.build(properties=Properties(message_id=given_id, correlation_id=given_id)) + sections.data(b"")
+    row = row_of(stamped(bare))
+    assert (row["messageId"], row["correlationId"]) == (text, text)
+
+
+def test_a_message_that_does_not_add_up_is_a_row_all_the_same() -> None:
+    payload = stamped(b"\x00\x53\x73\xc0\x03\x01\x41\x41") + sections.data(b"x")
+    rows = record_batch([payload, stamped(bare_of(BrokeredMessage(b"y", message_id="id")), number=8)], 0).to_pylist()
+    assert (rows[0]["bodyType"], rows[0]["body"], rows[0]["sequenceNumber"]) == ("message", payload, 7)
+    assert (rows[1]["bodyType"], rows[1]["body"], rows[1]["sequenceNumber"]) == ("data", b"y", 8)
+
+
+def test_columns_that_few_messages_have_are_in_the_right_rows() -> None:
+    messages = [BrokeredMessage(b"", message_id=str(n), label=str(n) if n in (3, 7) else None) for n in range(10)]
+    batch = record_batch([stamped(bare_of(message), number=n) for n, message in enumerate(messages)], 0)
+    assert batch.column("label").to_pylist() == [str(n) if n in (3, 7) else None for n in range(10)]
+    assert batch.column("sequenceNumber").to_pylist() == list(range(10))
+    assert batch.schema == SCHEMA
+    batch.validate(full=True)
+
+
+VALUES = [
+    None,
+    True,
+    "text",
+    Symbol("symbol"),
+    Char("ä"),
+    UByte(255),
+    UShort(65_535),
+    UInt(2**32 - 1),
+    ULong(2**63 - 1),
+    ULong(2**64 - 1),
+    Byte(-128),
+    Short(-32_768),
+    Int(-(2**31)),
+    -(2**63),
+    Float(0.5),
+    0.1,
+    float("inf"),
+    Timestamp(NOW_MS),
+    Timestamp(-(2**63)),
+    Timestamp(2**63 - 1),
+    uuid.UUID(int=2**100),
+    b"\x00\xff",
+    Decimal32.from_decimal(decimal.Decimal("1.50")),
+    Decimal128.from_decimal(decimal.Decimal("-12345678901234567890.5")),
+    timespan(1_500),
+    Array(int, [1, 2]),
+    Described(Symbol("a:thing"), "described"),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_a_property_is_the_same_when_it_is_written_again(value: object) -> None:
+    bare = sections.build(
+        properties=Properties(message_id="id"), application_properties={"p": value}, body=sections.data(b"")
+    )
+    found = row_of(stamped(bare))["properties"]
+    assert isinstance(found, list)
+    again = value_of(found[0][1])
+    assert (type(again), again) == (type(value), value)
+
+
+@given(st.binary(min_size=16, max_size=16))
+def test_any_decimal_is_the_same_when_it_is_written_again(digits: bytes) -> None:
+    again = value_of(dict(zip(FIELDS, entry_of(Decimal128(digits)), strict=True)))
+    assert again == Decimal128(digits)
+
+
+@pytest.mark.parametrize(
+    ("entry", "what"),
+    [
+        ({"type": "money", "string": "1"}, "it can have"),
+        ({"type": "uint", "string": "many"}, "uint"),
+        ({"type": "uint"}, "needs the field"),
+        ({"string": "a", "long": 1}, "which of them counts"),
+        ({"type": "amqp", "binary": b"\xa1\x05"}, "amqp"),
+    ],
+)
+def test_what_is_wrong_with_a_property_is_said(entry: dict[str, object], what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        value_of(entry)
+
+
+def test_a_property_without_a_type_is_what_it_has() -> None:
+    assert value_of({"string": "a"}) == "a"
+    assert value_of({"long": 3}) == 3
+    assert value_of({"timestamp": NOW}) == Timestamp(NOW_MS)
+    assert value_of({}) is None
+
+
+def test_a_batch_of_no_messages_has_the_columns() -> None:
+    assert record_batch([], 0).equals(pa.RecordBatch.from_pylist([], schema=SCHEMA))
