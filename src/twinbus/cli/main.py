@@ -11,6 +11,7 @@ import typer
 
 from twinbus import __version__
 from twinbus.cli import config, drain, pair  # noqa: F401  # drain is a command of pair
+from twinbus.cli.pipeline import app as pipeline
 from twinbus.cli.rehearse import rehearse
 from twinbus.cli.serve import serve
 
@@ -25,6 +26,7 @@ app.command()(serve)
 app.command()(rehearse)
 app.add_typer(pair.app, name="pair")
 app.add_typer(config.app, name="config")
+app.add_typer(pipeline.app, name="pipeline")
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001  # typer calls it so

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 try:
-    import pyarrow as pa  # type: ignore[import-untyped]  # it has no types of its own
+    import pyarrow as pa
 except ImportError as error:
     raise ImportError("a journal is written with pyarrow: pip install twinbus[journal]") from error
 

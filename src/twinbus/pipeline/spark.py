@@ -1,0 +1,104 @@
+"""Spark, as every job of ours wants it.
+
+    with session("twinbus capture", master="local[2]") as spark:
+        spark.read.format("servicebus")...
+
+Owns: that Java and PySpark are there, that Spark's Python workers run this very interpreter, and the settings that all
+jobs share. On a cluster `twinbus` has to be installed on each machine, or to be brought there (`docs/pipeline.md`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from twinbus.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql import SparkSession
+
+JAVA: Final = 17
+"""The oldest that Spark 4 runs on."""
+LOCAL: Final = "local[*]"
+_LOOK_S: Final = 20.0
+_VERSION: Final = re.compile(r'version "(\d+)')
+_SETTINGS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.extraJavaOptions": "-Dlog4j2.level=ERROR",
+}
+_LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+"""For a master on this machine: nothing listens beyond it."""
+
+
+@contextlib.contextmanager
+def session(
+    name: str, *, master: str | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A Spark session with our data sources; it ends with the block. PipelineError where Java or PySpark is missing."""
+    spark = start(name, master=master, settings=settings)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def start(name: str, *, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """The same, to be stopped by whoever asked for it."""
+    _check_java()
+    builder_class = _builder()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    master = master or LOCAL
+    builder = builder_class.appName(name).master(master)
+    is_here = master.startswith("local") or "//127.0.0.1" in master or "//localhost" in master
+    for key, value in {**_SETTINGS, **(_LOOPBACK if is_here else {}), **(settings or {})}.items():
+        builder = builder.config(key, value)
+    try:
+        spark = builder.getOrCreate()
+    except Exception as error:
+        raise PipelineError(f"Spark does not start on {master}: {first_line(error)}") from error
+    spark.sparkContext.setLogLevel("ERROR")
+    from twinbus.pipeline import register  # noqa: PLC0415  # needs PySpark, which was looked for above
+
+    register(spark)
+    return spark
+
+
+def first_line(error: BaseException) -> str:
+    """What a Java exception says, without the stack that it brings along."""
+    return str(error).strip().split("\n", 1)[0] or type(error).__name__
+
+
+def _builder() -> SparkSession.Builder:
+    try:
+        from pyspark.sql import SparkSession  # noqa: PLC0415  # the rest of twinbus works without
+    except ImportError as error:
+        raise PipelineError("PySpark is not installed: pip install 'twinbus[spark]'") from error
+    return SparkSession.builder
+
+
+def _check_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    how = f"Spark needs Java {JAVA} or newer: install it (on Debian: apt-get install openjdk-17-jre-headless)"
+    if java is None or not Path(java).is_file():
+        where = f"there is none at {java}, where JAVA_HOME points" if java else "there is none"
+        raise PipelineError(f"{how}; {where}")
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_LOOK_S, check=True).stderr  # noqa: S603  # the user's own Java
+    except (OSError, subprocess.SubprocessError) as error:
+        raise PipelineError(f"{how}; {java} does not run: {error}") from error
+    found = _VERSION.search(said)
+    if found is None or int(found[1]) < JAVA:
+        raise PipelineError(f"{how}; {java} is version {found[1] if found else 'unknown'}")
