@@ -46,7 +46,7 @@ class Cluster:
         self._start("master", [str(command), f"{scala}.master.Master", "--port", "0", "--webui-port", "0"])
         self.url = self._read_url("master")
         for number in range(WORKERS):
-            arguments = [*"--cores 1 --memory 1g --webui-port 0 --work-dir".split(), str(self._folder / "work")]
+            arguments = ["-c", "1", "-m", "1g", "--webui-port", "0", "-d", str(self._folder / "work")]
             self._start(f"worker-{number}", [str(command), f"{scala}.worker.Worker", *arguments, self.url])
         for number in range(WORKERS):
             self._read_url(f"worker-{number}")
@@ -93,9 +93,7 @@ class Cluster:
         }
         with (self._folder / f"{name}.log").open("wb") as log:
             self._processes.append(
-                subprocess.Popen(
-                    command, stdout=log, stderr=log, env=environment, start_new_session=True
-                )  # Spark's own
+                subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
             )
 
     def _read_url(self, name: str) -> str:
