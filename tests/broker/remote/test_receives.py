@@ -187,6 +187,21 @@ def test_credit_lent_to_a_silent_process_is_written_off_and_its_late_messages_ar
     assert receiver.bodies == [b"here", b"late"]
 
 
+def test_what_is_received_and_deleted_comes_also_from_a_disk_that_is_slow() -> None:
+    rig = TwoProcesses()
+    rig.stored(*[message(b"%d" % number, key=key_for(1)) for number in range(3)])
+    receiver, disk = rig.receiver(deletes=True), rig.stores[1]
+    rig.hung.add(1)
+    receiver.grant(3)
+    for _ in range(20):
+        for _ in range(3):
+            rig.wait(0.1)
+        while disk.pending:
+            disk.step()
+        rig.settle()
+    assert receiver.bodies == [b"0", b"1", b"2"]
+
+
 def test_who_asked_while_a_process_was_in_doubt_gets_what_it_has_when_it_speaks() -> None:
     rig = TwoProcesses()
     rig.stored(*[message(b"%d" % number, key=key_for(1)) for number in range(3)])

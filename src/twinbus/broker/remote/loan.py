@@ -5,7 +5,9 @@ there were no more (`Drained`). Then the owner says when there is something (`Re
 no fragment locks messages for which there is no room, however many fragments the receiver takes from.
 
 Owns: what one receiver has lent to one fragment, and whether there may be something for it. An owner that is silent
-does not keep what it was lent: that is written off, and what comes for it later is given back, uncounted.
+does not keep what it was lent: that is written off, and what comes for it later is given back, uncounted. One that was
+late, because its disk is slow, or it has much to do, is given more time for the next: else nothing would ever come in
+time.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 PATIENCE_S: Final = 0.25
 """How long credit is lent to an owner that gives nothing for it."""
+PATIENCE_MAX_S: Final = 4.0
+"""... and to one that was late before: twice as long as it took then, but not longer than that."""
 
 
 class Card:
@@ -81,6 +85,8 @@ class Loan:
         self._is_ready = False
         self._lent = 0
         self._claims = 0
+        self._claimed_s = 0.0
+        self._patience_s = PATIENCE_S
         self._seen = 0
         """Messages that came for the last claim."""
         self._returns = 0
@@ -179,9 +185,9 @@ class Loan:
         self._claims += 1
         self._seen = 0
         claim = self._claims
+        self._claimed_s = self._fragment.clock.monotonic_s()
         self._owner.tell(Claim(self._number, room))
-        when_s = self._fragment.clock.monotonic_s() + PATIENCE_S
-        self._fragment.timers.call_at(when_s, lambda: self._write_off(claim))
+        self._fragment.timers.call_at(self._claimed_s + self._patience_s, lambda: self._write_off(claim))
         return True
 
     def _write_off(self, claim: int) -> None:
@@ -239,6 +245,8 @@ class Loan:
     def drained(self) -> None:
         """There is no more for what was lent."""
         self.is_claiming = self._is_written_off = False
+        took_s = self._fragment.clock.monotonic_s() - self._claimed_s
+        self._patience_s = min(max(PATIENCE_S, 2 * took_s), PATIENCE_MAX_S)
         left, self._lent = self._lent, 0
         if left:
             self.consumer.reserve(-left)
