@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
@@ -45,6 +46,23 @@ def test_a_second_owner_is_told_who_the_first_is(path: Path) -> None:
     )
     with DataDirectory(path):
         pass  # the first has let go of it
+
+
+def test_the_processes_that_have_inherited_it_are_told(path: Path) -> None:
+    with DataDirectory(path) as data:
+        for pids in ([7], [7, 12_345], [8]):
+            data.note_workers(pids)
+            with pytest.raises(StartError, match=f"process {os.getpid()}, workers {', '.join(map(str, pids))}: stop"):
+                DataDirectory(path)
+
+
+def test_on_a_full_disk_they_are_not_told_and_that_is_all(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with DataDirectory(path) as data, monkeypatch.context() as full:
+        full.setattr(os, "pwrite", refuse)
+        data.note_workers([7])
 
 
 def test_a_killed_owner_leaves_it_free(path: Path) -> None:

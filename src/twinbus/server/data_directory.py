@@ -102,9 +102,11 @@ class DataDirectory:
     def note_workers(self, pids: Sequence[int]) -> None:
         """Say in the lock file which processes have inherited the lock: they may outlive this one."""
         text = f"{os.getpid()}, workers {', '.join(map(str, pids))}" if pids else str(os.getpid())
+        content = f"{text}\n".encode()
         if self._lock >= 0:
-            os.ftruncate(self._lock, 0)
-            os.pwrite(self._lock, f"{text}\n".encode(), 0)
+            with contextlib.suppress(OSError):  # on a full disk it is not said; a worker is started all the same
+                os.pwrite(self._lock, content, 0)  # in the place of what was there: that needs no room
+                os.ftruncate(self._lock, len(content))
 
     def close(self) -> None:
         """Let another process have it. The lock file stays: one that is removed can be locked by two at once."""
