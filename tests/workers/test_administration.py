@@ -51,6 +51,17 @@ def test_an_entity_made_by_way_of_any_worker_is_there_at_once_in_all(server: Cre
             assert f"'{name}' already exists" in again
 
 
+@pytest.mark.parametrize("partitioned", ["false", "true"])
+def test_when_an_entity_was_used_is_told_the_same_by_way_of_all(server: Crew, partitioned: str) -> None:
+    name = server.make_queue(EnablePartitioning=partitioned)
+    with server.connected_to_each() as connections:
+        server.send(name, "used", connections[1])
+        told = {server.ask_on(one, "GET", name, expected=200) for one in connections.values()}
+    (used,) = {re.findall("<AccessedAt>(.*?)<", text)[0] for text in told}
+    (made,) = {re.findall("<CreatedAt>(.*?)<", text)[0] for text in told}
+    assert used > made
+
+
 def test_an_update_is_seen_at_once_by_way_of_all(server: Crew) -> None:
     name = server.make_queue()
     with server.connected_to_each() as connections:

@@ -61,6 +61,6 @@ class PartitionedReceivable(Partitioned[Part]):
             size_bytes=sum(part.size_bytes for part in parts),
             created_ms=self.created_ms,
             updated_ms=self.updated_ms,
-            accessed_ms=self.accessed_ms,
+            accessed_ms=max([self.accessed_ms, *[part.accessed_ms for part in parts]]),
             is_available=all(part.is_available for part in parts),
         )

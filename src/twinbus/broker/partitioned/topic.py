@@ -77,7 +77,7 @@ class PartitionedTopic(Partitioned[Topic]):
             subscription_count=len(self.subscriptions),
             created_ms=self.created_ms,
             updated_ms=self.updated_ms,
-            accessed_ms=self.accessed_ms,
+            accessed_ms=max([self.accessed_ms, *[part.accessed_ms for part in parts]]),
             is_available=all(part.is_available for part in parts),
         )
 

@@ -168,7 +168,7 @@ class RemoteTopic(Topic):
             subscription_count=len(self.subscriptions),
             created_ms=self.created_ms,
             updated_ms=self.updated_ms,
-            accessed_ms=self.accessed_ms,
+            accessed_ms=max(self.accessed_ms, self.known.accessed_ms),
             is_available=self.known.is_available and self.main.is_available,
         )
 
@@ -189,6 +189,6 @@ def _as_known(part: RemoteQueue | RemoteSubscription, known: QueueRuntime) -> Qu
         known,
         created_ms=part.created_ms,
         updated_ms=part.updated_ms,
-        accessed_ms=part.accessed_ms,
+        accessed_ms=max(part.accessed_ms, known.accessed_ms),
         is_available=known.is_available and part.main.is_available,
     )

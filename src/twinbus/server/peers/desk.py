@@ -7,7 +7,7 @@ broker, as for whoever is connected to this process itself.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from twinbus.amqp.decode import decode
@@ -314,7 +314,8 @@ class Desk:
         weights: list[Weight] = []
         for entity_id in call.entities:
             with suppress(StoreUnavailable):
-                weights += [_weight(part) for part in parts_of(self.entity(entity_id)) if not is_remote(part)]
+                entity = self.entity(entity_id)
+                weights += [_weight(entity, part) for part in parts_of(entity) if not is_remote(part)]
         tell(Weighed(weights))
 
     # --- transactions -------------------------------------------------------------------------------------------------
@@ -392,6 +393,7 @@ def local_fragments(source: AnySource, sub_queue: SubQueue) -> list[Fragment]:
     return [part.fragment_of(sub_queue) for part in parts_of(source) if not is_remote(part)]
 
 
-def _weight(part: Part) -> Weight:
-    runtime = part.runtime()
+def _weight(entity: AnyEntity, part: Part) -> Weight:
+    """What a part holds; when it was used is known of the whole."""
+    runtime = replace(part.runtime(), accessed_ms=entity.accessed_ms)
     return Weight(part.entity_id, part.main.number, {one.name: getattr(runtime, one.name) for one in fields(runtime)})

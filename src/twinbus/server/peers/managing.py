@@ -46,6 +46,7 @@ def manage(administration: Administration, desk: Desk, call: Manage, tell: Calla
             partial(desk.is_of, call.client),
             number=number,
         )
+        subject.entity.note_use(desk.namespace.clock)
         body = cast("dict[Any, Any]", decode(call.arguments)[0])
         arguments = Arguments(body, max_id_characters=desk.namespace.limits.max_id_characters)
         if call.transaction:
