@@ -114,6 +114,19 @@ async def test_one_that_dies_meanwhile_holds_nobody_up(monkeypatch: pytest.Monke
     assert struck.reasons == {}
 
 
+async def test_one_that_died_meanwhile_and_is_back_is_not_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = fleet_of((Step.SERVING, Line()))
+    struck = Struck(fleet, monkeypatch)
+
+    async def ask(*_: object) -> None:
+        fleet.children[0].control = Line()  # type: ignore[assignment]  # of another life
+        raise StoreUnavailable("gone")
+
+    monkeypatch.setattr(fleet.children[0].control, "ask", ask)
+    await fleet.publish(CHANGE)
+    assert struck.reasons == {}
+
+
 async def test_idle_times_are_not_known_while_one_is_down() -> None:
     fleet = fleet_of((Step.SERVING, Line({1: 5.0})), (Step.SERVING, Line({1: 7.0})))
     assert await fleet.idle_times() == [{1: 5.0}, {1: 7.0}]

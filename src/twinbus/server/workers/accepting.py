@@ -1,6 +1,6 @@
 """Accepting from a socket that all workers share, so that each gets its share.
 
-    tally = Tally(folder / "tally", workers)                       # the supervisor makes the file, workers map it
+    tally = Tally(descriptor, workers)                             # of memory that the supervisor made
     server = await Acceptor(sock, tally.row(0), number).serve(make_protocol, tls, 20.0)
 
 Owns: who takes the next connection. All workers wake up for it, and who is awake first would take it, so that of a few
@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import mmap
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     import socket
     import ssl
     from collections.abc import Callable
-    from pathlib import Path
 
 log: Final = logging.getLogger(__name__)
 
@@ -38,23 +38,22 @@ AT_ONCE: Final = 64
 ABSENT: Final = 2**32 - 1
 """The number of connections of a process that is not there: nobody leaves anything to it."""
 _WIDTH: Final = 4
-TALLY: Final = "tally"
-"""The file, in the folder of the workers' sockets."""
 
 
 class Tally:
     """How many connections each worker has, on each of some ways."""
 
-    def __init__(self, file: Path, workers: int) -> None:
-        """Map a file that `make` has made."""
+    def __init__(self, descriptor: int, workers: int) -> None:
+        """Map what `make` has made."""
         self._workers = workers
-        with file.open("r+b") as opened:
-            self._counts = memoryview(mmap.mmap(opened.fileno(), 0)).cast("I")
+        self._counts = memoryview(mmap.mmap(descriptor, 0)).cast("I")
 
     @staticmethod
-    def make(file: Path, workers: int, ways: int) -> None:
-        """Nobody is there yet."""
-        file.write_bytes(ABSENT.to_bytes(_WIDTH, "little") * workers * ways)
+    def make(workers: int, ways: int) -> int:
+        """Nobody is there yet. A descriptor, to be inherited: a file may be removed by who tidies up old ones."""
+        descriptor = os.memfd_create("twinbus-tally")
+        os.write(descriptor, ABSENT.to_bytes(_WIDTH, "little") * workers * ways)
+        return descriptor
 
     def row(self, way: int) -> memoryview:
         """The numbers of all workers on one way."""

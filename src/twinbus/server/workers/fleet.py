@@ -19,6 +19,7 @@ from twinbus.server.workers.words import Apply, HowIdle
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+    from twinbus.server.workers.control import Control
     from twinbus.server.workers.words import AnyChange, Buried, Request, Start
 
 log: Final = logging.getLogger(__name__)
@@ -105,18 +106,20 @@ class Fleet:
         """Have a change made by all that live."""
         self.version += 1
         word = Apply(self.version, change)
-        asked = {}
+        asked: dict[Child, tuple[Control, asyncio.Future[None]]] = {}
         for child in self.children:
             if child.is_up:
-                asked[child] = asyncio.ensure_future(child.control.ask(word, type(None), ANSWER_S))
+                asking = child.control.ask(word, type(None), ANSWER_S)
+                asked[child] = (child.control, asyncio.ensure_future(asking))
             elif child.is_loading:
                 child.control.say(word)
-        await _wait(asked.values(), self._timeout_s)
-        for child, answer in asked.items():
+        await _wait([answer for _, answer in asked.values()], self._timeout_s)
+        for child, (control, answer) in asked.items():
+            is_same = child.control is control  # else it has died meanwhile, and the next has all of the catalogue
             if not answer.done():
                 answer.cancel()
                 child.kill(f"it has not made a change of the catalogue within {self._timeout_s:g} s")
-            elif answer.exception() is not None and child.is_up:
+            elif answer.exception() is not None and child.is_up and is_same:
                 child.kill(f"it could not make a change of the catalogue: {answer.exception()}")
 
     async def idle_times(self) -> list[dict[int, float]] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +22,7 @@ from twinbus.server.config.apply import bring_to_plan
 from twinbus.server.keeper import Keeper
 from twinbus.server.settings import ServeSettings, StartError
 from twinbus.server.system_clock import SystemClock
-from twinbus.server.workers.accepting import TALLY, Tally
+from twinbus.server.workers.accepting import Tally
 from twinbus.server.workers.desk import Desk
 from twinbus.server.workers.fleet import Fleet
 from twinbus.server.workers.idle import delete_idle
@@ -69,7 +70,8 @@ class Supervisor:
             stack.callback(sock.close)
         self._folder = RunFolder(data)
         stack.callback(self._folder.remove)
-        Tally.make(self._folder.path / TALLY, settings.workers, len(self._sockets))
+        self._tally = Tally.make(settings.workers, len(self._sockets))
+        stack.callback(os.close, self._tally)
         self._fleet = self._make_fleet()
         self._keeper = await self._open_catalogue(stack)
         self._desk = Desk(self._keeper, self._clock, self._fleet.publish)
@@ -86,13 +88,13 @@ class Supervisor:
         fleet = Fleet(
             self._settings.workers,
             timeout_s=self._settings.worker_timeout_s,
-            descriptors=[*descriptors, self._data.lock],
+            descriptors=[*descriptors, self._data.lock, self._tally],
             make_start=self._make_start,
             answer=lambda request: self._desk.answer(request),  # noqa: PLW0108  # made below: each needs the other
             on_buried=self._note_burial,
         )
         fleet.on_pids = self._data.note_workers
-        fleet.on_down = Tally(self._folder.path / TALLY, self._settings.workers).drop
+        fleet.on_down = Tally(self._tally, self._settings.workers).drop
         return fleet
 
     async def _open_catalogue(self, stack: contextlib.AsyncExitStack) -> Keeper:
@@ -125,6 +127,7 @@ class Supervisor:
             folder=str(self._folder.path),
             stores=[str(directory) for directory in self._stores],
             sockets={way: [sock.fileno() for sock in sockets] for way, sockets in self._sockets.items()},
+            tally=self._tally,
             settings=_told(self._settings),
             limits=self._settings.limits,
             keys=list(self._keys.all),

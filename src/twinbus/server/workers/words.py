@@ -174,6 +174,8 @@ class Start(Word):
     """The directory of every store, by its number."""
     sockets: dict[str, list[int]]
     """Descriptors that were inherited, by the names of the ways in."""
+    tally: int
+    """... and that of the memory in which workers say how many connections they have."""
     settings: dict[str, Any]
     limits: NamespaceLimits
     keys: list[Key]

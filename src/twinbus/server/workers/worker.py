@@ -33,7 +33,7 @@ from twinbus.server.rocks_disks import RocksDisks
 from twinbus.server.settings import ServeSettings, StartError
 from twinbus.server.stores import Stores
 from twinbus.server.system_clock import SystemClock, TimerDrive
-from twinbus.server.workers.accepting import TALLY, Acceptor, Tally
+from twinbus.server.workers.accepting import Acceptor, Tally
 from twinbus.server.workers.control import Control
 from twinbus.server.workers.entities import WorkerEntities
 from twinbus.server.workers.shared import SharedOutageSwitch, SharedPairingDesk
@@ -178,7 +178,7 @@ class Worker:
 
     def _acceptors(self, start: Start) -> dict[str, list[amqp_peers.Serve]]:
         """For each socket that was inherited."""
-        tally = Tally(Path(start.folder) / TALLY, start.workers)
+        tally = Tally(start.tally, start.workers)
         return {
             way: [Acceptor(socket.socket(fileno=one), tally.row(place), self._number).serve for one in some]
             for place, (way, some) in enumerate(start.sockets.items())
