@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 START_S: Final = 60.0
 WORKERS: Final = 2
 _EXECUTOR: Final = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
-_URL: Final = re.compile(r"(?:Starting Spark master at|successfully registered with master) (spark://[\d.]+:\d+)")
+_URL: Final = re.compile(r"(?:Starting Spark master at|Successfully registered with master) (spark://[\d.]+:\d+)")
 
 
 class Cluster:
@@ -40,6 +40,14 @@ class Cluster:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
+        try:
+            self._start_all()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start_all(self) -> None:
         home = Path(pyspark.__file__).parent
         command = home / "bin" / "spark-class"
         scala = "org.apache.spark.deploy"
@@ -50,7 +58,6 @@ class Cluster:
             self._start(f"worker-{number}", [str(command), f"{scala}.worker.Worker", *arguments, self.url])
         for number in range(WORKERS):
             self._read_url(f"worker-{number}")
-        return self
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes:
