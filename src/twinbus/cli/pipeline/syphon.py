@@ -1,0 +1,159 @@
+"""`twinbus pipeline syphon`: bring parked messages back to the primary, on Spark.
+
+Owns: the options as they are typed, what is shown, and the exit codes: 0 when it was stopped, or the backlog queues are
+empty; 1 where something has to be mended; 2 if messages are left that nobody can deliver now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from pathlib import Path  # noqa: TC003  # typer reads it
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from twinbus.cli.pipeline.app import Master, app, plain_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from twinbus.pipeline.syphon import Progress, Report, SparkSyphon, Wanted
+
+SHOWN: Final = 40
+"""Rows of the report on the screen."""
+
+
+@app.command()
+def syphon(  # noqa: PLR0913  # as many as there are options
+    primary: Annotated[str, typer.Argument(metavar="PRIMARY", help="Connection string of the primary.")],
+    secondary: Annotated[str, typer.Argument(metavar="SECONDARY", help="Connection string of the secondary.")],
+    admin: Annotated[
+        str, typer.Argument(metavar="SECONDARY_ADMIN", help="Of the secondary, as for its administration.")
+    ],
+    *,
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="End when the backlog queues are empty; else go on until stopped.")
+    ] = False,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds after which what has not moved is left.")] = 60.0,
+    name: Annotated[
+        str | None,
+        typer.Option("--primary-name", help="What backlog queues are named after, where the host does not tell it."),
+    ] = None,
+    deduct: Annotated[bool, typer.Option("--deduct", help="Take the parked time off the time to live.")] = False,
+    report: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Add the report there as Parquet: a folder, or a place Spark knows."),
+    ] = None,
+    journal_dir: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Where tasks write down what became of each message, on their machines."),
+    ] = None,
+    ca_file: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="An authority to trust, as in a ready file; repeatable.")
+    ] = None,
+    master: Master = None,
+) -> None:
+    """Bring parked messages of a pair back to its primary, by tasks of Spark."""
+    with plain_errors("syphon"):
+        from twinbus.pipeline.syphon import Pair, Wanted  # noqa: PLC0415  # `serve` starts sooner without
+
+        pair = Pair.of(primary, secondary, admin, name=name, ca_files=ca_file or ())
+        wanted = Wanted(
+            pair=pair,
+            available_now=available_now,
+            wait_s=wait,
+            deduct=deduct,
+            journal_dir=journal_dir,
+            report_place=report,
+        )
+        done = _run(wanted, master)
+    _show(done)
+    if done.failure is not None:
+        typer.echo(f"twinbus pipeline syphon: the report was not written to {done.failure}", err=True)
+        raise typer.Exit(1)
+    if available_now and not done.is_over:
+        left = "an unknown number of" if done.left is None else f"{done.left:,}"
+        typer.echo(f"twinbus pipeline syphon: {left} messages are left: {done.why}", err=True)
+        raise typer.Exit(2)
+
+
+def _run(wanted: Wanted, master: str | None) -> Report:
+    from twinbus.pipeline.spark import session  # noqa: PLC0415
+    from twinbus.pipeline.syphon import MASTER, SETTINGS, Report, SparkSyphon  # noqa: PLC0415
+
+    found = asyncio.run(_look(wanted))
+    if not found and wanted.available_now:
+        typer.echo("There is no such backlog queue.")
+        return Report(is_over=True)
+    typer.echo(f"{sum(found.values()):,} messages are parked in {len(found):,} backlog queues; Spark starts", err=True)
+    with session("twinbus syphon", master=master or MASTER, settings=SETTINGS) as spark, _progress(wanted) as told:
+        return asyncio.run(_drain(SparkSyphon(spark, wanted, told)))
+
+
+async def _look(wanted: Wanted) -> dict[str, int]:
+    """What a wrong key or address makes fail does so before Spark is started."""
+    from twinbus.pipeline.syphon.pair import look  # noqa: PLC0415
+
+    async with wanted.pair.manager() as manager:
+        return await look(manager, wanted.pair.primary_name)
+
+
+async def _drain(running: SparkSyphon) -> Report:
+    """Until it ends, or is told to: asked again, at once."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, running.stop)
+    return await running.run()
+
+
+@contextlib.contextmanager
+def _progress(wanted: Wanted) -> Iterator[Callable[[Progress], None]]:
+    """Show how far it is."""
+    from rich import progress as rich  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+    from rich.markup import escape  # noqa: PLC0415
+
+    counts = (
+        [rich.BarColumn(), rich.MofNCompleteColumn()]
+        if wanted.available_now
+        else [rich.TextColumn("{task.completed:,}")]
+    )
+    columns = (
+        rich.SpinnerColumn(),
+        rich.TextColumn("moved"),
+        *counts,
+        rich.TimeElapsedColumn(),
+        rich.TextColumn("{task.description}"),
+    )
+    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task("", total=None)
+
+        def told(progress: Progress) -> None:
+            done = progress.moved + progress.dead_lettered
+            text = f"{progress.tasks} tasks, {progress.left:,} left. {progress.trouble}"
+            shown.update(task, completed=done, total=done + progress.left, description=escape(text))
+
+        yield told
+
+
+def _show(done: Report) -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table("backlog queue", "destination", "moved", "dead-lettered", "left", "first", "last", "tasks", "ended")
+    for row in done.rows[:SHOWN]:
+        at_least = "" if row.exact else ">= "
+        times = [f"{at:%H:%M:%S}" if at is not None else "" for at in (row.first, row.last)]
+        left = "?" if row.left is None else f"{row.left:,}"
+        counts = (f"{at_least}{row.moved:,}", f"{row.dead_lettered:,}", left)
+        cells = (row.backlog_queue, row.destination or "", *counts, *times, str(row.attempts), row.ended)
+        table.add_row(*map(Text, cells))
+    console = Console(soft_wrap=False)
+    if done.rows:
+        console.print(table)
+    if len(done.rows) > SHOWN:
+        console.print(f"and {len(done.rows) - SHOWN:,} rows more")
+    console.print(f"{done.moved:,} messages were moved, {done.dead_lettered:,} dead-lettered.")

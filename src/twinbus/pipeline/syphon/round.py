@@ -1,0 +1,94 @@
+"""A round of the syphon: one job of Spark, whose tasks have all backlog queues between them.
+
+Owns: the job from its start to its end. When it is to end is decided by `watch`; what comes next is the driver's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from typing import TYPE_CHECKING, Final
+
+from twinbus.pipeline.syphon.report import Ledger
+from twinbus.pipeline.syphon.task import drain
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from twinbus.pipeline.syphon.assignment import Assignment
+    from twinbus.pipeline.syphon.line import Exchange
+    from twinbus.pipeline.syphon.task import Yielded
+    from twinbus.pipeline.syphon.watch import Over
+
+GRACE_S: Final = 30.0
+"""How long tasks may take to finish; the pumps themselves take a few seconds at most."""
+_LAST_WORDS: Final = re.compile(r"^(?:[\w.]+\.)?([A-Z]\w+(?:Error|Exception|Interrupt)?: .+)$", re.MULTILINE)
+
+
+class RoundFailed(Exception):
+    """Spark gave it up. The text says why, without the stack."""
+
+
+class Round:
+    """One of them."""
+
+    def __init__(self, spark: SparkSession, exchange: Exchange, number: int, assignments: Sequence[Assignment]) -> None:
+        """`run` begins."""
+        self.number = number
+        self.assignments = assignments
+        self.ledger = Ledger([assignment.queues for assignment in assignments])
+        self._context = spark.sparkContext
+        self._exchange = exchange
+
+    @property
+    def on_line(self) -> int:
+        """Tasks that run now."""
+        return len({caller.group for caller in self._exchange.callers(self.number)})
+
+    async def run(self, watch: Callable[[Round], Awaitable[Over]]) -> Over | None:
+        """Have it run until `watch` says that it is over; None if it ended by itself. RoundFailed."""
+        job = asyncio.ensure_future(asyncio.to_thread(self._job))
+        watching = asyncio.ensure_future(watch(self))
+        try:
+            await asyncio.wait([job, watching], return_when=asyncio.FIRST_COMPLETED)
+            over = watching.result() if watching.done() else None
+        finally:
+            watching.cancel()
+            await self._end(job)
+        if not job.cancelled() and (error := job.exception()) is not None and over is None:
+            raise RoundFailed(words_of(error)) from error
+        return over
+
+    async def _end(self, job: asyncio.Future[None]) -> None:
+        """Let the tasks finish what is on its way."""
+        self._exchange.end(self.number, "the round is over")
+        with contextlib.suppress(Exception):
+            await asyncio.wait([job], timeout=GRACE_S)
+        if not job.done():
+            self._context.cancelJobGroup(self._name)
+            await asyncio.wait([job])
+
+    def kill(self) -> None:
+        """End it at once: what is on its way is found in its backlog queue again."""
+        self._context.cancelJobGroup(self._name)
+
+    @property
+    def _name(self) -> str:
+        return f"twinbus-syphon-{self.number}"
+
+    def _job(self) -> None:
+        """On a thread of its own: it takes as long as the round."""
+        context, count = self._context, len(self.assignments)
+        context.setJobGroup(self._name, f"syphon, round {self.number}", interruptOnCancel=True)
+        yielded: list[Yielded] = context.parallelize(self.assignments, count).mapPartitions(drain).collect()
+        self.ledger.conclude(yielded)
+
+
+def words_of(error: BaseException) -> str:
+    """What a failed job says: the last line of the Python stack in it, if there is one."""
+    text = str(getattr(error, "java_exception", None) or error)
+    found = _LAST_WORDS.findall(text)
+    return found[-1] if found else text.strip().split("\n", 1)[0]

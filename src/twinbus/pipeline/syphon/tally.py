@@ -1,0 +1,90 @@
+"""What was moved, counted: by backlog queue and destination.
+
+Owns: the counts of one task, and what hinders its pumps. Knows nothing of how a count gets to the driver.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from twinbus.client.pairing import EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from twinbus.client.pairing import PairingEvent
+
+KINDS: Final = frozenset(
+    {
+        EventKind.MOVED,
+        EventKind.DEAD_LETTERED,
+        EventKind.DEFERRED,
+        EventKind.PUMP_STARTED,
+        EventKind.PUMP_DISPLACED,
+        EventKind.PUMP_FAILED,
+    }
+)
+"""What is counted, or hinders."""
+MOST_DESTINATIONS: Final = 10_000
+"""Of a task, by name; others are counted together: paths come from messages, and a sender can invent any number."""
+OTHER: Final = "(other)"
+LONGEST_TEXT: Final = 500
+
+
+class Moved(NamedTuple):
+    """Between one backlog queue and one destination."""
+
+    backlog_queue: str
+    destination: str | None
+    """None for what was dead-lettered because nobody can tell where it belongs."""
+    moved: int
+    dead_lettered: int
+    first_ms: int | None
+    """Of the wall clock."""
+    last_ms: int | None
+
+
+class Tally:
+    """Of one task."""
+
+    def __init__(self, queues: Iterable[str]) -> None:
+        """Nothing was moved."""
+        self._counts: dict[tuple[str, str | None], list[int]] = {}
+        """Moved, dead-lettered, first and last time."""
+        self._changed: set[tuple[str, str | None]] = set()
+        self.troubles: dict[str, str] = dict.fromkeys(queues, "")
+        """What hinders each pump now; empty where nothing does."""
+        self._told: dict[str, str] = {}
+
+    def hear(self, event: PairingEvent) -> None:
+        """Count it."""
+        queue = event.backlog_queue or ""
+        if event.kind is EventKind.MOVED or event.kind is EventKind.DEAD_LETTERED:
+            self._count(queue, event.path, event.at_ms, is_moved=event.kind is EventKind.MOVED)
+        else:
+            self.troubles[queue] = (event.reason or "")[:LONGEST_TEXT]
+
+    def _count(self, queue: str, destination: str | None, at_ms: int, *, is_moved: bool) -> None:
+        key = (queue, destination)
+        counts = self._counts.get(key)
+        if counts is None:
+            if len(self._counts) >= MOST_DESTINATIONS:
+                key = (queue, OTHER)
+            counts = self._counts.setdefault(key, [0, 0, at_ms, at_ms])
+        counts[0 if is_moved else 1] += 1
+        counts[3] = at_ms
+        self._changed.add(key)
+
+    def rows(self) -> list[Moved]:
+        """All that was counted; one row that says so for a queue from which nothing was moved."""
+        rows = [Moved(*key, *counts) for key, counts in self._counts.items()]
+        idle = self.troubles.keys() - {row.backlog_queue for row in rows}
+        return rows + [Moved(queue, None, 0, 0, None, None) for queue in sorted(idle)]
+
+    def news(self) -> tuple[list[Moved], dict[str, str]]:
+        """What has changed since this was asked last: counts, each as it is now, and troubles."""
+        rows = [Moved(*key, *self._counts[key]) for key in self._changed]
+        troubles = {queue: text for queue, text in self.troubles.items() if self._told.get(queue, "") != text}
+        self._changed.clear()
+        self._told.update(troubles)
+        return rows, troubles
