@@ -1,0 +1,60 @@
+"""Backlog queues are spread over tasks, and claimed with epochs that say which syphon is the younger."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinbus.pipeline.syphon.assignment import Address, Assignment, spread
+from twinbus.pipeline.syphon.pair import Pair
+
+
+def assignment(*, started_ms: int = 1_000_000, number: int = 1, queues: tuple[str, ...] = ()) -> Assignment:
+    return Assignment(
+        pair=Pair(primary="key of one", secondary="key of other", admin="key of admin", primary_name="contoso"),
+        queues=queues,
+        driver=Address(host="127.0.0.1", port=1, token="a token"),
+        round=number,
+        group=0,
+        started_ms=started_ms,
+        poll_s=900.0,
+        deduct=False,
+        journal_dir=None,
+    )
+
+
+@given(st.dictionaries(st.text(min_size=1), st.integers(0, 10_000), min_size=1), st.integers(1, 20))
+def test_each_backlog_queue_has_one_task_and_each_task_has_one(parked: dict[str, int], tasks: int) -> None:
+    groups = spread(parked, tasks)
+    assert sorted(queue for group in groups for queue in group) == sorted(parked)
+    assert len(groups) == min(tasks, len(parked))
+    assert all(groups)
+
+
+def test_tasks_have_about_as_much_to_move() -> None:
+    parked = {"a": 900, "b": 500, "c": 400, "d": 0, "e": 0}
+    weights = sorted(sum(parked[queue] for queue in group) for group in spread(parked, 2))
+    assert weights == [900, 900]
+
+
+def test_idle_queues_are_spread_evenly() -> None:
+    groups = spread({str(number): 0 for number in range(10)}, 4)
+    assert sorted(map(len, groups)) == [2, 2, 3, 3]
+
+
+def test_a_task_started_again_is_newer_than_the_lost_one_and_than_earlier_rounds() -> None:
+    epochs = [assignment(number=number).epoch(attempt) for number in (1, 2, 3) for attempt in (0, 1, 7)]
+    assert epochs == sorted(set(epochs))
+
+
+def test_a_syphon_that_began_later_is_newer_than_a_task_that_was_started_later() -> None:
+    """An hour, and four rounds, after one driver another begins: it has the queues, and keeps them (Q17)."""
+    an_hour_later = assignment(started_ms=1_000_000 + 3_600_000)
+    assert assignment(number=5).epoch(7) < an_hour_later.epoch(0)
+
+
+def test_nothing_secret_is_shown() -> None:
+    shown = repr(assignment())
+    assert "contoso" in shown
+    assert "key of" not in shown
+    assert "a token" not in shown
