@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from twinbus.amqp.terminus import Source
 from twinbus.amqp.types import Int, Symbol
 from twinbus.client.receiver import MessageReceiver, ReceiveMode
+from twinbus.client.witness import tell
+from twinbus.model.errors import RangeSeen
 from twinbus.model.times import duration_s
 
 if TYPE_CHECKING:
@@ -50,10 +52,11 @@ class MessageBrowser(MessageReceiver):
         self._fragment = fragment
         self._seen: dict[int, int] = {}
         """The last number of each fragment that something was seen of."""
+        self._is_over = False
 
     async def __aiter__(self) -> AsyncIterator[BrokeredMessage]:
         """All messages up to the last that was asked for; without one, for as long as the browser is open."""
-        while not self.is_closed and (self._last is None or self._next <= self._last):
+        while not self.is_closed and not self._is_over and (self._last is None or self._next <= self._last):
             message = await self.receive()
             if message is not None:
                 yield message
@@ -63,12 +66,16 @@ class MessageBrowser(MessageReceiver):
         max_count: int,
         timeout: dt.timedelta | float | None = None,  # noqa: ASYNC109  # how long a message is waited for
     ) -> list[BrokeredMessage]:
-        """As a receiver's; what a new link shows again is left out."""
+        """As a receiver's; what a new link shows again is left out. None, and at once, when the range is over."""
         limit_s = self.factory.settings.operation_timeout_s if timeout is None else duration_s(timeout)
         deadline_s = asyncio.get_running_loop().time() + limit_s
         while True:
             left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
-            page = await super().receive_batch(max_count, left_s)
+            try:
+                page = await super().receive_batch(max_count, left_s)
+            except RangeSeen:
+                self._is_over = True
+                return []
             fresh = [message for message in page if self._note(message.sequence_number)]
             if fresh or not page:
                 return fresh
@@ -91,6 +98,10 @@ class MessageBrowser(MessageReceiver):
             limits["twinbus:fragment"] = self._fragment
         return Source(address=self.path, distribution_mode=Symbol("copy"), filter=limits)
 
+    def _link_properties(self) -> dict[str, object]:
+        """Of the last messages of a range some may be gone: the namespace says when it is over."""
+        return {} if self._last is None else {"twinbus:ends-with-range": True}
+
     async def positions(self) -> dict[str, int]:
         """What the entity said when the link was attached: its id, its lowest number and the next one."""
         link = await self._attached()
@@ -106,5 +117,6 @@ class MessageBrowser(MessageReceiver):
         if epoch is not None:
             body["epoch"] = epoch
         answer = await self._ask("twinbus:complete-up-to", body)
-        completed, skipped = answer.body.get("completed", 0), answer.body.get("skipped", 0)
-        return int(str(completed)), int(str(skipped))
+        completed, skipped = int(str(answer.body.get("completed", 0))), int(str(answer.body.get("skipped", 0)))
+        tell(self.factory.witnesses, lambda witness: witness.deleted(self.path, "completed in bulk", completed))
+        return completed, skipped

@@ -68,6 +68,7 @@ _BY_CONDITION: Final[dict[str, type[ServiceBusError]]] = {
         model.EntityDisabled,
         model.EntityClaimed,
         model.LinkStolen,
+        model.RangeSeen,
         model.TransactionUnknown,
         model.TransactionRolledBack,
         model.TransactionTimeout,

@@ -7,7 +7,8 @@
 
 With `journal_dir` a pair keeps one for both its factories. Owns: the rows that wait, and the thread that writes them: a
 send costs a tuple at the end of a queue. Where the disk is slower than the application, sends do not wait for it: rows
-are lost, counted, and a row says how many, so that an audit knows what it cannot know. How rows lie in files is in
+are lost, counted, and a row says how many, so that an audit knows what it cannot know. For the same reason a journal
+says when it began, that it is alive, where its receivers are, and that it has ended. How rows lie in files is in
 `journal_file`.
 """
 
@@ -17,13 +18,15 @@ import asyncio
 import atexit
 import logging
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from twinbus.client.clock import SystemClock
 from twinbus.client.errors import may_have_happened
 from twinbus.client.journal_file import LONGEST_TEXT, JournalFiles
-from twinbus.client.witness import Witness
+from twinbus.client.witness import FROM_SPOOL, Witness
+from twinbus.model.times import duration_ms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,9 +43,12 @@ log: Final = logging.getLogger(__name__)
 BATCH: Final = 10_000
 """Rows that are written as soon as there are so many; fewer wait for a second."""
 EVERY_S: Final = 1.0
+ALIVE_S: Final = 30.0
+"""A journal that had nothing to write for so long says so: one that is silent for much longer has ended."""
 MOST_WAITING: Final = 100_000
 CLOSE_S: Final = 10.0
 """How long a disk that does not take the last rows holds up the end."""
+_ENQUEUED_TIME: Final = "x-opt-enqueued-time"
 _SENDS: Final = {"parked": "parked", "spooled": "spooled"}
 """Events that are the outcome of a send."""
 
@@ -64,6 +70,9 @@ class Journal:
         self._attached: list[tuple[MessagingFactory, FactoryJournal]] = []
         self._wake = threading.Event()
         self._is_closed = False
+        self._written_s = time.monotonic()
+        self._waiting.append(self._about_itself("began"))
+        self._wake.set()
         self._thread = threading.Thread(target=self._run, name="twinbus-journal", daemon=True)
         self._thread.start()
         atexit.register(self.close_now)
@@ -86,6 +95,10 @@ class Journal:
         waiting.append(row)
         if len(waiting) == BATCH:
             self._wake.set()
+
+    def hurry(self) -> None:
+        """Have what waits written at once."""
+        self._wake.set()
 
     async def close(self) -> None:
         """Write what waits, and end. May be called again."""
@@ -110,7 +123,10 @@ class Journal:
         while not self._is_closed:
             self._wake.wait(EVERY_S)
             self._wake.clear()
+            if not self._waiting and time.monotonic() - self._written_s >= ALIVE_S:
+                self._waiting.append(self._about_itself("alive"))
             self._write_waiting()
+        self._waiting.append(self._about_itself("ended"))
         self._write_waiting()
         self._files.close()
 
@@ -129,6 +145,7 @@ class Journal:
                 self._pending = []
                 return
             self._pending = []
+            self._written_s = time.monotonic()
 
     def _next(self) -> list[Row]:
         waiting = self._waiting
@@ -136,10 +153,12 @@ class Journal:
         missing = self.lost - self._told_lost
         if missing:
             self._told_lost += missing
-            reason = "the disk was slower than the application"
-            now_ms = self.clock.wall_ms()
-            rows.append((now_ms, "journal", None, None, None, None, None, "rows lost", reason, missing, None, None))
+            rows.append(self._about_itself("rows lost", "the disk was slower than the application", missing))
         return rows
+
+    def _about_itself(self, outcome: str, reason: str | None = None, count: int = 1) -> Row:
+        about_none = (None, None, None, None, None)
+        return (self.clock.wall_ms(), "journal", *about_none, outcome, reason, count, None, None, None, None)
 
 
 class FactoryJournal(Witness):
@@ -148,6 +167,7 @@ class FactoryJournal(Witness):
     def __init__(self, journal: Journal, namespace: str, client_id: str, clock: Clock) -> None:
         """Made by `attach`."""
         self._write = journal.write
+        self._hurry = journal.hurry
         self._namespace = namespace
         self._client_id = client_id
         self._clock = clock
@@ -159,13 +179,17 @@ class FactoryJournal(Witness):
         *,
         scheduled: Sequence[int] = (),
         transaction: str | None = None,
+        is_from_spool: bool = False,
     ) -> None:
         """A row for each."""
         now_ms, outcome = self._clock.wall_ms(), "scheduled" if scheduled else "sent"
         namespace, client_id = self._namespace, self._client_id
         reason = None if transaction is None else f"transaction {transaction}"
+        if is_from_spool:
+            reason = FROM_SPOOL
         for at, message in enumerate(messages):
             number = scheduled[at] if scheduled else None
+            lives = message.time_to_live
             self._write(
                 (
                     now_ms,
@@ -180,6 +204,8 @@ class FactoryJournal(Witness):
                     1,
                     namespace,
                     client_id,
+                    None if lives is None else duration_ms(lives),
+                    None,
                 )
             )
 
@@ -208,7 +234,17 @@ class FactoryJournal(Witness):
             message_id=message.message_id,
             session_id=message.session_id,
             number=message.sequence_number,
+            enqueued_ms=message.received.integer(_ENQUEUED_TIME) or None,
         )
+
+    def receiving(self, path: str) -> None:
+        """A row, at once: should the next ones be lost, it is known whose messages they may have been about."""
+        self._row("receiver", path, "opened")
+        self._hurry()
+
+    def deleted(self, path: str, how: str, count: int) -> None:
+        """A row for all: nobody was told which they are."""
+        self._row("settlement", path, how, count=count)
 
     def cancelled(self, path: str, sequence_numbers: Sequence[int]) -> None:
         """A row for each."""
@@ -232,6 +268,7 @@ class FactoryJournal(Witness):
             number=event.sequence_number,
             backlog_queue=event.backlog_queue,
             count=event.count,
+            time_to_live_ms=event.time_to_live_ms,
         )
 
     def _row(  # noqa: PLR0913  # as many as a row has columns
@@ -246,10 +283,13 @@ class FactoryJournal(Witness):
         number: int | None = None,
         backlog_queue: str | None = None,
         count: int = 1,
+        time_to_live_ms: int | None = None,
+        enqueued_ms: int | None = None,
     ) -> None:
         where = (self._namespace, self._client_id)
         about = (message_id, path, session_id, number, backlog_queue)
-        self._write((self._clock.wall_ms(), kind, *about, outcome, reason and reason[:LONGEST_TEXT], count, *where))
+        said = (outcome, reason and reason[:LONGEST_TEXT], count)
+        self._write((self._clock.wall_ms(), kind, *about, *said, *where, time_to_live_ms, enqueued_ms))
 
 
 def _is_unknown(error: BaseException) -> bool:

@@ -2,6 +2,9 @@
 
 Owns: the columns, the names of files, and what is on the disk when. A batch of rows is one write at the end of a file,
 so a file whose process was killed holds all batches but perhaps the last: `read` gives those. Knows nothing of threads.
+
+Version 2 has the columns `time_to_live` and `enqueued`, and rows of a journal's own life (`journal`); files of
+version 1 are read as they are.
 """
 
 from __future__ import annotations
@@ -18,11 +21,11 @@ except ImportError as error:
     raise ImportError("a journal is written with pyarrow: pip install twinbus[journal]") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from twinbus.client.clock import Clock
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Of the columns."""
 SUFFIX: Final = ".arrows"
 """What the streaming format's files are usually called."""
@@ -46,6 +49,8 @@ SCHEMA: Final = pa.schema(
         pa.field("count", pa.int64(), nullable=False),
         pa.field("namespace", pa.string()),
         pa.field("client_id", pa.string()),
+        pa.field("time_to_live", pa.int64()),
+        pa.field("enqueued", pa.timestamp("ms", tz="UTC")),
     ],
     metadata={_VERSION_KEY: str(VERSION).encode()},
 )
@@ -62,6 +67,8 @@ Row: TypeAlias = tuple[
     int,
     str | None,
     str | None,
+    int | None,
+    int | None,
 ]
 """As the columns."""
 
@@ -137,18 +144,33 @@ class JournalFiles:
 
 def read(path: Path | str) -> pa.Table:
     """All whole batches of a file, also of one that its process did not end. ValueError for a newer version's."""
-    batches = []
+    found = list(batches(path))
+    return pa.Table.from_batches(found, schema=found[0].schema) if found else SCHEMA.empty_table()
+
+
+def batches(path: Path | str) -> Iterator[pa.RecordBatch]:
+    """The same, one at a time."""
     with pa.OSFile(str(path)) as source:
         try:
             reader = pa.ipc.open_stream(source)
         except pa.ArrowInvalid:
-            return SCHEMA.empty_table()
+            return
         _check_version(reader.schema, path)
         while True:
             try:
-                batches.append(reader.read_next_batch())
+                batch = reader.read_next_batch()
             except (StopIteration, pa.ArrowInvalid, OSError):  # its end, or where it was cut off
-                return pa.Table.from_batches(batches, schema=reader.schema)
+                return
+            yield batch
+
+
+def has_end(path: Path | str) -> bool:
+    """Whether its journal has ended it: nothing of it is missing then."""
+    with Path(path).open("rb") as file:
+        if file.seek(0, os.SEEK_END) <= len(_END):
+            return False
+        file.seek(-len(_END), os.SEEK_END)
+        return file.read() == _END
 
 
 def _check_version(schema: pa.Schema, path: Path | str) -> None:

@@ -99,6 +99,7 @@ class MessageReceiver(ClientEntity):
             attach_limit_s=self._attach_limit_s(),
         )
         self._peeked_up_to = 0
+        self._is_announced = False
         self._renewal = LockRenewal(self, duration_s(auto_renew)) if auto_renew is not None else None
 
     # --- receiving ----------------------------------------------------------------------------------------------------
@@ -361,6 +362,7 @@ class MessageReceiver(ClientEntity):
 
     async def receive_deferred(self, *sequence_numbers: int) -> list[BrokeredMessage]:
         """Deferred messages, by their numbers; MessageNotFound if one is not deferred, or somebody has it."""
+        self._announce()
         body: dict[str, object] = {
             "sequence-numbers": Array(int, list(sequence_numbers)),
             "receiver-settle-mode": UInt(1 if self.mode is ReceiveMode.PEEK_LOCK else 0),
@@ -419,8 +421,10 @@ class MessageReceiver(ClientEntity):
         if self.session_id is not None:
             body["session-id"] = self.session_id
         answer = await self._ask("com.microsoft:batch-delete-messages", body)
-        deleted = answer.body.get("message-count", 0)
-        return deleted if isinstance(deleted, int) else 0
+        found = answer.body.get("message-count", 0)
+        count = int(found) if isinstance(found, int) else 0
+        tell(self.factory.witnesses, lambda witness: witness.deleted(self.path, "deleted in bulk", count))
+        return count
 
     def _link_name(self) -> str | None:
         link = self._inbox.link
@@ -445,7 +449,14 @@ class MessageReceiver(ClientEntity):
             self.check_open()  # it may have been closed meanwhile
             raise
 
+    def _announce(self) -> None:
+        """Tell witnesses of a receiver that may soon settle messages."""
+        if self.is_taking and not self._is_announced:
+            self._is_announced = True
+            tell(self.factory.witnesses, lambda witness: witness.receiving(self.path))
+
     async def _attach(self) -> ReceivingLink:
+        self._announce()
         conversation = await self.factory.converse(self.path)
         properties: dict[str, object] = {"com.microsoft:receiver-name": self.factory.settings.client_id}
         if self.epoch is not None:

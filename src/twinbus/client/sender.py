@@ -163,11 +163,20 @@ class MessageSender(ClientEntity):
             await self.deliver(payload, message_format, timeout_s=timeout_s)
         self.tell_sent(messages, transaction)
 
-    def tell_sent(self, messages: Sequence[BrokeredMessage], transaction: Transaction | None = None) -> None:
+    def tell_sent(
+        self,
+        messages: Sequence[BrokeredMessage],
+        transaction: Transaction | None = None,
+        *,
+        is_from_spool: bool = False,
+    ) -> None:
         """The entity has them."""
         if witnesses := self.factory.witnesses:
             key = None if transaction is None else transaction.key
-            tell(witnesses, lambda witness: witness.sent(self.path, messages, transaction=key))
+            tell(
+                witnesses,
+                lambda witness: witness.sent(self.path, messages, transaction=key, is_from_spool=is_from_spool),
+            )
 
     def _tell_failed(self, messages: Sequence[BrokeredMessage], error: BaseException) -> None:
         tell(self.factory.witnesses, lambda witness: witness.failed(self.path, messages, error))

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
+FROM_SPOOL: Final = "from the spool"
+"""The reason for which a message is sent or parked that the application has sent before: then it was spooled."""
+
 
 class Witness:
     """Hears of everything, and makes nothing of it: a subclass takes what it needs."""
@@ -28,8 +31,12 @@ class Witness:
         *,
         scheduled: Sequence[int] = (),
         transaction: str | None = None,
+        is_from_spool: bool = False,
     ) -> None:
-        """The entity has them: for later, under these numbers, or once the transaction is committed."""
+        """The entity has them: for later, under these numbers, or once the transaction is committed.
+
+        `is_from_spool`: the application has sent them before, and they were kept on the local disk.
+        """
 
     def failed(self, path: str, messages: Sequence[BrokeredMessage], error: BaseException) -> None:
         """A send of them was given up."""
@@ -44,6 +51,12 @@ class Witness:
         error: BaseException | None = None,
     ) -> None:
         """A receiver said what becomes of a message: completed, abandoned... and, with `error`, was not heard."""
+
+    def receiving(self, path: str) -> None:
+        """A receiver begins to take messages of an entity."""
+
+    def deleted(self, path: str, how: str, count: int) -> None:
+        """So many messages were deleted, or completed, without a word which."""
 
     def cancelled(self, path: str, sequence_numbers: Sequence[int]) -> None:
         """Scheduled messages were taken back."""

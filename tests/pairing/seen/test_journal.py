@@ -22,11 +22,33 @@ PATIENCE_S = 20.0
 
 
 def row(message_id: object) -> Row:
-    return (1_700_000_000_123, "send", message_id, "orders", None, None, None, "sent", None, 1, "contoso", "me")
+    return (
+        1_700_000_000_123,
+        "send",
+        message_id,
+        "orders",
+        None,
+        None,
+        None,
+        "sent",
+        None,
+        1,
+        "contoso",
+        "me",
+        None,
+        None,
+    )
 
 
 def rows_in(folder: Path) -> list[dict[str, Any]]:
-    return [found for path in sorted(folder.glob(f"*{SUFFIX}")) for found in read(path).to_pylist()]
+    rows = [found for path in sorted(folder.glob(f"*{SUFFIX}")) for found in read(path).to_pylist()]
+    return [found for found in rows if found["kind"] != "journal"]
+
+
+def words_in(folder: Path) -> list[tuple[str, int]]:
+    """What a journal says of itself."""
+    rows = [found for path in sorted(folder.glob(f"*{SUFFIX}")) for found in read(path).to_pylist()]
+    return [(found["outcome"], found["count"]) for found in rows if found["kind"] == "journal"]
 
 
 def await_that(condition: Callable[[], bool]) -> None:
@@ -78,7 +100,6 @@ def test_a_slow_disk_holds_up_nobody_and_the_rows_lost_are_counted_in_a_row(
     monkeypatch.setattr(JournalFiles, "write", write_slowly)
     monkeypatch.setattr(journal_module, "MOST_WAITING", 10)
     journal = Journal(tmp_path)
-    journal.write(row("first"))
     assert is_writing.wait(PATIENCE_S)
     for number in range(17):
         journal.write(row(number))
@@ -86,8 +107,8 @@ def test_a_slow_disk_holds_up_nobody_and_the_rows_lost_are_counted_in_a_row(
     may_go_on.set()
     journal.close_now()
     found = rows_in(tmp_path)
-    assert [one["message_id"] for one in found] == ["first", *(str(n) for n in range(10)), None]
-    assert (found[-1]["kind"], found[-1]["outcome"], found[-1]["count"]) == ("journal", "rows lost", 7)
+    assert [one["message_id"] for one in found] == [str(n) for n in range(10)]
+    assert words_in(tmp_path) == [("began", 1), ("rows lost", 7), ("ended", 1)]
 
 
 def test_rows_of_a_full_disk_are_written_when_there_is_room_again(
@@ -127,3 +148,22 @@ def test_a_folder_that_cannot_be_made_is_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
         Journal(tmp_path / "file" / "below")
+
+
+def test_a_journal_says_when_it_begins_that_it_is_alive_and_when_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "EVERY_S", 0.01)
+    monkeypatch.setattr(journal_module, "ALIVE_S", 0.02)
+    journal = Journal(tmp_path)
+    await_that(lambda: ("alive", 1) in words_in(tmp_path))
+    journal.close_now()
+    first, *between, last = words_in(tmp_path)
+    assert (first, set(between), last) == (("began", 1), {("alive", 1)}, ("ended", 1))
+
+
+def test_one_that_has_rows_to_write_need_not_say_that_it_is_alive(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.write(row("one"))
+    journal.close_now()
+    assert words_in(tmp_path) == [("began", 1), ("ended", 1)]

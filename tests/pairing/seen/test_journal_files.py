@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from twinbus.client.journal_file import SCHEMA, SUFFIX, JournalFiles, Row, read
+from twinbus.client.journal_file import SCHEMA, SUFFIX, VERSION, JournalFiles, Row, has_end, read
 from twinbus.testing.clock import FakeClock
 
 if TYPE_CHECKING:
@@ -19,7 +19,22 @@ HOUR_S = 3600
 
 
 def row(message_id: object, reason: str | None = None) -> Row:
-    return (1_700_000_000_123, "send", message_id, "orders", None, None, None, "sent", reason, 1, "contoso", "me")
+    return (
+        1_700_000_000_123,
+        "send",
+        message_id,
+        "orders",
+        None,
+        None,
+        None,
+        "sent",
+        reason,
+        1,
+        "contoso",
+        "me",
+        None,
+        None,
+    )
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -80,6 +95,7 @@ def test_a_file_cut_off_anywhere_has_all_batches_before(tmp_path: Path) -> None:
         cut.write_bytes(whole[:length])
         written = sum(size <= length for size in sizes)
         assert ids_in(cut) == [str(number) for number in range(written)], length
+        assert has_end(cut) is (length == len(whole)), length
     assert written == 3
 
 
@@ -99,9 +115,9 @@ def test_a_text_that_is_none_spoils_no_other_row(tmp_path: Path) -> None:
 
 
 def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
-    newer = SCHEMA.with_metadata({b"twinbus.journal.version": b"2"})
+    newer = SCHEMA.with_metadata({b"twinbus.journal.version": str(VERSION + 1).encode()})
     (tmp_path / "newer").write_bytes(newer.serialize())
-    with pytest.raises(ValueError, match="of journal version 2; this twinbus reads up to 1"):
+    with pytest.raises(ValueError, match=f"of journal version {VERSION + 1}; this twinbus reads up to {VERSION}"):
         read(tmp_path / "newer")
 
 

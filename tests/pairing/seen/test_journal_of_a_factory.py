@@ -167,3 +167,58 @@ def test_a_send_that_is_refused_has_failed(server: ServedHere, tmp_path: Path) -
     (row,) = rows_in(tmp_path, "send")
     assert (row["message_id"], row["entity"], row["outcome"]) == ("a", "nowhere", "failed")
     assert row["reason"].startswith("EntityNotFound: ")
+
+
+def test_a_receiver_is_announced_before_anything_is_settled(server: ServedHere, tmp_path: Path) -> None:
+    queue = server.make_queue()
+
+    async def scenario() -> None:
+        async with kept(server, tmp_path) as factory:
+            client = factory.create_queue_client(queue)
+            await client.send(BrokeredMessage(message_id="a"))
+            await client.receiver.peek()
+            await client.complete(await next_of(client.receiver))
+            browser = factory.create_message_browser(queue)
+            await browser.open()
+            await browser.close()
+
+    asyncio.run(scenario())
+    rows = [found for path in sorted(tmp_path.glob(f"*{SUFFIX}")) for found in read(path).to_pylist()]
+    told = [(row["kind"], row["entity"], row["outcome"]) for row in rows if row["kind"] in ("receiver", "settlement")]
+    assert told == [("receiver", queue, "opened"), ("settlement", queue, "completed")]
+
+
+def test_how_long_a_message_lives_is_written_with_its_send_and_when_it_came_with_its_settlement(
+    server: ServedHere, tmp_path: Path
+) -> None:
+    queue = server.make_queue()
+
+    async def scenario() -> None:
+        async with kept(server, tmp_path) as factory:
+            client = factory.create_queue_client(queue)
+            await client.send(BrokeredMessage(message_id="a", time_to_live=dt.timedelta(hours=1)))
+            message = await next_of(client.receiver)
+            await client.complete(message)
+
+    asyncio.run(scenario())
+    (sent,), (settled,) = rows_in(tmp_path, "send"), rows_in(tmp_path, "settlement")
+    assert (sent["time_to_live"], sent["enqueued"]) == (3_600_000, None)
+    assert settled["time_to_live"] is None
+    assert abs(settled["enqueued"] - sent["time"]) < dt.timedelta(minutes=1)
+
+
+def test_what_is_deleted_in_bulk_is_counted(server: ServedHere, tmp_path: Path) -> None:
+    queue = server.make_queue()
+
+    async def scenario() -> None:
+        async with kept(server, tmp_path) as factory:
+            client = factory.create_queue_client(queue)
+            for _ in range(3):
+                await client.send(BrokeredMessage())
+            assert await client.receiver.delete_batch(2) == 2
+            async with factory.create_message_browser(queue, to_sequence_number=3) as browser:
+                assert await browser.complete_up_to(3) == (1, 0)
+
+    asyncio.run(scenario())
+    told = [(row["outcome"], row["count"], row["message_id"]) for row in rows_in(tmp_path, "settlement")]
+    assert told == [("deleted in bulk", 2, None), ("completed in bulk", 1, None)]

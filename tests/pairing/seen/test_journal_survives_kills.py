@@ -20,13 +20,15 @@ really, number = JournalFiles.write, 0
 
 def write(files, rows):
     really(files, rows)
-    print(rows[-1][2], flush=True)  # all up to here is flushed
+    sent = [row[2] for row in rows if row[1] == "send"]
+    if sent:
+        print(sent[-1], flush=True)  # all up to here is flushed
 
 JournalFiles.write = write
 journal = Journal(sys.argv[1])
 while number < int(sys.argv[2]):
     for _ in range(500):
-        journal.write((1, "send", number, "orders", None, None, None, "sent", None, 1, "contoso", "me"))
+        journal.write((1, "send", number, "orders", None, None, None, "sent", None, 1, "contoso", "me", None, None))
         number += 1
     time.sleep(0.001)
 """
@@ -42,7 +44,7 @@ def ids_in(folder: Path) -> list[int]:
     return [
         int(found)
         for path in sorted(folder.glob(f"*{SUFFIX}"))
-        for found in read(path).column("message_id").to_pylist()
+        for found in read(path).column("message_id").drop_null().to_pylist()
     ]
 
 

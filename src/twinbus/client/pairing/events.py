@@ -84,6 +84,8 @@ class PairingEvent:
     sequence_number: int | None = None
     count: int = 1
     """Messages it is about."""
+    time_to_live_ms: int | None = None
+    """Of a message that was parked or spooled, if it was sent with one."""
     reason: str | None = None
 
 

@@ -95,6 +95,7 @@ class Metrics(Witness):
         *,
         scheduled: Sequence[int] = (),  # noqa: ARG002
         transaction: str | None = None,  # noqa: ARG002
+        is_from_spool: bool = False,  # noqa: ARG002
     ) -> None:
         """The primary has them."""
         self.counts["sent"][self._label(path),] += len(messages)

@@ -18,7 +18,9 @@ from twinbus.client.pairing.fragments import key_for_pings
 from twinbus.client.pairing.spool_record import Record
 from twinbus.client.pairing.triggers import class_of
 from twinbus.client.retry import NO_RETRY
+from twinbus.client.witness import FROM_SPOOL
 from twinbus.model.errors import FailureClass, FragmentUnavailable, MessageTooLarge, ServiceBusError
+from twinbus.model.times import duration_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,10 +70,11 @@ class Sending:
         self._is_fragment_down = False
         """The primary has just said so of the one that it leads to."""
         self._spool = pairing.spool
+        self._is_from_spool = False
 
     async def run_from_spool(self, *, may_have_arrived: bool) -> None:
         """Send what was spooled; it is not spooled again. `may_have_arrived`: some attempt before had no answer."""
-        self._spool, self._may_have_arrived = None, may_have_arrived
+        self._spool, self._may_have_arrived, self._is_from_spool = None, may_have_arrived, True
         await self.run()
 
     async def run(self, failure: ServiceBusError | None = None) -> None:
@@ -103,7 +106,7 @@ class Sending:
         except ServiceBusError as error:
             return error
         self._health.send_succeeded()
-        self._sender.tell_sent(self._messages)
+        self._sender.tell_sent(self._messages, is_from_spool=self._is_from_spool)
         return None
 
     async def _after(self, error: ServiceBusError) -> None:
@@ -217,6 +220,8 @@ class Sending:
                 backlog_queue=queue.path,
                 message_id=message.message_id,
                 session_id=message.session_id,
+                time_to_live_ms=_ttl_ms(message),
+                reason=FROM_SPOOL if self._is_from_spool else None,
             )
 
     # --- the last resort ----------------------------------------------------------------------------------------------
@@ -256,6 +261,7 @@ class Sending:
                 path=self._sender.path,
                 message_id=message.message_id,
                 session_id=message.session_id,
+                time_to_live_ms=_ttl_ms(message),
                 reason=str(self._primary_error or self._health.why or "its session has messages in the spool"),
             )
 
@@ -263,3 +269,7 @@ class Sending:
 def sessions_of(messages: Sequence[BrokeredMessage]) -> list[str]:
     """The sessions of messages, each once."""
     return list(dict.fromkeys(message.session_id for message in messages if message.session_id is not None))
+
+
+def _ttl_ms(message: BrokeredMessage) -> int | None:
+    return None if message.time_to_live is None else duration_ms(message.time_to_live)

@@ -27,6 +27,7 @@ class About(TypedDict, total=False):
     session_id: str | None
     sequence_number: int | None
     count: int
+    time_to_live_ms: int | None
     reason: str | None
 
 
