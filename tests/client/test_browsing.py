@@ -42,6 +42,17 @@ async def test_without_an_end_it_goes_on_with_what_arrives(bus: Bus) -> None:
     assert positions["low-sequence-number"] <= 1
 
 
+async def test_a_range_is_over_when_all_of_it_was_seen_also_where_its_last_messages_are_gone(every_bus: Bus) -> None:
+    queue = every_bus.make_queue()
+    await queue.send_batch(numbered(10))
+    taken = await queue.receive_batch(10)
+    for message in taken[6:]:
+        await queue.complete(message)
+    browser = every_bus.own.create_message_browser(queue.path, from_sequence_number=3, to_sequence_number=9)
+    assert texts([message async for message in browser]) == ["2", "3", "4", "5"]
+    assert await browser.receive() is None
+
+
 async def test_after_a_lost_connection_it_goes_on_behind_what_was_seen(bus: Bus) -> None:
     factory = bus.factory(retry_policy=RetryPolicy(first_pause_s=0.01))
     queue = bus.make_queue()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from twinbus.broker.keys import pack_sequence, sequence_of
 from twinbus.broker.line import SPAN
 from twinbus.broker.record import render_open
+from twinbus.model.errors import RangeSeen
 from twinbus.store.protocol import StoreError
 
 if TYPE_CHECKING:
@@ -40,18 +41,19 @@ class Reader(Protocol):
         """See messages; how many, from the first on. Less room may be left by then."""
 
     def entity_gone(self, error: ServiceBusError) -> None:
-        """The entity was deleted or disabled."""
+        """The entity was deleted or disabled, or its range is over."""
 
 
 class Browser:
     """One way through the log of one fragment."""
 
-    def __init__(self, fragment: Fragment, reader: Reader, first: int, last: int) -> None:
-        """From one sequence number to another, both of which are seen."""
+    def __init__(self, fragment: Fragment, reader: Reader, first: int, last: int, *, ends: bool = False) -> None:
+        """From one sequence number to another, both of which are seen. `ends`: it is told when that is over."""
         self.reader = reader
         self._fragment = fragment
         self._next = first
         self._end = last + 1
+        self._ends = ends
         self._is_reading = False
         self._drained: Callable[[], None] | None = None
         fragment.browsers[self] = None
@@ -76,6 +78,10 @@ class Browser:
             return
         holdings, life = fragment.holdings, fragment.life
         start = max(self._next, holdings.low)
+        if self._ends and start >= self._end:
+            self.leave()
+            self.reader.entity_gone(RangeSeen(f"all was seen up to number {self._end - 1}"))
+            return
         end = min(self._end, holdings.shown.next, start + SPAN)
         if start >= end or not self.reader.is_hungry:
             self._end_drain()
@@ -86,23 +92,27 @@ class Browser:
         self._is_reading = True
 
         def read(rows: list[Row] | StoreError) -> None:
-            if life != fragment.life:
-                return
-            self._is_reading = False
-            if isinstance(rows, StoreError):
-                fragment.journal.fail(str(rows))
-                return
-            if self not in fragment.browsers:
-                return
-            seen = self.reader.show([_delivery(key, record) for key, record in rows])
-            if not rows:
-                self._next = end
-            elif seen:
-                self._next = sequence_of(rows[seen - 1][0]) + 1
-            self.go_on()
+            if life == fragment.life:
+                self._is_reading = False
+                self._show(rows, end)
 
         place = holdings.active
         fragment.scan(place + pack_sequence(start), place + pack_sequence(end), read, limit=room, max_bytes=READ_BYTES)
+
+    def _show(self, rows: list[Row] | StoreError, end: int) -> None:
+        """What was read, up to a number."""
+        fragment = self._fragment
+        if isinstance(rows, StoreError):
+            fragment.journal.fail(str(rows))
+            return
+        if self not in fragment.browsers:
+            return
+        seen = self.reader.show([_delivery(key, record) for key, record in rows])
+        if not rows:
+            self._next = end
+        elif seen:
+            self._next = sequence_of(rows[seen - 1][0]) + 1
+        self.go_on()
 
     def _end_drain(self) -> None:
         if self._drained is not None:

@@ -212,6 +212,13 @@ class LinkStolen(CallerError):
     status = 410
 
 
+class RangeSeen(CallerError):
+    """A browse link has shown all that there will ever be of the range it asked for."""
+
+    condition = "twinbus:range-seen"
+    status = 410
+
+
 class InvalidOperation(CallerError):
     """An operation that does not belong into the transaction."""
 

@@ -14,7 +14,7 @@ from twinbus.broker.remote.browsing import RemoteBrowser
 from twinbus.broker.remote.calls import Look, Numbers
 from twinbus.broker.remote.fragment import RemoteFragment
 from twinbus.broker.remote.loan import Card
-from twinbus.model.errors import InvalidArgument, ServiceBusError
+from twinbus.model.errors import InvalidArgument, RangeSeen, ServiceBusError
 from twinbus.server.answers import error_of
 from twinbus.server.keys import Right
 from twinbus.server.socket_room import SocketRoom
@@ -35,6 +35,10 @@ FROM: Final = "twinbus:from-sequence-number"
 TO: Final = "twinbus:to-sequence-number"
 FILTERS: Final = (FRAGMENT, FROM, TO)
 LAST: Final = 2**63 - 1
+ENDS: Final = Symbol("twinbus:ends-with-range")
+"""A property of the link: it is detached when its range was seen."""
+_LEAVING_S: Final = 0.01
+"""How long messages that wait for the session's window are given to leave, before it is looked again."""
 
 
 class BrowseLink:
@@ -94,10 +98,11 @@ class BrowseLink:
         names = (Symbol("twinbus:low-sequence-number"), Symbol("twinbus:next-sequence-number"))
         said.update(zip(names, reach, strict=False))
         self.link.accept(properties=said)
+        ends = len(fragments) == 1 and _ends(self.link)
         self._browsers = [
-            RemoteBrowser(fragment, self, self._first, self._last)
+            RemoteBrowser(fragment, self, self._first, self._last, ends=ends)
             if isinstance(fragment, RemoteFragment)
-            else Browser(fragment, self, self._first, self._last)
+            else Browser(fragment, self, self._first, self._last, ends=ends)
             for fragment in fragments
         ]
         if self.link.credit > 0:  # the client did not wait for that
@@ -177,8 +182,13 @@ class BrowseLink:
             self.link.drained()
 
     def entity_gone(self, error: ServiceBusError) -> None:
-        """The entity was deleted or disabled."""
-        self.link.detach(error=error_of(error))
+        """The entity was deleted or disabled, or the range is over: then what is on its way leaves first."""
+        if self.is_gone:
+            return
+        if isinstance(error, RangeSeen) and self.link.session.outbox.holds(self.link):
+            self._timers.call_at(self._clock.monotonic_s() + _LEAVING_S, lambda: self.entity_gone(error))
+        else:
+            self.link.detach(error=error_of(error))
 
     session_lost = entity_gone
 
@@ -192,6 +202,12 @@ class BrowseLink:
 def _is_lent(browser: Browser | RemoteBrowser) -> bool:
     """Another process has room of the link."""
     return isinstance(browser, RemoteBrowser) and browser.is_claiming
+
+
+def _ends(link: Sender) -> bool:
+    """Whether the client wants to be told when its range is over."""
+    attach = link.remote_attach
+    return attach is not None and (attach.properties or {}).get(ENDS) is True
 
 
 def _range(link: Sender, fragments: int) -> tuple[int | None, int, int]:

@@ -29,6 +29,7 @@ class ClientLink:
         self.drains = 0
         self.is_attached = True
         self.errors: list[Any] = []
+        self.session = SimpleNamespace(outbox=SimpleNamespace(holds=lambda _link: False))
         self._see = see
 
     @property
@@ -61,7 +62,11 @@ def browse(
     fragments: Sequence[Fragment],
     clock: Clock,
     soon: Callable[[Callable[[], None]], object],
+    limits: dict[str, int] | None = None,
 ) -> tuple[ClientLink, BrowseLink]:
-    """A client that looks at all messages of some fragments."""
+    """A client that looks at all messages of some fragments, or at a range of one and is told when that is over."""
     link = ClientLink(see)
+    if limits is not None:
+        properties = {"twinbus:ends-with-range": True}
+        link.remote_attach = SimpleNamespace(source=SimpleNamespace(filter=limits), properties=properties)
     return link, BrowseLink(cast("Sender", link), PEER, "orders", fragments, 7, clock, soon)

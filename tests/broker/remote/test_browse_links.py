@@ -31,6 +31,18 @@ class Client:
         self._rig.settle()
 
 
+class RangeClient(Client):
+    """Looks at a range of one fragment, and wants to know when it is over."""
+
+    def __init__(self, rig: TwoProcesses, fragment: int, first: int, last: int) -> None:
+        self.bodies = []
+        self._rig = rig
+        limits = {"twinbus:from-sequence-number": first, "twinbus:to-sequence-number": last}
+        chosen = [rig.queue().parts[fragment].main]
+        self.link, self.use = browse(self._see, chosen, rig.clock, rig.turn.append, limits)
+        rig.settle()
+
+
 def test_what_is_in_all_fragments_is_seen() -> None:
     rig = TwoProcesses()
     rig.stored(*[message(b"%d" % number) for number in range(2 * FRAGMENTS)])
@@ -75,3 +87,30 @@ def test_a_drain_that_is_asked_for_before_the_link_is_accepted_is_answered() -> 
     client = Client(rig, 1)
     client.grant(3, drain=True)
     assert (client.bodies, client.link.drains) == ([b"one"], 1)
+
+
+def test_a_range_is_over_when_all_of_it_was_seen() -> None:
+    for fragment in range(FRAGMENTS):
+        rig = TwoProcesses()
+        first = (fragment << 48) + 1
+        rig.stored(*[message(b"%d" % number, key=key_for(fragment)) for number in range(4)])
+        client = RangeClient(rig, fragment, first + 1, first + 2)
+        client.grant(1)
+        assert (client.bodies, client.link.errors) == ([b"1"], [])
+        client.grant(100)
+        assert client.bodies == [b"1", b"2"]
+        assert [error.condition for error in client.link.errors] == ["twinbus:range-seen"]
+
+
+def test_a_range_that_reaches_beyond_what_is_there_is_not_over() -> None:
+    for fragment in range(FRAGMENTS):
+        rig = TwoProcesses()
+        first = (fragment << 48) + 1
+        rig.stored(message(b"0", key=key_for(fragment)))
+        client = RangeClient(rig, fragment, first, first + 1)
+        client.grant(100)
+        assert (client.bodies, client.link.errors) == ([b"0"], [])
+        rig.stored(message(b"1", key=key_for(fragment)))
+        rig.settle()
+        assert client.bodies == [b"0", b"1"]
+        assert [error.condition for error in client.link.errors] == ["twinbus:range-seen"]

@@ -69,10 +69,13 @@ class RemoteBrowsing(Browsing):
 class RemoteBrowser(Loan):
     """One way through the log of a fragment that another process has. What it is lent is room, as for a receiver."""
 
-    def __init__(self, fragment: RemoteFragment, reader: Borrowed, first: int, last: int) -> None:
-        """From one sequence number to another, both of which are seen."""
+    def __init__(
+        self, fragment: RemoteFragment, reader: Borrowed, first: int, last: int, *, ends: bool = False
+    ) -> None:
+        """From one sequence number to another, both of which are seen. `ends`: it is told when that is over."""
         self._next = first
         self._last = last
+        self._ends = ends
         self._is_returned = False
         super().__init__(fragment, reader, _nothing)
 
@@ -85,7 +88,7 @@ class RemoteBrowser(Loan):
         self.feed()
 
     def _opening(self) -> Call:
-        return Browse(self._number, self._fragment.place, self._next, self._last)
+        return Browse(self._number, self._fragment.place, self._next, self._last, self._ends)
 
     def given(self, deliveries: list[Delivery]) -> None:
         """Messages to be seen."""

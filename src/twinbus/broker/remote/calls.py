@@ -134,12 +134,13 @@ class Open(_Word):
 
 
 class Browse(_Word):
-    """Somebody reads a fragment from one number to another. Answered by `Done`."""
+    """Somebody reads a fragment from one number to another, and is `Gone` then if it `ends`. Answered by `Done`."""
 
     consumer: int
     place: Place
     first: int
     last: int
+    ends: bool
 
 
 class Claim(_Word):

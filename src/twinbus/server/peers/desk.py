@@ -266,7 +266,8 @@ class Desk:
 
     def _browse(self, call: calls.Browse, tell: Tell) -> None:
         reader = VisitingReader(call.consumer, partial_notice(self._respond))
-        self._readers[call.consumer] = (reader, Browser(self.fragment(call.place), reader, call.first, call.last))
+        browser = Browser(self.fragment(call.place), reader, call.first, call.last, ends=call.ends)
+        self._readers[call.consumer] = (reader, browser)
         tell(Done())
 
     def _peek(self, call: calls.Peek, tell: Tell) -> None:
