@@ -33,6 +33,7 @@ class Stage(Enum):
     SEND_TO_PRIMARY = "send to primary"
     RECEIVE_FROM_PRIMARY = "receive from primary"
     NOT_PARKED = "messages not parked"
+    EMPTY = "receives that found nothing"
     PING = "pings"
     IDLE_SYPHON = "idle syphon"
     MANAGEMENT = "management"

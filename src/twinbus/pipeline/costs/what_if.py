@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from twinbus.pipeline.costs import charges as count
+from twinbus.pipeline.costs.bill import Bill
 from twinbus.pipeline.costs.charges import NONE, Charges, Model, Stage, total
 from twinbus.pipeline.costs.charging import (
     ZERO,
@@ -28,21 +29,6 @@ if TYPE_CHECKING:
 
     from twinbus.pipeline.costs.setup import Setup
     from twinbus.pipeline.costs.tariff import Tariff
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bill:
-    """Of a month, under one model."""
-
-    operations: Decimal = ZERO
-    base: Decimal = ZERO
-    connections: Decimal = ZERO
-    egress: Decimal = ZERO
-
-    @property
-    def total(self) -> Decimal:
-        """To be paid."""
-        return self.operations + self.base + self.connections + self.egress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,133 @@
+"""What clients' journals add to what servers counted: outages, pings that reached nobody, who messages were parked for.
+
+Owns: the rows of journals that matter for costs, which of them make an outage, and which namespace a journal's address
+is. A journal has a row for each message: they are summed by the minute, in one pass, before anything is asked of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark import StorageLevel
+from pyspark.sql import Window, functions
+
+from twinbus.pipeline.journals import journals
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+_DOWN: Final = ("failed over", "unreachable")
+_UP: Final = "restored"
+_COUNTED: Final = ("parked", "moved back", "pinged")
+_ADDRESSES: Final = 10_000
+"""Namespaces in one set of journals."""
+_OF: Final = ("address", "client", "entity")
+_PRIMARY: Final = "lower(substring_index(backlog_queue, '/', 1))"
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """What the journals say. Each DataFrame has a column `namespace`, by the name that servers count under."""
+
+    counted: DataFrame
+    """minute, namespace, entity, client, outcome, has_failed, messages."""
+    outages: DataFrame
+    """namespace, entity, client, since, until; `until` is null where nobody saw the end, `seen` is when it last was."""
+    lost: int
+    """Rows that clients could not write: their disk was slower than they were."""
+
+
+def read_clients(spark: SparkSession, folders: Sequence[str | Path], namespaces: Collection[str]) -> Clients:
+    """Of the folders that clients were given as `journal_dir`. PipelineError where there is none."""
+    rows = _rows(journals(spark, *folders)).persist(StorageLevel.DISK_ONLY)
+    rows = _named(spark, rows, namespaces)
+    lost = rows.where("outcome = 'rows lost'").selectExpr("coalesce(sum(messages), 0) AS lost").first()
+    assert lost is not None
+    counted = rows.where(functions.col("outcome").isin(*_COUNTED)).selectExpr(
+        "time AS minute", "namespace", "entity", "client", "outcome", "has_failed", "messages"
+    )
+    return Clients(counted, _outages(rows), lost.lost)
+
+
+def _rows(found: DataFrame) -> DataFrame:
+    """A row for each change of state; for all else, one for each minute."""
+    wanted = (*_DOWN, _UP, *_COUNTED, "rows lost")
+    return (
+        found.where(functions.col("outcome").isin(*wanted))
+        .selectExpr(
+            f"IF(outcome IN {(*_DOWN, _UP)}, time, date_trunc('MINUTE', time)) AS time",
+            "time AS at",
+            "coalesce(lower(namespace), '') AS address",
+            "coalesce(client_id, '') AS client",
+            "coalesce(entity, '') AS entity",
+            f"{_PRIMARY} AS primary",
+            "outcome",
+            "outcome = 'pinged' AND reason IS NOT NULL AS has_failed",
+            "count AS messages",
+        )
+        .groupBy("time", *_OF, "primary", "outcome", "has_failed")
+        .agg(functions.sum("messages").alias("messages"), functions.max("at").alias("seen"))
+    )
+
+
+def _named(spark: SparkSession, rows: DataFrame, namespaces: Collection[str]) -> DataFrame:
+    """The path of a backlog queue begins with the primary's name; addresses that never parked are guessed."""
+    found = rows.where("primary IS NOT NULL").select("address", "primary").distinct().limit(_ADDRESSES).collect()
+    known = {row.address: row.primary for row in found}
+    named = {name.lower(): name for name in namespaces}
+    primaries = set(known.values()) & set(named)
+    others = [row.address for row in rows.select("address").distinct().limit(_ADDRESSES).collect()]
+    for address in others:
+        if address not in known:
+            known[address] = _guess(address, set(named), primaries)
+    pairs = [(address, named.get(name, name)) for address, name in known.items()]
+    names = spark.createDataFrame(pairs, "address string, namespace string")
+    return rows.join(functions.broadcast(names), "address")
+
+
+def _guess(address: str, namespaces: set[str], primaries: set[str]) -> str:
+    label = address.partition(".")[0].partition(":")[0]
+    if label in namespaces:
+        return label
+    if len(primaries) == 1:
+        return next(iter(primaries))
+    return next(iter(namespaces)) if len(namespaces) == 1 else address
+
+
+def _outages(rows: DataFrame) -> DataFrame:
+    """From the first word that an entity is down to the next that it is not, for each client."""
+    who = Window.partitionBy("namespace", *_OF)
+    in_order = who.orderBy("time")
+    last_seen = Window.partitionBy("address", "client")
+    states = (
+        rows.withColumn("seen", functions.max("seen").over(last_seen))
+        .where(functions.col("outcome").isin(*_DOWN, _UP))
+        .withColumn("is_down", functions.col("outcome") != _UP)
+    )
+    before = functions.lag("is_down").over(in_order)
+    changes = states.withColumn("was_down", functions.coalesce(before, functions.expr("false")))
+    changes = changes.where("is_down != was_down").withColumn("until", functions.lead("time").over(in_order))
+    return changes.where("is_down").selectExpr("namespace", "entity", "client", "time AS since", "until", "seen")
+
+
+def merged(outages: DataFrame) -> DataFrame:
+    """As an operator counts them: what several clients saw of an entity at a time is one outage.
+
+    namespace, entity, since, until, clients, is_over.
+    """
+    in_order = Window.partitionBy("namespace", "entity").orderBy("since")
+    before = in_order.rowsBetween(Window.unboundedPreceding, -1)
+    ends = outages.withColumn("end", functions.coalesce("until", "seen"))
+    is_new = functions.col("since") > functions.max("end").over(before)
+    numbered = ends.withColumn("is_new", functions.coalesce(is_new, functions.expr("true")).cast("int"))
+    numbered = numbered.withColumn("number", functions.sum("is_new").over(in_order))
+    return numbered.groupBy("namespace", "entity", "number").agg(
+        functions.min("since").alias("since"),
+        functions.max("end").alias("until"),
+        functions.countDistinct("client").alias("clients"),
+        functions.bool_and(functions.col("until").isNotNull()).alias("is_over"),
+    )

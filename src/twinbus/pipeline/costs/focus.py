@@ -1,0 +1,240 @@
+"""Charges as FOCUS rows, the form that tools for cloud bills read (FinOps Open Cost and Usage Specification, 1.2).
+
+Owns: the columns and what is in them; our own begin with `x_`. A row is what one client did at one entity in a period,
+by kind of operation; and beside these, for each month: its base charge and connections, and what left the region.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions
+
+from twinbus.pipeline.costs.charging import MILLION
+from twinbus.pipeline.costs.kinds import Period
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from twinbus.pipeline.costs.account import Account
+    from twinbus.pipeline.costs.bill import Month
+    from twinbus.pipeline.costs.tariff import Tariff
+
+VERSION: Final = "1.2"
+_COST: Final = "decimal(38,18)"
+_QUANTITY: Final = "decimal(38,12)"
+_STEP: Final = Decimal(1).scaleb(-12)
+_COST_STEP: Final = Decimal(1).scaleb(-18)
+_LENGTHS: Final = {Period.DAY: "INTERVAL 1 DAY", Period.HOUR: "INTERVAL 1 HOUR"}
+COLUMNS: Final = {
+    "BilledCost": _COST,
+    "BillingAccountId": "string",
+    "BillingAccountName": "string",
+    "BillingCurrency": "string",
+    "BillingPeriodEnd": "timestamp",
+    "BillingPeriodStart": "timestamp",
+    "ChargeCategory": "string",
+    "ChargeClass": "string",
+    "ChargeDescription": "string",
+    "ChargeFrequency": "string",
+    "ChargePeriodEnd": "timestamp",
+    "ChargePeriodStart": "timestamp",
+    "ConsumedQuantity": _QUANTITY,
+    "ConsumedUnit": "string",
+    "ContractedCost": _COST,
+    "EffectiveCost": _COST,
+    "InvoiceIssuerName": "string",
+    "ListCost": _COST,
+    "ListUnitPrice": _COST,
+    "PricingCategory": "string",
+    "PricingQuantity": _QUANTITY,
+    "PricingUnit": "string",
+    "ProviderName": "string",
+    "PublisherName": "string",
+    "ResourceId": "string",
+    "ResourceName": "string",
+    "ResourceType": "string",
+    "ServiceCategory": "string",
+    "ServiceName": "string",
+    "ServiceSubcategory": "string",
+    "SkuId": "string",
+    "SubAccountId": "string",
+    "x_Bytes": "bigint",
+    "x_Client": "string",
+    "x_DocumentCost": _COST,
+    "x_DocumentQuantity": "bigint",
+    "x_Kind": "string",
+    "x_Messages": "bigint",
+    "x_Model": "string",
+    "x_OperationCost": _COST,
+    "x_OperationQuantity": "bigint",
+    "x_ParkedQuantity": _QUANTITY,
+    "x_Source": "string",
+    "x_Stage": "string",
+    "x_Tariff": "string",
+}
+SCHEMA: Final = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+
+
+def focus_rows(account: Account) -> DataFrame:
+    """All charges of an account. Costs of a month sum up to its bill."""
+    spark = account.rows.sparkSession
+    return _operations(account).unionByName(_egress(account)).unionByName(_monthly(spark, account))
+
+
+def _operations(account: Account) -> DataFrame:
+    model = account.terms.model.value
+    cost = functions.col(f"{model}_cost").cast(_COST)
+    month = functions.col(f"{model}_rate") * MILLION
+    values = {
+        **_for_all(account),
+        **_costs(cost),
+        **_when(account),
+        **_where(),
+        "ChargeCategory": functions.lit("Usage"),
+        "ChargeDescription": functions.expr("concat(stage, ': ', kind, ' at ', namespace, '/', entity)"),
+        "ChargeFrequency": functions.lit("Usage-Based"),
+        "ConsumedQuantity": functions.col(model),
+        "ConsumedUnit": functions.lit("Operations"),
+        "ListUnitPrice": month,
+        "PricingCategory": functions.lit("Standard"),
+        "PricingQuantity": functions.expr(f"CAST({model} AS decimal(18,0)) / {MILLION}"),
+        "PricingUnit": functions.lit("1000000 Operations"),
+        "SkuId": functions.lit("standard-operations"),
+        "x_Bytes": functions.col("bytes"),
+        "x_Client": functions.col("client"),
+        "x_DocumentCost": functions.col("document_cost"),
+        "x_DocumentQuantity": functions.col("document"),
+        "x_Kind": functions.col("kind"),
+        "x_Messages": functions.col("messages"),
+        "x_OperationCost": functions.col("operation_cost"),
+        "x_OperationQuantity": functions.col("operation"),
+        "x_ParkedQuantity": functions.col(model) * functions.col("parked"),
+        "x_Source": functions.col("source"),
+        "x_Stage": functions.col("stage"),
+    }
+    return _row(account.rows.where(f"{model} > 0"), values)
+
+
+def _egress(account: Account) -> DataFrame:
+    """What left the region."""
+    tariff = account.terms.tariff
+    rate = (tariff.egress_per_gb / tariff.bytes_per_gb).quantize(_COST_STEP)
+    cost = functions.expr(f"CAST(egress_bytes AS decimal(18,0)) * CAST('{rate:f}' AS decimal(19,18))")
+    size = functions.expr(f"CAST(egress_bytes AS decimal(18,0)) / CAST({tariff.bytes_per_gb} AS decimal(13,0))")
+    values = {
+        **_for_all(account),
+        **_costs(cost),
+        **_when(account),
+        **_where(),
+        "ChargeCategory": functions.lit("Usage"),
+        "ChargeDescription": functions.expr("concat('data that left the region, from ', namespace, '/', entity)"),
+        "ChargeFrequency": functions.lit("Usage-Based"),
+        "ConsumedQuantity": size,
+        "ConsumedUnit": functions.lit("GB"),
+        "ListUnitPrice": functions.lit(tariff.egress_per_gb),
+        "PricingCategory": functions.lit("Standard"),
+        "PricingQuantity": size,
+        "PricingUnit": functions.lit("GB"),
+        "SkuId": functions.lit("egress"),
+        "x_Bytes": functions.col("egress_bytes"),
+        "x_Client": functions.col("client"),
+        "x_DocumentCost": cost,
+        "x_OperationCost": cost,
+        "x_Kind": functions.lit("egress"),
+        "x_Source": functions.col("source"),
+        "x_Stage": functions.col("stage"),
+    }
+    return _row(account.rows.where("egress_bytes > 0"), values)
+
+
+def _monthly(spark: SparkSession, account: Account) -> DataFrame:
+    tariff = account.terms.tariff
+    found = [row for month in account.months for row in _of_month(month, tariff)]
+    columns = (
+        "month date, until date, sku string, what string, category string, cost decimal(38,18), quantity decimal(38,12)"
+    )
+    rows = spark.createDataFrame(found, columns)
+    cost = functions.col("cost")
+    is_base = functions.expr("sku = 'standard-base'")
+    values = {
+        **_for_all(account),
+        **_costs(cost),
+        "BillingPeriodStart": functions.col("month"),
+        "BillingPeriodEnd": functions.col("until"),
+        "ChargePeriodStart": functions.col("month"),
+        "ChargePeriodEnd": functions.col("until"),
+        "ChargeCategory": functions.col("category"),
+        "ChargeDescription": functions.col("what"),
+        "ChargeFrequency": functions.when(is_base, "Recurring").otherwise("Usage-Based"),
+        "ConsumedQuantity": functions.when(~is_base, functions.col("quantity")),
+        "ConsumedUnit": functions.when(~is_base, "Connections"),
+        "PricingCategory": functions.lit("Standard"),
+        "PricingQuantity": functions.col("quantity"),
+        "PricingUnit": functions.when(is_base, "Months").otherwise("Connections"),
+        "SkuId": functions.col("sku"),
+        "x_DocumentCost": cost,
+        "x_OperationCost": cost,
+        "x_Kind": functions.col("sku"),
+        "x_Source": functions.lit("servers"),
+    }
+    return _row(rows, values)
+
+
+def _of_month(month: Month, tariff: Tariff) -> list[tuple[object, ...]]:
+    when = (month.begins, month.ends)
+    base = (tariff.base_per_month.quantize(_COST_STEP), Decimal(1))
+    rows: list[tuple[object, ...]] = [(*when, "standard-base", "base charge of the month", "Purchase", *base)]
+    if month.hourly_peaks:
+        average = (Decimal(month.hourly_peaks) / tariff.hours_per_month).quantize(_STEP)
+        cost = month.connections_cost(tariff).quantize(_COST_STEP)
+        what = f"connections, by their hourly peaks; {tariff.included_connections:,} are included"
+        rows.append((*when, "standard-connections", what, "Usage", cost, average))
+    return rows
+
+
+def _for_all(account: Account) -> dict[str, Column]:
+    tariff = account.terms.tariff
+    return {
+        "BillingAccountId": functions.lit("twinbus"),
+        "BillingAccountName": functions.lit("all namespaces"),
+        "BillingCurrency": functions.lit(tariff.currency),
+        "InvoiceIssuerName": functions.lit("Microsoft"),
+        "ProviderName": functions.lit("Microsoft"),
+        "PublisherName": functions.lit("Microsoft"),
+        "ServiceCategory": functions.lit("Integration"),
+        "ServiceName": functions.lit("Service Bus"),
+        "ServiceSubcategory": functions.lit("Messaging"),
+        "x_Model": functions.lit(account.terms.model.value),
+        "x_Tariff": functions.lit(f"{tariff.name}, {tariff.date}"),
+    }
+
+
+def _costs(cost: Column) -> dict[str, Column]:
+    """There are neither discounts nor commitments: all are the same."""
+    return dict.fromkeys(("BilledCost", "ContractedCost", "EffectiveCost", "ListCost"), cost)
+
+
+def _when(account: Account) -> dict[str, Column]:
+    return {
+        "BillingPeriodStart": functions.col("month"),
+        "BillingPeriodEnd": functions.expr("month + INTERVAL 1 MONTH"),
+        "ChargePeriodStart": functions.col("period"),
+        "ChargePeriodEnd": functions.expr(f"period + {_LENGTHS[account.terms.period]}"),
+    }
+
+
+def _where() -> dict[str, Column]:
+    return {
+        "ResourceId": functions.expr("IF(entity = '', namespace, concat(namespace, '/', entity))"),
+        "ResourceName": functions.expr("IF(entity = '', namespace, entity)"),
+        "ResourceType": functions.expr("IF(entity = '', 'Namespace', 'Entity')"),
+        "SubAccountId": functions.col("namespace"),
+    }
+
+
+def _row(rows: DataFrame, values: dict[str, Column]) -> DataFrame:
+    """All columns, in their order; what is not said is null."""
+    nothing = functions.lit(None)
+    return rows.select(*[values.get(name, nothing).cast(kind).alias(name) for name, kind in COLUMNS.items()])

@@ -1,0 +1,142 @@
+"""Rows of usage, summed by period, and taken apart by what was done: a row for each kind of operation.
+
+Owns: which column of usage is of which kind, what a kind counts in each of the two models, and what a path tells of an
+entity. All of it runs inside Spark. `sums` is the one pass over everything; what follows it is small.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from twinbus.model.usage import COUNTS
+from twinbus.pipeline.costs.charges import Stage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Period(Enum):
+    """What a row of the outcome is about."""
+
+    DAY = "day"
+    HOUR = "hour"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Of operations."""
+
+    name: str
+    document: tuple[str, ...] = ()
+    """Columns whose sum is charged in the document's model."""
+    operation: tuple[str, ...] = ()
+    """... and in the operation model."""
+    failed: tuple[str, ...] = ()
+    """... in both, if failed calls are charged."""
+    messages: str | None = None
+    size: str | None = None
+    stage: Stage
+    backlog_stage: Stage
+    """The same, of a backlog queue."""
+
+
+KINDS: Final = (
+    Kind(
+        name="send",
+        document=("send_units",),
+        operation=("send_units", "schedules"),
+        failed=("failed_sends",),
+        messages="sends",
+        size="send_bytes",
+        stage=Stage.NOT_PARKED,
+        backlog_stage=Stage.SEND_TO_BACKLOG,
+    ),
+    Kind(
+        name="receive",
+        document=("receive_units",),
+        operation=("receive_units", "settlements", "renewals", "session_calls"),
+        messages="receives",
+        size="receive_bytes",
+        stage=Stage.NOT_PARKED,
+        backlog_stage=Stage.RECEIVE_FROM_BACKLOG,
+    ),
+    Kind(
+        name="empty receive",
+        document=("empty_receives",),
+        operation=("empty_receives",),
+        messages="empty_receives",
+        stage=Stage.EMPTY,
+        backlog_stage=Stage.IDLE_SYPHON,
+    ),
+    Kind(
+        name="ping",
+        document=("pings",),
+        operation=("pings",),
+        failed=("failed_pings",),
+        messages="pings",
+        stage=Stage.PING,
+        backlog_stage=Stage.PING,
+    ),
+    Kind(
+        name="management",
+        operation=("management", "peeks"),
+        stage=Stage.MANAGEMENT,
+        backlog_stage=Stage.MANAGEMENT,
+    ),
+    Kind(name="forward", operation=("forwards",), messages="forwards", stage=Stage.OTHER, backlog_stage=Stage.OTHER),
+)
+IS_BACKLOG: Final = r"entity RLIKE '(?i)^[^/]+/x-servicebus-transfer/[0-9]+$'"
+ROOT: Final = r"lower(regexp_replace(entity, '(?i)/(subscriptions/|[$]).*$', ''))"
+"""The queue or topic that a subscription or a dead-letter queue is of; paths differ by more than case."""
+IS_SUBQUEUE: Final = r"contains(entity, '/$')"
+BY: Final = ("period", "namespace", "entity", "client")
+_SECONDS: Final = {Period.DAY: 86_400, Period.HOUR: 3_600}
+
+
+def sums(usage: DataFrame, period: Period) -> DataFrame:
+    """Of each period, namespace, entity and client."""
+    seconds = _SECONDS[period]
+    # Whole numbers: what knows of time zones takes longer than all of the sum.
+    begun = usage.selectExpr(f"unix_seconds(minute) div {seconds} AS begun", *BY[1:], *_SUMMED)
+    summed = begun.groupBy("begun", *BY[1:]).sum(*_SUMMED)
+    columns = [f"coalesce(`sum({name})`, 0) AS {name}" for name in _SUMMED]
+    return summed.selectExpr(f"timestamp_seconds(begun * {seconds}) AS period", *BY[1:], *columns)
+
+
+def by_kind(summed: DataFrame, *, bills_failed: bool) -> DataFrame:
+    """A row for each kind that there was: period, namespace, entity, client, and what is charged of it."""
+    kinds = ", ".join(_struct(kind, bills_failed=bills_failed) for kind in KINDS)
+    return summed.selectExpr(
+        *BY,
+        "date_trunc('MONTH', period) AS month",
+        f"{IS_BACKLOG} AS is_backlog",
+        f"{IS_SUBQUEUE} AS is_subqueue",
+        f"{ROOT} AS root",
+        f"inline(array({kinds}))",
+    ).where("document > 0 OR operation > 0")
+
+
+def _struct(kind: Kind, *, bills_failed: bool) -> str:
+    failed = kind.failed if bills_failed else ()
+    stage = f"IF({IS_BACKLOG}, '{kind.backlog_stage.value}', '{kind.stage.value}')"
+    counted = (kind.messages, *kind.failed) if kind.name == "ping" and kind.messages else (kind.messages,)
+    fields = {
+        "kind": f"'{kind.name}'",
+        "stage": stage,
+        "document": _sum(kind.document + failed),
+        "operation": _sum(kind.operation + failed),
+        "messages": _sum(tuple(name for name in counted if name is not None)),
+        "bytes": kind.size or "0L",
+    }
+    pairs = [f"'{name}', {value}" for name, value in fields.items()]
+    return f"named_struct({', '.join(pairs)})"
+
+
+def _sum(columns: tuple[str, ...]) -> str:
+    return " + ".join(columns) or "0L"
+
+
+_SUMMED: Final = tuple(name for name in COUNTS if name != "connections")
+"""Connections are not summed: of them the highest number counts (`pulse`)."""

@@ -1,0 +1,106 @@
+"""What the rows of the namespace itself tell: how many connections there were, and which minutes may be missing.
+
+Each process writes such a row each minute. Owns: the peaks that are charged, and the lives of processes: one that did
+not end in good order may have lost its last minute, and a bill has to say so.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions
+
+from twinbus.model.usage import END, LOST
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+MOST_TOLD: Final = 1_000
+"""Lives that did not end well, of which each is told; of more, the latest."""
+ALIVE: Final = dt.timedelta(minutes=3)
+"""Whose last row is no older is still running."""
+_MINUTE: Final = dt.timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Minutes of a process that may not be counted."""
+
+    namespace: str
+    process: int
+    life: str
+    since: dt.datetime
+    """The first minute that may be missing."""
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}, process {self.process}, life {self.life}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """Of all namespaces."""
+
+    first: dt.datetime | None
+    last: dt.datetime | None
+    """Minutes of which there is a row; None where there is none."""
+    lives: int
+    gaps: tuple[Gap, ...]
+    gap_count: int
+    hourly_peaks: dict[dt.date, int]
+    """By the first day of the month: the sum of the highest numbers of connections of all hours and namespaces."""
+
+
+def read_pulse(usage: DataFrame, now: dt.datetime) -> Pulse:
+    """One look at few columns."""
+    rows = usage.where("entity = '' AND client = ''").select(
+        "minute", "namespace", "process", "life", "mark", "connections"
+    )
+    lives = rows.groupBy("namespace", "process", "life").agg(
+        functions.expr("min(minute) AS first"),
+        functions.expr("max(minute) AS last"),
+        functions.expr(f"coalesce(max_by(mark, struct(minute, mark = '{END}')) = '{END}', false) AS has_ended"),
+        functions.expr(f"max(IF(mark = '{LOST}', minute, NULL)) AS lost"),
+    )
+    gaps = lives.where(f"NOT has_ended AND last < timestamp'{now - ALIVE:%Y-%m-%d %H:%M:%S}' OR lost IS NOT NULL")
+    told = gaps.orderBy("last", ascending=False).limit(MOST_TOLD).collect()
+    whole = lives.selectExpr("min(first) AS first", "max(last) AS last", "count(*) AS lives").first()
+    assert whole is not None
+    return Pulse(
+        first=utc(whole.first),
+        last=utc(whole.last),
+        lives=whole.lives,
+        gaps=tuple(gap for row in told for gap in _gaps(row, now)),
+        gap_count=gaps.count() if len(told) == MOST_TOLD else len(told),
+        hourly_peaks=_hourly_peaks(rows),
+    )
+
+
+def _hourly_peaks(rows: DataFrame) -> dict[dt.date, int]:
+    minutes = rows.selectExpr("unix_seconds(minute) div 60 AS minute", "namespace", "connections")
+    at_once = minutes.groupBy("minute", "namespace").sum("connections").withColumnRenamed("sum(connections)", "peak")
+    hours = at_once.selectExpr("minute div 60 AS hour", "namespace", "peak").groupBy("hour", "namespace").max("peak")
+    months = hours.selectExpr("trunc(timestamp_seconds(hour * 3600), 'MONTH') AS month", "`max(peak)` AS peak")
+    return {row.month: row.peak for row in months.groupBy("month").sum("peak").toDF("month", "peak").collect()}
+
+
+def _gaps(row: object, now: dt.datetime) -> list[Gap]:
+    life = (row.namespace, row.process, row.life)  # type: ignore[attr-defined]  # a row of Spark's
+    last, lost = utc(row.last), utc(row.lost)  # type: ignore[attr-defined]
+    assert last is not None
+    gaps = []
+    if not row.has_ended and last < now - ALIVE:  # type: ignore[attr-defined]
+        since = last + _MINUTE
+        why = f"ended without a last word: what it counted in the minute from {since:%Y-%m-%d %H:%M} UTC may be missing"
+        gaps.append(Gap(*life, since, why))
+    if lost is not None:
+        why = f"could not write for a while: minutes before {lost:%Y-%m-%d %H:%M} UTC are missing"
+        gaps.append(Gap(*life, lost, why))
+    return gaps
+
+
+def utc(found: dt.datetime | None) -> dt.datetime | None:
+    """Spark gives local times without a zone."""
+    return None if found is None else found.astimezone(dt.UTC)
