@@ -1,0 +1,230 @@
+"""Rows as messages.
+
+Owns: which column becomes which property of a message, which columns may be there and of what type, and what is said of
+a row that can be no message. Knows nothing of sending.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+
+from twinbus.client import BrokeredMessage
+from twinbus.model.errors import ServiceBusError
+from twinbus.model.times import duration_of
+from twinbus.pipeline.errors import PipelineError
+from twinbus.pipeline.properties import value_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+TEXTS: Final = {
+    "messageId": "message_id",
+    "sessionId": "session_id",
+    "partitionKey": "partition_key",
+    "correlationId": "correlation_id",
+    "contentType": "content_type",
+    "label": "label",
+    "to": "to",
+    "replyTo": "reply_to",
+    "replyToSessionId": "reply_to_session_id",
+}
+"""Columns of text, and the property that each becomes."""
+BROKERS_OWN: Final = (
+    "enqueuedTime",
+    "expiresAt",
+    "sequenceNumber",
+    "enqueuedSequenceNumber",
+    "fragment",
+    "deliveryCount",
+    "deadLetterReason",
+    "deadLetterErrorDescription",
+    "deadLetterSource",
+)
+"""What a namespace says of a message that was read. Written rows may have it: it is given anew."""
+WRITTEN: Final = ("body", "bodyType", *TEXTS, "timeToLive", "scheduledEnqueueTime", "properties", "entity")
+LEAST_BYTES: Final = 256
+"""What a message takes beside its body and its properties, with what parking adds."""
+_UNREADABLE: Final = "message"
+
+
+class Outgoing(NamedTuple):
+    """A message on its way."""
+
+    entity: str
+    message: BrokeredMessage
+    size: int
+    """About how many bytes it takes."""
+
+
+class _Column(NamedTuple):
+    property: str
+    values: Sequence[object]
+
+
+def check_columns(schema: pa.Schema, *, needs_entity: bool) -> None:
+    """PipelineError where these rows cannot be messages: said before anything is sent."""
+    names = schema.names
+    if "body" not in names:
+        raise PipelineError(f"rows to be sent need a column 'body'; these have {', '.join(names) or 'none'}")
+    known = (*WRITTEN, *BROKERS_OWN)
+    for field in schema:
+        if field.name not in known:
+            close = difflib.get_close_matches(field.name, known, n=1)
+            hint = f" (did you mean '{close[0]}'?)" if close else ""
+            raise PipelineError(
+                f"servicebus has no column {field.name!r:.60} to write{hint}; it has {', '.join(WRITTEN)}: drop it, or"
+                " put it into the properties"
+            )
+        wanted = _wanted_type(field.name)
+        if wanted is not None and not wanted[1](field.type):
+            raise PipelineError(f"the column '{field.name}' is {field.type}; it has to be {wanted[0]}")
+    if needs_entity and "entity" not in names:
+        raise PipelineError("where to? Say the option 'entity', or have a column 'entity' in the rows")
+
+
+def _wanted_type(name: str) -> tuple[str, Callable[[pa.DataType], bool]] | None:
+    if name == "body":
+        return "binary or string", lambda kind: _is_binary(kind) or _is_text(kind)
+    if name in TEXTS or name in ("bodyType", "entity"):
+        return "string", _is_text
+    if name == "timeToLive":
+        return "a whole number of milliseconds (bigint)", pa.types.is_integer
+    if name == "scheduledEnqueueTime":
+        return "timestamp", pa.types.is_timestamp
+    if name == "properties":
+        return (
+            "map<string, string>, or map<string, struct<type, ...>> as reading gives it",
+            _is_properties,
+        )
+    return None
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _is_properties(kind: pa.DataType) -> bool:
+    if not pa.types.is_map(kind) or not _is_text(kind.key_type):
+        return False
+    return _is_text(kind.item_type) or bool(pa.types.is_struct(kind.item_type))
+
+
+def messages_of(
+    batch: pa.RecordBatch, entity: str | None, id_of_row: Callable[[int], str] | None = None
+) -> Iterator[Outgoing]:
+    """The rows as messages, one by one as they are asked for.
+
+    `id_of_row` gives an id to those that have none, by their place in the batch. PipelineError names the row that
+    cannot be a message.
+    """
+    columns = [_Column(TEXTS[name], column) for name in TEXTS if (column := _values(batch, name))]
+    bodies, kinds = _bodies(batch), _values(batch, "bodyType")
+    entities, ttls = _values(batch, "entity"), _values(batch, "timeToLive")
+    due = _values(batch, "scheduledEnqueueTime")
+    own = _properties(batch)
+    for row, body in enumerate(bodies):
+        told: dict[str, object] = {column.property: column.values[row] for column in columns}
+        if id_of_row is not None and told.get("message_id") is None:
+            told["message_id"] = id_of_row(row)
+        try:
+            properties, size = own(row) if own is not None else (None, LEAST_BYTES)
+            message = _message(body, kinds[row] if kinds else None, told, properties)
+            if ttls and (ttl_ms := ttls[row]) is not None:
+                message.time_to_live = duration_of(int(str(ttl_ms)))
+            if due and due[row] is not None:
+                message.scheduled_enqueue_time_utc = due[row]  # type: ignore[assignment]  # the column is of timestamps
+        except (ServiceBusError, ValueError, TypeError, OverflowError) as error:
+            raise PipelineError(f"{_row_name(told, batch, row)} cannot be sent: {error}") from error
+        where = (entities[row] if entities else None) or entity
+        if where is None:
+            raise PipelineError(f"{_row_name(told, batch, row)} says no entity, nor does the option 'entity'")
+        yield Outgoing(str(where), message, size + (len(body) if body is not None else 0))
+
+
+def _message(
+    body: bytes | None, kind: object, told: dict[str, object], properties: Mapping[str, object] | None
+) -> BrokeredMessage:
+    if kind is None or kind == "data":
+        return BrokeredMessage(body, properties=properties, **told)  # type: ignore[arg-type]  # columns of text
+    if kind == _UNREADABLE:
+        raise ValueError("it was unreadable where it came from: leave such rows out (bodyType <> 'message')")
+    if kind not in ("value", "sequence"):
+        raise ValueError(f"bodyType is {kind!r:.40}; it can be data, value or sequence")
+    # The sections of the body as they came: a message of nothing else is read, and the rest is written into its clone.
+    message = BrokeredMessage.decode(body or b"").clone()
+    message.message_id = BrokeredMessage().message_id
+    for name, value in told.items():
+        if value is not None:
+            setattr(message, name, value)
+    if properties is not None:
+        message.properties = dict(properties)
+    return message
+
+
+def _row_name(told: Mapping[str, object], batch: pa.RecordBatch, row: int) -> str:
+    message_id = told.get("message_id")
+    if message_id is not None:
+        return f"the row with messageId {message_id!r:.140}"
+    return f"row {row + 1} of a batch of {batch.num_rows} rows, which has no messageId,"
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+
+
+def _values(batch: pa.RecordBatch, name: str) -> Sequence[object]:
+    """What is in a column; nothing where it is not there, or all of it is null."""
+    at = batch.schema.get_field_index(name)
+    if at < 0 or batch.column(at).null_count == batch.num_rows:
+        return ()
+    values: list[object] = batch.column(at).to_pylist()
+    return values
+
+
+def _bodies(batch: pa.RecordBatch) -> list[bytes | None]:
+    column = batch.column(batch.schema.get_field_index("body"))
+    if _is_text(column.type):
+        column = column.cast(pa.large_binary())
+    bodies: list[bytes | None] = column.to_pylist()
+    return bodies
+
+
+def _properties(batch: pa.RecordBatch) -> Callable[[int], tuple[dict[str, object] | None, int]] | None:
+    """What gives a row's properties, and about how many bytes they take with the rest of the message."""
+    at = batch.schema.get_field_index("properties")
+    if at < 0 or batch.column(at).null_count == batch.num_rows:
+        return None
+    column = batch.column(at)
+    # The children of all rows at once: a map, and a struct for each value, would be made only to be taken apart.
+    starts, names = column.offsets.to_pylist(), column.keys.to_pylist()
+    items = column.items
+    is_text = _is_text(items.type)
+    texts = items.to_pylist() if is_text else []
+    fields: dict[str, list[object]] = {}
+    if not is_text:
+        fields = {field.name: items.field(place).to_pylist() for place, field in enumerate(items.type)}
+
+    def value_at(index: int) -> object:
+        if is_text:
+            return texts[index]
+        entry = {name: values[index] for name, values in fields.items()}
+        return entry["string"] if entry.get("type") == "string" else value_of(entry)
+
+    def of_row(row: int) -> tuple[dict[str, object] | None, int]:
+        first, end = starts[row], starts[row + 1]
+        if first == end:
+            return None, LEAST_BYTES
+        found = {names[index]: value_at(index) for index in range(first, end)}
+        return found, LEAST_BYTES + sum(2 * len(name) + 16 + _length(value) for name, value in found.items())
+
+    return of_row
+
+
+def _length(value: object) -> int:
+    return len(value) if isinstance(value, str | bytes) else 16

@@ -1,0 +1,108 @@
+"""What a job that writes says: where to, and how.
+
+Owns: the options of the writing half of the data source, their defaults, and what is wrong with one that cannot be. The
+connection strings never show in a text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from twinbus.pipeline.errors import PipelineError
+from twinbus.pipeline.given import Given
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+GIVEN: Final = "given"
+DETERMINISTIC: Final = "deterministic"
+OPTIONS: Final = (
+    "connectionString",
+    "entity",
+    "caFile",
+    "operationTimeout",
+    "messageIds",
+    "secondaryConnectionString",
+    "secondaryAdminConnectionString",
+    "backlogQueueCount",
+    "pingInterval",
+    "failoverInterval",
+    "primaryName",
+    "journalDir",
+    "spoolDir",
+)
+_PAIRED: Final = (
+    "secondaryAdminConnectionString",
+    "backlogQueueCount",
+    "pingInterval",
+    "failoverInterval",
+    "primaryName",
+    "spoolDir",
+)
+"""What means nothing without a secondary."""
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "path"})
+"""What Spark hands over although it is none of ours."""
+_TIMEOUT_S: Final = 60.0
+_BACKLOG_QUEUES: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairOptions:
+    """The second namespace, which has what the first does not take."""
+
+    connection_string: str = field(repr=False)
+    admin_connection_string: str = field(repr=False)
+    backlog_queue_count: int = _BACKLOG_QUEUES
+    ping_interval_s: float = _TIMEOUT_S
+    failover_interval_s: float = _TIMEOUT_S
+    primary_name: str | None = None
+    spool_dir: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """All of it."""
+
+    connection_string: str = field(repr=False)
+    entity: str | None = None
+    """Where rows go that do not say it themselves."""
+    ca_file: str | None = None
+    operation_timeout_s: float = _TIMEOUT_S
+    has_deterministic_ids: bool = False
+    """Rows without an id are given one that is the same each time they are written."""
+    journal_dir: str | None = None
+    pair: PairOptions | None = None
+
+
+def read_options(given: Mapping[str, str]) -> SinkOptions:
+    """What the options come to; PipelineError names the one that cannot be."""
+    found = Given(given, OPTIONS, purpose="writing", ignored=_SPARKS_OWN)
+    return SinkOptions(
+        connection_string=found.connection_string("connectionString"),
+        entity=found.text("entity") or given.get("path"),
+        ca_file=found.text("caFile"),
+        operation_timeout_s=found.seconds("operationTimeout", _TIMEOUT_S),
+        has_deterministic_ids=found.choice("messageIds", (GIVEN, DETERMINISTIC)) == DETERMINISTIC,
+        journal_dir=found.text("journalDir"),
+        pair=_read_pair(found),
+    )
+
+
+def _read_pair(found: Given) -> PairOptions | None:
+    secondary = found.text("secondaryConnectionString")
+    if secondary is None:
+        alone = [name for name in _PAIRED if found.text(name) is not None]
+        if alone:
+            raise PipelineError(f"the option {alone[0]} is for a pair: it needs secondaryConnectionString as well")
+        return None
+    has_admin = found.text("secondaryAdminConnectionString") is not None
+    return PairOptions(
+        connection_string=found.connection_string("secondaryConnectionString"),
+        admin_connection_string=found.connection_string("secondaryAdminConnectionString") if has_admin else secondary,
+        backlog_queue_count=found.count("backlogQueueCount", _BACKLOG_QUEUES) or _BACKLOG_QUEUES,
+        ping_interval_s=found.seconds("pingInterval", _TIMEOUT_S, lowest_s=1.0),
+        failover_interval_s=found.seconds("failoverInterval", _TIMEOUT_S, lowest_s=0.0),
+        primary_name=found.text("primaryName"),
+        spool_dir=found.text("spoolDir"),
+    )

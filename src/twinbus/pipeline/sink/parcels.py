@@ -1,0 +1,56 @@
+"""Messages put together for sending.
+
+Owns: what goes into one batch: messages of one entity and one key, few and small enough for any namespace, and for a
+backlog queue should they be parked. A namespace takes a batch as a whole only if all of it leads to one place.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from twinbus.client import BrokeredMessage
+    from twinbus.pipeline.sink.messages import Outgoing
+
+MOST_MESSAGES: Final = 100
+MOST_BYTES: Final = 128 * 1024
+"""Half of what a namespace of the Standard tier, and a backlog queue, takes at once."""
+MOST_OPEN: Final = 256
+"""Batches that are being filled at a time."""
+
+
+class Parcel:
+    """One batch."""
+
+    __slots__ = ("entity", "messages", "session_id", "size")
+
+    def __init__(self, entity: str, session_id: str | None) -> None:
+        """Nothing in it yet."""
+        self.entity = entity
+        self.session_id = session_id
+        """Of all its messages."""
+        self.messages: list[BrokeredMessage] = []
+        self.size = 0
+
+
+def parcels_of(outgoing: Iterable[Outgoing]) -> Iterator[Parcel]:
+    """All of them, each batch as soon as it is full; what is left at the end."""
+    filling: dict[tuple[str, str | None], Parcel] = {}
+    for entity, message, size in outgoing:
+        session_id = message.session_id
+        key = (entity, message.partition_key if session_id is None else session_id)
+        parcel = filling.get(key)
+        if parcel is not None and parcel.size + size > MOST_BYTES:
+            yield filling.pop(key)
+            parcel = None
+        if parcel is None:
+            if len(filling) >= MOST_OPEN:
+                yield filling.pop(next(iter(filling)))
+            parcel = filling[key] = Parcel(entity, session_id)
+        parcel.messages.append(message)
+        parcel.size += size
+        if len(parcel.messages) >= MOST_MESSAGES:
+            yield filling.pop(key)
+    yield from filling.values()

@@ -1,0 +1,262 @@
+"""One task's sends: a factory, paired where that is wanted, and many batches under way at a time.
+
+Owns: the connection of a task from its first row to its last, how much is under way, the order within a session, and
+the counts of what became of the messages. Knows nothing of Spark: rows come as record batches from any iterator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import uvloop
+
+from twinbus.client import MessagingFactory, NamespaceManager
+from twinbus.client.journal import Journal
+from twinbus.client.pairing import EventKind, PairingFailed, SendAvailabilityPairedNamespaceOptions, SpoolFailed
+from twinbus.model.errors import FailureClass, ServiceBusError
+from twinbus.pipeline.errors import PipelineError
+from twinbus.pipeline.sink.messages import messages_of
+from twinbus.pipeline.sink.parcels import parcels_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    import pyarrow as pa
+
+    from twinbus.client import BrokeredMessage, MessageSender
+    from twinbus.client.pairing import Pairing, PairingEvent
+    from twinbus.pipeline.sink.options import PairOptions, SinkOptions
+    from twinbus.pipeline.sink.parcels import Parcel
+
+UNDER_WAY: Final = 16
+"""Batches that a task has sent and heard nothing of yet."""
+LOOK_S: Final = 0.05
+MOST_SPOOLS: Final = 64
+"""Tasks of one machine that can have a spool at a time."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of messages."""
+
+    sent: int = 0
+    """The namespace that was meant has them."""
+    parked: int = 0
+    """They are in a backlog queue of the secondary."""
+    spooled: int = 0
+    """They are on the disk of the machine that the task ran on: both namespaces were down."""
+
+
+def send_all(options: SinkOptions, batches: Iterator[pa.RecordBatch], id_of_row: Callable[[int], str] | None) -> Counts:
+    """Send all rows; what became of them. PipelineError names the row, or the namespace, that is in the way.
+
+    `id_of_row` gives ids to rows without, by their place in all of `batches`.
+    """
+    try:
+        return uvloop.run(_send_all(options, batches, id_of_row))
+    except BaseExceptionGroup as group:
+        raise _plain(_first(group)) from None
+    except ServiceBusError as error:
+        raise _plain(error) from error
+
+
+async def _send_all(
+    options: SinkOptions, batches: Iterator[pa.RecordBatch], id_of_row: Callable[[int], str] | None
+) -> Counts:
+    counts, first_row = Counts(), 0
+    async with _opened(options, counts) as factory, asyncio.TaskGroup() as group:
+        sends = _Sends(factory, group)
+        async for batch in _ahead(batches):
+            place = None if id_of_row is None else _behind(id_of_row, first_row)
+            for parcel in parcels_of(messages_of(batch, options.entity, place)):
+                await sends.send(parcel)
+                counts.sent += len(parcel.messages)
+            first_row += batch.num_rows
+    counts.parked = min(counts.parked, counts.sent - counts.spooled)  # what was spooled before may be among them
+    counts.sent -= counts.parked + counts.spooled
+    return counts
+
+
+def _behind(id_of_row: Callable[[int], str], first_row: int) -> Callable[[int], str]:
+    return lambda row: id_of_row(first_row + row)
+
+
+async def _ahead(batches: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.RecordBatch]:
+    """The same, while the next one is waited for on a thread: Spark hands them over by a blocking call."""
+    reading = asyncio.ensure_future(asyncio.to_thread(next, batches, None))
+    try:
+        while (batch := await reading) is not None:
+            reading = asyncio.ensure_future(asyncio.to_thread(next, batches, None))
+            yield batch
+    finally:
+        reading.cancel()
+
+
+class _Sends:
+    """What is under way."""
+
+    def __init__(self, factory: MessagingFactory, group: asyncio.TaskGroup) -> None:
+        self._factory = factory
+        self._group = group
+        self._room = asyncio.Semaphore(UNDER_WAY)
+        self._senders: dict[str, MessageSender] = {}
+        self._last: dict[tuple[str, str], asyncio.Task[None]] = {}
+        """The newest send of each session that is under way."""
+
+    async def send(self, parcel: Parcel) -> None:
+        """Have it sent as soon as there is room."""
+        await self._room.acquire()
+        sender = self._senders.get(parcel.entity)
+        if sender is None:
+            sender = self._senders[parcel.entity] = self._factory.create_message_sender(parcel.entity)
+        if parcel.session_id is None:
+            self._group.create_task(self._run(sender, parcel.messages, None))
+            return
+        # A session's messages stay in order, also where some have to be sent again: a batch waits for the one before.
+        key = (parcel.entity, parcel.session_id)
+        task = self._group.create_task(self._run(sender, parcel.messages, self._last.get(key)))
+        self._last[key] = task
+        task.add_done_callback(lambda done: self._forget(key, done))
+
+    def _forget(self, key: tuple[str, str], task: asyncio.Task[None]) -> None:
+        if self._last.get(key) is task:
+            del self._last[key]
+
+    async def _run(
+        self, sender: MessageSender, messages: list[BrokeredMessage], before: asyncio.Task[None] | None
+    ) -> None:
+        try:
+            if before is not None:
+                await asyncio.shield(before)
+            await _send(sender, messages)
+        finally:
+            self._room.release()
+
+
+async def _send(sender: MessageSender, messages: list[BrokeredMessage]) -> None:
+    """A batch; where it is refused, one by one: then it is known which of them is to blame."""
+    if len(messages) > 1:
+        try:
+            await sender.send_batch(messages)
+        except ServiceBusError as error:
+            if error.failure_class is not FailureClass.CALLER:
+                raise
+        else:
+            return
+    for message in messages:
+        try:
+            await sender.send(message)
+        except ServiceBusError as error:
+            if error.failure_class is not FailureClass.CALLER:
+                raise
+            raise PipelineError(
+                f"the row with messageId {message.message_id!r:.140} cannot be sent to '{sender.path}': {error}"
+            ) from error
+
+
+# --- the factory ------------------------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def _opened(options: SinkOptions, counts: Counts) -> AsyncIterator[MessagingFactory]:
+    """A factory as the options want it. What is parked or spooled is counted."""
+    factory = _factory(options, options.connection_string)
+    if options.pair is not None:
+        async with _paired(factory, options, options.pair, counts):
+            yield factory
+        return
+    journal = None if options.journal_dir is None else Journal(options.journal_dir)
+    if journal is not None:
+        journal.attach(factory)
+    try:
+        async with factory:
+            yield factory
+    finally:
+        if journal is not None:
+            await journal.close()
+
+
+def _factory(options: SinkOptions, text: str) -> MessagingFactory:
+    return MessagingFactory.from_connection_string(
+        text, operation_timeout=options.operation_timeout_s, ca_file=options.ca_file
+    )
+
+
+@contextlib.asynccontextmanager
+async def _paired(
+    primary: MessagingFactory, options: SinkOptions, pair: PairOptions, counts: Counts
+) -> AsyncIterator[None]:
+    async with NamespaceManager.from_connection_string(
+        pair.admin_connection_string, ca_file=options.ca_file
+    ) as manager:
+        told = SendAvailabilityPairedNamespaceOptions(
+            secondary_factory=_factory(options, pair.connection_string),
+            secondary_namespace_manager=manager,
+            backlog_queue_count=pair.backlog_queue_count,
+            ping_primary_interval=pair.ping_interval_s,
+            failover_interval=pair.failover_interval_s,
+            hold_during_failover_interval=True,  # else the task would fail, and with it the job
+            primary_namespace_name=pair.primary_name,
+            spool_dir=pair.spool_dir,
+            journal_dir=options.journal_dir,
+        )
+        try:
+            pairing = await _pair(primary, told)
+        except BaseException:
+            await asyncio.gather(primary.close(), told.secondary_factory.close())
+            raise
+
+        def count(event: PairingEvent) -> None:
+            if event.kind is EventKind.PARKED:
+                counts.parked += event.count
+            else:
+                counts.spooled += event.count
+
+        pairing.on_event(count, (EventKind.PARKED, EventKind.SPOOLED))
+        async with pairing:
+            yield
+            if pairing.spool_status is not None:
+                left = await _empty_spool(pairing, options.operation_timeout_s)
+                counts.spooled = min(counts.spooled, left)
+
+
+async def _empty_spool(pairing: Pairing, patience_s: float) -> int:
+    """Wait while what is in the spool goes out: nobody may come to this machine again. How many are left."""
+    loop = asyncio.get_running_loop()
+    left, moved_s = -1, loop.time()
+    while (status := pairing.spool_status) is not None and status.count and loop.time() - moved_s < patience_s:
+        if status.count != left:
+            left, moved_s = status.count, loop.time()
+        await asyncio.sleep(LOOK_S)
+    return 0 if status is None else status.count
+
+
+async def _pair(primary: MessagingFactory, options: SendAvailabilityPairedNamespaceOptions) -> Pairing:
+    """Pair them. The spool's folder has one folder for each task that runs on this machine: the first that is free."""
+    if options.spool_dir is None:
+        return await primary.pair_namespace(options)
+    folder = Path(options.spool_dir)
+    for number in range(MOST_SPOOLS):
+        options.spool_dir = folder / str(number)
+        try:
+            return await primary.pair_namespace(options)
+        except PairingFailed as error:
+            if number == MOST_SPOOLS - 1 or not isinstance(error.__cause__, SpoolFailed):
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """One of them, however deep."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _plain(error: BaseException) -> BaseException:
+    return PipelineError(f"rows were not sent: {error}") if isinstance(error, ServiceBusError) else error

@@ -1,0 +1,142 @@
+"""What Spark calls to write: one writer for a batch, one for a stream.
+
+Owns: when a task's rows are sent, the ids that rows without one are given, and what is said at the end. The sending
+itself is in `sending`.
+
+A task that fails is run again by Spark, and so is a batch of a stream after a restart: what it sent is sent again. With
+the option `messageIds=deterministic` it has the same ids then, and an entity that detects duplicates drops it.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from twinbus.pipeline.errors import PipelineError
+from twinbus.pipeline.sink.messages import check_columns
+from twinbus.pipeline.sink.options import read_options
+from twinbus.pipeline.sink.sending import send_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from twinbus.pipeline.sink.options import SinkOptions
+
+log: Final = logging.getLogger(__name__)
+
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+"""What Spark calls them among a task's properties."""
+
+
+@dataclass
+class TaskSent(WriterCommitMessage):
+    """What a task did."""
+
+    sent: int
+    parked: int
+    spooled: int
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Of a job that ends."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        """It is made once, and taken to every task: its id is that of the job, however often a task is run."""
+        self._options = options
+        self._id = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskSent:
+        """In a task: send the rows of one partition."""
+        return _write(self._options, iterator, lambda task: f"{self._id}-{task.partitionId()}")
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """In the driver: all tasks are done."""
+        _tell("written", messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """In the driver: a task has failed. What the others sent stays sent."""
+        _tell("not all written: a task has failed, and what was sent stays sent", messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Of a stream's batches."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        """It is made for each batch."""
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskSent:
+        """In a task: send the rows of one partition of a batch."""
+        return _write(self._options, iterator, _id_in_stream)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # as Spark calls it
+        """In the driver: a batch is done."""
+        _tell(f"batch {batchId} written", messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """In the driver: a task of a batch has failed, and the batch is tried again after a restart."""
+        _tell(f"batch {batchId} not written: a task has failed, and what was sent stays sent", messages)
+
+
+def make_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchWriter:
+    """For `DataSource.writer`. PipelineError says what cannot be."""
+    return BatchWriter(_checked(options, schema, overwrite=overwrite))
+
+
+def make_stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> StreamWriter:
+    """For `DataSource.streamWriter`. `overwrite` is Spark's word for the output mode complete."""
+    return StreamWriter(_checked(options, schema, overwrite=overwrite))
+
+
+def _checked(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkOptions:
+    if overwrite:
+        raise PipelineError("what is in an entity cannot be overwritten: write with the mode append")
+    read = read_options(options)
+    check_columns(to_arrow_schema(schema), needs_entity=read.entity is None)
+    return read
+
+
+def _write(options: SinkOptions, rows: Iterator[pa.RecordBatch], prefix: Callable[[TaskContext], str]) -> TaskSent:
+    id_of_row = None
+    if options.has_deterministic_ids:
+        task = TaskContext.get()
+        assert task is not None, "writers run in tasks"
+        lead = prefix(task)
+
+        def id_of_row(row: int) -> str:
+            return f"{lead}-{row}"
+
+    counts = send_all(options, rows, id_of_row)
+    return TaskSent(counts.sent, counts.parked, counts.spooled)
+
+
+def _id_in_stream(task: TaskContext) -> str:
+    query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
+    if query is None or batch is None:
+        raise PipelineError("Spark does not say of which query and batch this is: messageIds cannot be deterministic")
+    return f"{query}-{batch}-{task.partitionId()}"
+
+
+def _tell(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+    done = [message for message in messages if isinstance(message, TaskSent)]
+    sent, parked, spooled = (sum(getattr(one, name) for one in done) for name in ("sent", "parked", "spooled"))
+    if parked or spooled:
+        log.warning(
+            "%s: %d messages sent, %d parked in the secondary's backlog queues, %d spooled on the disks of executors",
+            what,
+            sent,
+            parked,
+            spooled,
+        )
+    else:
+        log.info("%s: %d messages sent", what, sent)

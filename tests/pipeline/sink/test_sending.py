@@ -1,0 +1,121 @@
+"""What a task does with its rows: they are sent, in order where there are sessions, or the row to blame is named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from tests.one_server import queue, running, server  # noqa: F401  # fixtures
+from twinbus.client.journal_file import batches as rows_of_journal
+from twinbus.client.sync import MessagingFactory
+from twinbus.pipeline.errors import PipelineError
+from twinbus.pipeline.sink.options import SinkOptions, read_options
+from twinbus.pipeline.sink.sending import Counts, send_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.served import Served
+
+ROWS = 2_500
+
+
+def options(server: Served, entity: str, **more: str) -> SinkOptions:  # noqa: F811
+    return read_options({"connectionString": server.connection_string, "entity": entity, **more})
+
+
+def batches(count: int = ROWS, at_once: int = 1_000, **columns: list[str]) -> Iterator[pa.RecordBatch]:
+    table = pa.table({"messageId": [str(number) for number in range(count)], "body": ["x"] * count, **columns})
+    yield from table.to_batches(at_once)
+
+
+def ids(server: Served, path: str) -> list[str]:  # noqa: F811
+    with MessagingFactory.from_connection_string(server.connection_string) as factory:
+        client, found = factory.create_queue_client(path), list[str]()
+        while some := client.receive_batch(500, 5 if not found else 0.2):
+            found += [str(message.message_id) for message in some]
+        return found
+
+
+def test_all_rows_are_sent_once(server: Served, queue: str) -> None:  # noqa: F811
+    assert send_all(options(server, queue), batches(), None) == Counts(sent=ROWS)
+    found = ids(server, queue)
+    assert len(found) == ROWS
+    assert sorted(found, key=int) == [str(number) for number in range(ROWS)]
+
+
+def test_rows_go_to_the_entities_they_name(server: Served, queue: str) -> None:  # noqa: F811
+    other = server.make_queue()
+    where = [queue if number % 2 else other for number in range(100)]
+    send_all(options(server, queue), batches(100, entity=where), None)
+    assert (server.counts(queue)[0], server.counts(other)[0]) == (50, 50)
+
+
+def test_rows_go_to_a_topic(server: Served) -> None:  # noqa: F811
+    server.put("sink-topic", "TopicDescription")
+    server.put("sink-topic/Subscriptions/all", "SubscriptionDescription")
+    send_all(options(server, "sink-topic"), batches(10), None)
+    assert sorted(ids(server, "sink-topic/Subscriptions/all"), key=int) == [str(number) for number in range(10)]
+
+
+def test_the_rows_of_a_session_stay_in_order(server: Served) -> None:  # noqa: F811
+    path = server.make_queue(RequiresSession="true")
+    names = [str(number % 3) for number in range(ROWS)]
+    send_all(options(server, path), batches(sessionId=names), None)
+    with MessagingFactory.from_connection_string(server.connection_string) as factory:
+        for name in ("0", "1", "2"):
+            session, found = factory.create_queue_client(path).accept_session(name), list[int]()
+            while some := session.receive_batch(500, 1):
+                found += [int(str(message.message_id)) for message in some]
+            assert found == [number for number in range(ROWS) if str(number % 3) == name]
+
+
+def test_rows_without_an_id_have_that_of_their_place_in_the_whole_task(server: Served, queue: str) -> None:  # noqa: F811
+    rows = pa.table({"body": ["x"] * 25}).to_batches(10)
+    send_all(options(server, queue), iter(rows), lambda row: f"query-{row}")
+    assert sorted(ids(server, queue)) == sorted(f"query-{row}" for row in range(25))
+
+
+def test_a_row_that_is_too_large_is_named(server: Served, queue: str) -> None:  # noqa: F811
+    rows = pa.table({"messageId": ["small", "large"], "body": ["x", "x" * 300_000]}).to_batches()
+    with pytest.raises(PipelineError, match=f"the row with messageId 'large' cannot be sent to '{queue}': .*300,?0"):
+        send_all(options(server, queue), iter(rows), None)
+
+
+def test_a_row_that_the_entity_refuses_is_named(server: Served) -> None:  # noqa: F811
+    path = server.make_queue(RequiresSession="true")
+    rows = pa.table({"messageId": ["a", "b"], "body": ["x", "x"]}).to_batches()
+    with pytest.raises(PipelineError, match="messageId 'a' cannot be sent"):
+        send_all(options(server, path), iter(rows), None)
+
+
+def test_a_property_that_amqp_has_no_room_for_names_its_row(server: Served, queue: str) -> None:  # noqa: F811
+    entry = pa.struct([("type", pa.string()), ("long", pa.int64())])
+    column = pa.array([None, [("a", {"type": "ubyte", "long": 256})]], pa.map_(pa.string(), entry))
+    rows = pa.table({"messageId": ["good", "bad"], "body": ["x", "x"], "properties": column}).to_batches()
+    with pytest.raises(PipelineError, match="messageId 'bad' cannot be sent"):
+        send_all(options(server, queue), iter(rows), None)
+
+
+def test_an_entity_that_is_not_there_is_named(server: Served) -> None:  # noqa: F811
+    with pytest.raises(PipelineError, match="nowhere"):
+        send_all(options(server, "nowhere"), batches(1), None)
+
+
+def test_a_failure_of_the_rows_themselves_is_theirs(server: Served, queue: str) -> None:  # noqa: F811
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from batches(10)
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        send_all(options(server, queue), failing(), None)
+
+
+def test_a_journal_has_a_row_for_each(server: Served, queue: str, tmp_path: Path) -> None:  # noqa: F811
+    send_all(options(server, queue, journalDir=str(tmp_path)), batches(100), None)
+    found = [row for file in tmp_path.iterdir() for batch in rows_of_journal(file) for row in batch.to_pylist()]
+    sent = [row["message_id"] for row in found if (row["kind"], row["outcome"]) == ("send", "sent")]
+    assert sorted(sent, key=int) == [str(number) for number in range(100)]
