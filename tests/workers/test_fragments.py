@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections import Counter
 from pathlib import Path
@@ -65,6 +66,29 @@ async def test_r095_r100_r101_without_one_broker_its_keys_are_refused_and_all_el
             server.wait_until_well()
             texts = Counter(message.text for message in await drain(client))
             assert texts >= Counter({f"{number}": 2 for number in range(FRAGMENTS)} | {"kept": 1}), "nothing is lost"
+
+
+async def test_who_opens_and_closes_links_while_one_broker_is_stopped_is_answered_by_the_others(tmp_path: Path) -> None:
+    with crew(tmp_path, "--worker-timeout=60", workers=2) as server:
+        queue = server.make_queue(EnablePartitioning="true")
+        async with MessagingFactory.from_connection_string(server.connection_string, retry_policy=NO_RETRY) as factory:
+            client = factory.create_queue_client(queue)
+            await client.send(BrokeredMessage("first"))
+            holder = _holder(server)
+            server.strike(1 - holder, signal.SIGSTOP)
+
+            async def come_and_go() -> None:
+                while True:
+                    async with factory.create_message_receiver(queue) as receiver:
+                        await receiver.receive(timeout=0.05)
+
+            coming = asyncio.ensure_future(come_and_go())
+            for _ in range(30):
+                await asyncio.wait_for(client.send(BrokeredMessage("kept", partition_key=key_of(holder))), 2)
+                await asyncio.sleep(0.02)
+            coming.cancel()
+            await asyncio.wait([coming])
+            server.strike(1 - holder, signal.SIGCONT)
 
 
 def _holder(server: Crew) -> int:

@@ -34,9 +34,9 @@ class Gathering:
         return sum([isinstance(one.journal, RemoteJournal) and one.journal.owner.is_there for one in self.fragments])
 
     def owners(self) -> set[Owner]:
-        """The other processes that have some of them, and are there now."""
+        """The other processes that have some of them, are there now, and answer as far as is known."""
         found = {one.journal.owner for one in self.fragments if isinstance(one.journal, RemoteJournal)}
-        return {owner for owner in found if owner.is_there}
+        return {owner for owner in found if owner.is_there and not owner.is_doubted}
 
     def begin(self) -> list[Fragment]:
         """A receiver has come. The fragments, from another one on each time: else the last would wait for ever.

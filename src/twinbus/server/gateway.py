@@ -7,6 +7,7 @@ nobody uses is ended. Messages are the business of `incoming` and `outgoing`, re
 from __future__ import annotations
 
 import logging
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
@@ -407,22 +408,27 @@ class Client:
     def _wait_for(self, owners: set[Owner]) -> None:
         """Say nothing to the client before other processes know that it has left them.
 
-        It takes the answer to its detach for a sign that another may have what it had.
+        It takes the answer to its detach for a sign that another may have what it had. One that does not answer is
+        waited for once: who opens and closes links all the time would else be told nothing at all.
         """
-        left = len(owners)
-        if not left:
+        silent = set(owners)
+        if not silent:
             return
         release = self._peer.hold_output()
 
-        def heard(_answer: object) -> None:
-            nonlocal left
-            left -= 1
-            if not left:
+        def heard(owner: Owner, _answer: object) -> None:
+            silent.discard(owner)
+            if not silent:
                 release()
 
-        self._namespace.timers.call_at(self._namespace.clock.monotonic_s() + PATIENCE_S, release)
+        def give_up() -> None:
+            for owner in silent:
+                owner.doubt()
+            release()
+
+        self._namespace.timers.call_at(self._namespace.clock.monotonic_s() + PATIENCE_S, give_up)
         for owner in owners:
-            owner.ask(Hear(), heard)
+            owner.ask(Hear(), partial(heard, owner))
 
     def _forget_user(self, use: RequestLink) -> None:
         entity = self._namespace.entities.get(path.key_of(path.parse(use.path).entity))
