@@ -1,6 +1,6 @@
 """Everything that is charged, as rows in Spark: what servers counted, joined with what clients tell.
 
-    account = open_account(spark, usage, clients, Terms(...), now)
+    account = open_account(usage, Terms(tariff=read_tariff()), journals=["audit"])
 
 Owns: the one pass over usage, the pings that no server saw, how much of each row is due to parked messages, and the
 months with their rates. Rows stay in Spark; months, which are few, are here.
@@ -8,6 +8,7 @@ months with their rates. Rows stay in Spark; months, which are few, are here.
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
@@ -17,34 +18,25 @@ from pyspark.sql import functions
 
 from twinbus.pipeline.costs.bill import Month
 from twinbus.pipeline.costs.charges import Charges, Model, Stage
+from twinbus.pipeline.costs.clients import read_clients
 from twinbus.pipeline.costs.kinds import Period, by_kind, sums
 from twinbus.pipeline.costs.pulse import Pulse, read_pulse
 from twinbus.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
-    import datetime as dt
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from twinbus.pipeline.costs.clients import Clients
     from twinbus.pipeline.costs.tariff import Tariff
+    from twinbus.pipeline.costs.terms import Terms
 
 ROOT: Final = ("month", "namespace", "root")
 _RATE: Final = "decimal(19,18)"
 """Times a number of 18 digits that is as much as Spark counts exactly: all of a month is off by less than a cent."""
 _RATE_STEP: Final = Decimal(1).scaleb(-18)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """What a bill is made by."""
-
-    tariff: Tariff
-    model: Model = Model.OPERATION
-    bills_failed: bool = True
-    egress: Decimal = Decimal(0)
-    """Per cent of what applications receive that leaves the region. What a syphon receives always does."""
-    period: Period = Period.DAY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +59,25 @@ class Account:
         return next((month for month in self.months if month.begins == begins), Month(begins=begins))
 
 
-def open_account(usage: DataFrame, clients: Clients | None, terms: Terms, now: dt.datetime) -> Account:
-    """Read and join it all. PipelineError where nothing was counted."""
+def open_account(
+    usage: DataFrame,
+    terms: Terms,
+    *,
+    journals: Sequence[str | Path] = (),
+    tell: Callable[[str], None] = lambda _: None,
+) -> Account:
+    """Read and join it all. PipelineError where nothing was counted. `tell` is called with what is done next."""
     spark = usage.sparkSession
+    tell("adding up what servers counted")
     summed = sums(usage, terms.period).persist(StorageLevel.DISK_ONLY)
+    namespaces = [row.namespace for row in summed.select("namespace").distinct().collect()]
+    if not namespaces:
+        raise PipelineError("nothing was counted in that time")
     rows = by_kind(summed, bills_failed=terms.bills_failed).withColumn("source", functions.lit("servers"))
-    parked_by = "backlog"
-    if clients is not None:
+    parked_by, clients = "backlog", None
+    if journals:
+        tell("reading the clients' journals")
+        clients = read_clients(spark, journals, namespaces, since=terms.since, until=terms.until)
         if terms.bills_failed:
             rows = rows.unionByName(_unseen_pings(rows, clients, terms.period))
         parked_by, shares = _shares(rows, clients)
@@ -84,10 +88,10 @@ def open_account(usage: DataFrame, clients: Clients | None, terms: Terms, now: d
     parked = functions.when(functions.col("is_backlog") & functions.col("kind").isin("send", "receive"), 1.0)
     parked = parked.when(is_theirs, functions.coalesce("share", functions.lit(0.0))).otherwise(0.0)
     rows = rows.withColumn("parked", parked).drop("share").withColumn("egress_bytes", _egress(terms))
-    pulse = read_pulse(usage, now)
+    tell("looking for connections and missing minutes")
+    pulse = read_pulse(usage, dt.datetime.now(dt.UTC))
+    tell("joining both")
     months = _months(rows, pulse)
-    if not months:
-        raise PipelineError("nothing was counted in that time")
     return Account(
         terms=terms,
         rows=_priced(spark, rows, months, terms.tariff),

@@ -15,6 +15,7 @@ from pyspark.sql import Window, functions
 from twinbus.pipeline.journals import journals
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Collection, Sequence
     from pathlib import Path
 
@@ -41,9 +42,21 @@ class Clients:
     """Rows that clients could not write: their disk was slower than they were."""
 
 
-def read_clients(spark: SparkSession, folders: Sequence[str | Path], namespaces: Collection[str]) -> Clients:
+def read_clients(
+    spark: SparkSession,
+    folders: Sequence[str | Path],
+    namespaces: Collection[str],
+    *,
+    since: dt.datetime | None = None,
+    until: dt.datetime | None = None,
+) -> Clients:
     """Of the folders that clients were given as `journal_dir`. PipelineError where there is none."""
-    rows = _rows(journals(spark, *folders)).persist(StorageLevel.DISK_ONLY)
+    found = journals(spark, *folders)
+    if since is not None:
+        found = found.where(found.time >= since)
+    if until is not None:
+        found = found.where(found.time < until)
+    rows = _rows(found).persist(StorageLevel.DISK_ONLY)
     rows = _named(spark, rows, namespaces)
     lost = rows.where("outcome = 'rows lost'").selectExpr("coalesce(sum(messages), 0) AS lost").first()
     assert lost is not None

@@ -1,0 +1,116 @@
+"""A report as one HTML page that needs nothing else: no script, no font, no picture from anywhere.
+
+Owns: the page's form, by day and by night, on a screen, a phone and paper. Everything from outside is escaped; a policy
+in its head forbids browsers to fetch anything even so.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+from twinbus.pipeline.costs.chart import COLOURS, draw_bars, draw_stack
+from twinbus.pipeline.costs.document import Bars
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twinbus.pipeline.costs.document import Document, Section, Stack, Table
+
+_BY_DAY: Final = ("#0b6fb8", "#c2540a", "#0a7a55", "#9b4a86", "#8a6a00", "#2f7fa6", "#a33b3b", "#5b5f66")
+_BY_NIGHT: Final = ("#5db0f0", "#f0945a", "#3fc79a", "#d98cc4", "#e0b93a", "#7fc4e6", "#f08080", "#a9afb8")
+"""Told apart also by those who see few colours; each stands out from the page."""
+_STYLE: Final = """
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:62rem;padding:1rem;font:16px/1.5 system-ui,sans-serif;
+color:var(--ink);background:var(--paper)}
+h1{font-size:1.6rem;line-height:1.2;margin:.5rem 0}h2{font-size:1.2rem;margin:2.2rem 0 .4rem}
+h3{font-size:1rem;margin:1.2rem 0 .3rem}p{margin:.4rem 0;max-width:46rem}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;margin:.8rem 0}dt{color:var(--dim)}dd{margin:0}
+dd,td,th{overflow-wrap:anywhere}
+.wide{overflow-x:auto;margin:.6rem 0}.wide:focus-visible{outline:2px solid var(--c0)}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums;min-width:100%}
+caption{text-align:left;color:var(--dim);padding:.2rem 0}
+th,td{padding:.3rem .6rem;text-align:left;vertical-align:top;border-bottom:1px solid var(--line);min-width:4.5rem}
+th{font-weight:600}.n{text-align:right;overflow-wrap:normal;white-space:nowrap}
+tr.sum td,tr.sum th{font-weight:600;border-top:2px solid var(--line)}
+.warning{border-left:4px solid var(--c1);padding:.2rem .8rem;margin:.6rem 0;background:var(--soft)}
+figure{margin:1rem 0}svg{display:block;width:100%;height:auto;font-size:15px;fill:var(--ink)}
+svg .n{fill:var(--dim)}svg .g{stroke:var(--line)}svg .e{text-anchor:end}svg .m{text-anchor:middle}
+.keys{list-style:none;display:flex;flex-wrap:wrap;gap:.2rem 1rem;padding:0;margin:.4rem 0}
+.k{display:inline-block;width:.8rem;height:.8rem;border-radius:2px;margin-right:.4rem}
+footer{margin:3rem 0 1rem;color:var(--dim);font-size:.9rem}
+@media(max-width:40rem){dl{grid-template-columns:1fr}dd{margin-bottom:.4rem}svg{font-size:22px}}
+@media print{body{max-width:none}.wide{overflow:visible}}
+"""
+
+
+def write_page(document: Document, made: str) -> str:
+    """All of it. `made` says by what and when, at its end."""
+    facts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in document.facts)
+    warnings = "".join(f'<p class="warning">{escape(warning)}</p>' for warning in document.warnings)
+    sections = "".join(_section(section, number) for number, section in enumerate(document.sections))
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{escape(document.title)}</title>\n<style>{_colours()}{_STYLE}</style>\n</head>\n<body>\n"
+        f"<main>\n<h1>{escape(document.title)}</h1>\n<dl>{facts}</dl>\n{warnings}\n{sections}</main>\n"
+        f"<footer>{escape(made)}</footer>\n</body>\n</html>\n"
+    )
+
+
+def _section(section: Section, number: int) -> str:
+    paragraphs = "".join(f"<p>{escape(text)}</p>\n" for text in section.paragraphs)
+    charts = "".join(_figure(chart) for chart in section.charts)
+    tables = "".join(_table(table, section.title) for table in section.tables)
+    name = f"section-{number}"
+    return (
+        f'<section aria-labelledby="{name}">\n<h2 id="{name}">{escape(section.title)}</h2>\n'
+        f"{paragraphs}{charts}{tables}</section>\n"
+    )
+
+
+def _figure(chart: Bars | Stack) -> str:
+    drawn = draw_bars(chart) if isinstance(chart, Bars) else draw_stack(chart)
+    return f"<figure><h3>{escape(chart.title)}</h3>{drawn}</figure>\n"
+
+
+def _table(table: Table, title: str) -> str:
+    name = table.caption or title
+    caption = f"<caption>{escape(table.caption)}</caption>" if table.caption else ""
+    classes = [' class="n"' if table.is_number(number) else "" for number in range(len(table.columns))]
+    heads = "".join(f'<th scope="col"{css}>{escape(head)}</th>' for css, head in zip(classes, table.heads, strict=True))
+    kinds = [""] * len(table.rows)
+    if table.has_total:
+        kinds[-1] = ' class="sum"'
+    rows = "".join(f"<tr{kind}>{_cells(row, classes)}</tr>\n" for kind, row in zip(kinds, table.rows, strict=True))
+    # One that is wider than a phone is scrolled, which has to be possible without a mouse, too.
+    return (
+        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(name)}"><table>{caption}'
+        f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody></table></div>\n"
+    )
+
+
+def _cells(row: Sequence[str], classes: list[str]) -> str:
+    cells = []
+    for number, (text, css) in enumerate(zip(row, classes, strict=True)):
+        tag, scope = ("th", ' scope="row"') if number == 0 else ("td", "")
+        cells.append(f"<{tag}{scope}{css}>{escape(text)}</{tag}>")
+    return "".join(cells)
+
+
+def _colours() -> str:
+    return (
+        f":root{{--ink:#1b1f24;--paper:#fff;--dim:#59616b;--line:#d5dae0;--soft:#fff4ea;{_named(_BY_DAY)}}}"
+        "@media(prefers-color-scheme:dark){"
+        f":root{{--ink:#e6e9ed;--paper:#14171b;--dim:#a3abb5;--line:#353c44;--soft:#2b2118;{_named(_BY_NIGHT)}}}}}"
+        + "".join(
+            f".s{number}{{fill:var(--c{number})}}.b{number}{{background:var(--c{number})}}" for number in range(COLOURS)
+        )
+    )
+
+
+def _named(colours: tuple[str, ...]) -> str:
+    return "".join(f"--c{number}:{colour};" for number, colour in enumerate(colours))
