@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from twinbus.pipeline.syphon import Progress, Report, SparkSyphon, Wanted
+    from twinbus.pipeline.syphon.report import Row
 
 SHOWN: Final = 40
 """Rows of the report on the screen."""
@@ -140,20 +141,29 @@ def _progress(wanted: Wanted) -> Iterator[Callable[[Progress], None]]:
 
 def _show(done: Report) -> None:
     from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
+    from rich.table import Column, Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table("backlog queue", "destination", "moved", "dead-lettered", "left", "first", "last", "tasks", "ended")
+    numbers = [
+        Column(name, justify="right", no_wrap=True) for name in ("moved", "dead", "left", "first", "last", "tasks")
+    ]
+    table = Table("queue", "destination", *numbers, "ended")
     for row in done.rows[:SHOWN]:
-        at_least = "" if row.exact else ">= "
-        times = [f"{at:%H:%M:%S}" if at is not None else "" for at in (row.first, row.last)]
-        left = "?" if row.left is None else f"{row.left:,}"
-        counts = (f"{at_least}{row.moved:,}", f"{row.dead_lettered:,}", left)
-        cells = (row.backlog_queue, row.destination or "", *counts, *times, str(row.attempts), row.ended)
-        table.add_row(*map(Text, cells))
+        table.add_row(*map(Text, _cells(row)))
     console = Console(soft_wrap=False)
     if done.rows:
+        prefix, _, _ = done.rows[0].backlog_queue.rpartition("/")
+        console.print(Text(f"Backlog queues {prefix}/..., dead: dead-lettered there"))
         console.print(table)
     if len(done.rows) > SHOWN:
         console.print(f"and {len(done.rows) - SHOWN:,} rows more")
     console.print(f"{done.moved:,} messages were moved, {done.dead_lettered:,} dead-lettered.")
+
+
+def _cells(row: Row) -> list[str]:
+    times = [f"{at:%H:%M:%S}" if at is not None else "" for at in (row.first, row.last)]
+    moved = f"{row.moved:,}" if row.exact else f">={row.moved:,}"
+    left = "?" if row.left is None else f"{row.left:,}"
+    place = row.destination or ("(nobody can tell)" if row.dead_lettered else "")
+    _, _, number = row.backlog_queue.rpartition("/")
+    return [number, place, moved, f"{row.dead_lettered:,}", left, *times, str(row.attempts), row.ended]

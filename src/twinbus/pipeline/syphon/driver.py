@@ -175,7 +175,8 @@ class SparkSyphon:
         rows = self._round.ledger.rows(parked, over.why)
         self._round = None
         self.report.add(rows)
-        self.report.is_over, self.report.why = over.kind is Kind.EMPTY or self.report.left == 0, over.why
+        self.report.is_over = over.kind is Kind.EMPTY or self.report.left == 0
+        self.report.why = "stopped" if self._stopped.is_set() else over.why
         if self._wanted.report_place is not None:
             try:
                 await asyncio.to_thread(report.write, self._spark, rows, self._wanted.report_place)

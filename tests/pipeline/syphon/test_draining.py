@@ -1,0 +1,129 @@
+"""The syphon on Spark, between two servers: what is parked comes back, whatever happens to the primary."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from tests.pipeline.syphon.scene import ONCE, ORDERS, SESSIONS, parked, scene
+from twinbus.client import BrokeredMessage
+from twinbus.pipeline.syphon import Progress, Report, SparkSyphon, Wanted
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+
+class Running:
+    """A run, and what it tells."""
+
+    def __init__(self, spark: SparkSession, wanted: Wanted) -> None:
+        self.seen: Progress | None = None
+        self._news = asyncio.Event()
+        self.syphon = SparkSyphon(spark, wanted, self._told)
+        self.task = asyncio.ensure_future(self.syphon.run())
+
+    def _told(self, progress: Progress) -> None:
+        self.seen = progress
+        self._news.set()
+
+    async def until(self, happened: Callable[[Progress], object]) -> None:
+        while self.seen is None or not happened(self.seen):
+            assert not self.task.done(), self.task
+            self._news.clear()
+            await self._news.wait()
+
+    async def stop(self) -> Report:
+        self.syphon.stop()
+        return await self.task
+
+
+@contextlib.asynccontextmanager
+async def running(spark: SparkSession, wanted: Wanted) -> AsyncIterator[Running]:
+    run = Running(spark, wanted)
+    try:
+        yield run
+    finally:
+        if not run.task.done():
+            await run.stop()
+
+
+async def test_all_that_is_parked_comes_back_in_order_and_the_rest_is_dead_lettered(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    async with scene(tmp_path) as here:
+        plain = [f"order {number}" for number in range(300)]
+        await here.park([parked(text) for text in plain])
+        for number in range(60):  # each session is in one backlog queue, as one sender leaves it
+            session = f"session {number % 3}"
+            await here.park([parked(f"{number}", SESSIONS, session)], [here.backlog_queues[number % 3]])
+        no_path = BrokeredMessage("lost its way").encode(0)
+        no_queue = parked("nobody has it", "no-such-queue")
+        await here.park([no_path, no_queue], [here.backlog_queues[0]])
+        report_place = str(tmp_path / "report")
+        wanted = Wanted(pair=here.pair, available_now=True, report_place=report_place)
+        report = await SparkSyphon(spark, wanted).run()
+        assert report.is_over
+        assert (report.moved, report.dead_lettered, report.left) == (360, 2, 0)
+        assert (here.left(), here.dead()) == (0, 2)
+        assert sorted(await here.arrived(300)) == sorted(plain)
+        for number in range(3):
+            arrived = await here.arrived_in_session(f"session {number}", 20)
+            assert arrived == [f"{place}" for place in range(number, 60, 3)]
+        kept = spark.read.parquet(report_place).collect()
+        assert sum(row.moved for row in kept) == 360
+        assert {row.destination for row in kept} == {ORDERS, SESSIONS, "no-such-queue", None}
+        assert {(row.ended, row.left, row.attempts, row.exact) for row in kept} == {("empty", 0, 1, True)}
+        assert all(row.firstMoved <= row.lastMoved for row in kept)
+
+
+async def test_a_primary_that_is_killed_in_the_middle_gets_the_rest_when_it_is_back(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    async with scene(tmp_path) as here:
+        texts = [f"order {number}" for number in range(9_000)]
+        await here.park([parked(text, ORDERS if number % 2 else ONCE) for number, text in enumerate(texts)])
+        async with running(spark, Wanted(pair=here.pair, available_now=True)) as run:
+            await run.until(lambda progress: progress.moved)
+            here.primary.kill()
+            await run.until(lambda progress: progress.trouble)
+            await asyncio.to_thread(here.primary.start)
+            report = await run.task
+        assert report.is_over
+        assert here.left() == 0
+        assert set(await here.arrived(4_500)) == set(texts[1::2]), "at least once (Q04)"
+        assert Counter(await here.arrived(4_500, ONCE)) == Counter(texts[::2]), "once, where duplicates are detected"
+
+
+async def test_what_cannot_be_delivered_now_is_left_and_the_report_says_why(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    async with scene(tmp_path) as here:
+        await here.park([parked(f"order {number}") for number in range(30)])
+        here.primary.kill()
+        report = await SparkSyphon(spark, Wanted(pair=here.pair, available_now=True, wait_s=2)).run()
+        assert not report.is_over
+        assert (report.moved, report.left) == (0, 30)
+        assert report.why == "nothing has moved for 2 s"
+        assert {row.ended.split(":")[0] for row in report.rows} == {"the primary does not answer"}
+        assert here.left() == 30, "all of it was given back"
+
+
+async def test_until_it_is_stopped_it_goes_on_round_after_round_with_backlog_queues_that_are_new(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    async with scene(tmp_path) as here:
+        await here.park([parked("early")])
+        async with running(spark, Wanted(pair=here.pair, round_s=1.0)) as run:
+            await run.until(lambda progress: progress.moved == 1)
+            here.secondary.put("contoso/x-servicebus-transfer/17", "QueueDescription")
+            await here.park([parked("late")], ["contoso/x-servicebus-transfer/17"])
+            await run.until(lambda progress: progress.moved == 2)
+            report = await run.stop()
+        assert (report.moved, report.left, report.why) == (2, 0, "stopped")
+        assert {row.attempts for row in report.rows if row.backlog_queue == here.backlog_queues[0]} > {1}
+        assert sorted(await here.arrived(2)) == ["early", "late"]

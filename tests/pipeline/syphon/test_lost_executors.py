@@ -1,0 +1,97 @@
+"""The syphon on a cluster: an executor is killed in the middle, or the driver is told to stop, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.parquet as pq
+
+from tests.pipeline.syphon.scene import ONCE, ORDERS, parked, scene
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    import pytest
+
+    from tests.pipeline.cluster import Cluster
+    from tests.pipeline.syphon.scene import Scene
+
+COUNT: Final = 12_000
+PATIENCE_S: Final = 90.0
+
+
+@contextlib.asynccontextmanager
+async def command(here: Scene, cluster: Cluster, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`twinbus pipeline syphon`, as a user types it. At the end it is gone."""
+    strings = (here.primary.connection_string, here.secondary.connection_string)
+    admin = here.secondary.admin_connection_string
+    words = ["-m", "twinbus", "pipeline", "syphon", *strings, admin, "--primary-name=contoso"]
+    words += [f"--ca-file={here.secondary.ca_file}", f"--master={cluster.url}", *options]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not await asyncio.to_thread(happened):  # noqa: ASYNC110  # it happens in other processes
+            await asyncio.sleep(0.01)
+
+
+async def test_an_executor_killed_in_the_middle_costs_nothing_but_duplicates_that_are_detected(
+    tmp_path: Path, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    async with scene(tmp_path) as here:
+        texts = [f"order {number}" for number in range(COUNT)]
+        # Two in a row to the same destination: each backlog queue has some for both.
+        await here.park([parked(text, ORDERS if number // 3 % 2 else ONCE) for number, text in enumerate(texts)])
+        report_place = tmp_path / "report"
+        async with command(here, cluster, "--available-now", f"--report={report_place}") as process:
+            await until(lambda: here.primary.counts(ORDERS)[0] > 0)
+            here.primary.pause()  # what is on its way stays so until nobody is there any more who would hear of it
+            cluster.kill_executor()
+            here.primary.resume()
+            said, _ = await process.communicate()
+        assert process.returncode == 0, said.decode()
+        assert here.left() == 0
+        arrived = Counter(await here.arrived(COUNT // 2) + await here.arrived(COUNT // 2, ONCE))
+        assert set(arrived) == set(texts), "nothing is lost"
+        is_once = {text: number // 3 % 2 == 0 for number, text in enumerate(texts)}
+        assert [text for text, count in arrived.items() if count > 1 and is_once[text]] == []
+        rows = pq.read_table(report_place).to_pylist()
+        assert max(row["attempts"] for row in rows) > 1
+        assert not all(row["exact"] for row in rows)
+        assert {(row["ended"], row["left"]) for row in rows} == {("empty", 0)}
+        assert sum(row["moved"] for row in rows) <= sum(arrived.values())
+        secrets = [here.primary.key.encode(), here.secondary.key.encode()]
+        logs = [file for file in tmp_path_factory.getbasetemp().glob("cluster*/**/*") if file.is_file()]
+        assert any("work" in file.parts for file in logs)
+        for text in (said, *(file.read_bytes() for file in logs)):
+            assert not any(secret in text for secret in secrets)
+
+
+async def test_told_to_stop_it_finishes_what_is_on_its_way_and_reports(tmp_path: Path, cluster: Cluster) -> None:
+    async with scene(tmp_path) as here:
+        texts = [f"order {number}" for number in range(COUNT)]
+        await here.park([parked(text) for text in texts])
+        async with command(here, cluster) as process:
+            await until(lambda: here.primary.counts(ORDERS)[0] > 0)
+            process.send_signal(signal.SIGTERM)
+            said, _ = await process.communicate()
+        assert process.returncode == 0, said.decode()
+        left = here.left()
+        arrived = await here.arrived(COUNT - left)
+        assert len(set(arrived)) == len(arrived) == COUNT - left, "nothing half done: neither lost nor twice"
+        assert f"{len(arrived):,} messages were moved, 0 dead-lettered." in said.decode()
