@@ -38,10 +38,11 @@ def options(primary: Served, secondary: Served, **more: str) -> SinkOptions:
 
 def rows(*between: Callable[[], None]) -> Iterator[pa.RecordBatch]:
     """Parts of rows; between them something happens."""
-    for number, happen in enumerate((*between, lambda: None)):
+    for number in range(len(between) + 1):
         ids = [str(row) for row in range(number * PART, (number + 1) * PART)]
         yield pa.record_batch({"messageId": ids, "body": ["x"] * PART})
-        happen()
+        for happen in between[number : number + 1]:
+            happen()
 
 
 def whole(parts: int) -> set[str]:

@@ -1,0 +1,216 @@
+"""One entity that is being captured, as the driver sees it.
+
+Owns: where the capture of each of its fragments is, how files of tasks become captured ones, and the completing of what
+was captured. A file is given its name, then its manifest; only then its messages are completed. Whatever ends the
+driver in between, the next one goes on behind the last manifest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+import uuid
+from typing import TYPE_CHECKING, Final
+
+from twinbus.pipeline.capture.folder import TEMPORARY
+from twinbus.pipeline.capture.history import History, place_of
+from twinbus.pipeline.capture.manifest import Manifest, iso
+from twinbus.pipeline.capture.task import Order
+from twinbus.pipeline.capture.window import Window
+from twinbus.pipeline.errors import PipelineError
+from twinbus.pipeline.source import read_options
+from twinbus.pipeline.source.connecting import connect
+from twinbus.pipeline.source.positions import ask_positions
+
+if TYPE_CHECKING:
+    from twinbus.client import MessageReceiver
+    from twinbus.pipeline.capture.folder import Folder
+    from twinbus.pipeline.capture.settings import CaptureSettings
+    from twinbus.pipeline.capture.task import Report, Written
+    from twinbus.pipeline.source import FragmentPosition, Positions
+
+log: Final = logging.getLogger(__name__)
+
+CLAIM: Final = 1
+"""The epoch of the claim under which captured messages are completed."""
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+class CapturedEntity:
+    """One of them."""
+
+    def __init__(self, folder: Folder, settings: CaptureSettings, path: str) -> None:
+        """`open` looks where to go on."""
+        given = {"connectionString": settings.connection_string, "entity": path, "caFile": settings.ca_file or ""}
+        self.source = read_options(given)
+        self.path = self.source.entity
+        self._folder = folder
+        self._settings = settings
+        self._namespace = settings.namespace_name()
+        self.place = place_of(self._namespace, self.path)
+        """Its folder."""
+        self._temporary = f"{self.place}/{TEMPORARY}/{uuid.uuid4().hex}"
+        self._factory = connect(self.source)
+        self._receiver: MessageReceiver | None = None
+        self._entity_id = 0
+        self._windows: dict[int, Window] = {}
+        self._histories: dict[int, History] = {}
+        self._owed: dict[int, int] = {}
+        """Up to which number each fragment is captured, and not completed yet."""
+
+    async def open(self) -> None:
+        """Look where to go on. PipelineError if messages were lost meanwhile, or another capture runs."""
+        await asyncio.to_thread(self._folder.delete_folder, f"{self.place}/{TEMPORARY}")
+        if self._settings.completes:
+            self._receiver = self._factory.create_message_receiver(self.path, epoch=CLAIM)
+        await self._claim()
+        await self._take_positions(await ask_positions(self._factory, self.source))
+
+    async def close(self) -> None:
+        """Its connection, and what tasks have left behind."""
+        await self._factory.close()
+        await asyncio.to_thread(self._folder.delete_folder, self._temporary)
+
+    # --- windows ------------------------------------------------------------------------------------------------------
+
+    async def look(self, now_s: float, *, at_once: bool) -> list[Order]:
+        """The windows that are to be written now."""
+        positions = await ask_positions(self._factory, self.source)
+        await self._take_positions(positions)
+        if at_once and positions.down:
+            raise PipelineError(f"fragments {positions.down} of '{self.path}' are down: not all can be captured now")
+        orders = []
+        for position in positions.fragments:
+            window = self._windows.get(position.number)
+            if window is None or not position.is_available:
+                continue
+            closing = window.look(position.next, now_s, at_once=at_once)
+            if closing is not None:
+                orders.append(
+                    Order(
+                        entity=self.path,
+                        source=self.source,
+                        entity_id=self._entity_id,
+                        closing=closing,
+                        uri=self._folder.uri,
+                        temporary=self._temporary,
+                        size_limit=self._settings.limits.size,
+                    )
+                )
+        return orders
+
+    async def _take_positions(self, positions: Positions) -> None:
+        """Begin with fragments that are new, all of them after the entity was created again."""
+        if self._entity_id not in (0, positions.entity_id):
+            self._lose(f"'{self.path}' was deleted and created again: what was not captured before is gone")
+            self._windows.clear()
+            self._owed.clear()
+        self._entity_id = positions.entity_id
+        for position in positions.fragments:
+            window = self._windows.get(position.number)
+            if window is None and position.is_available:
+                self._windows[position.number] = await self._begin(position)
+            elif window is not None and position.is_available and position.next < window.first:
+                self._lose(f"fragment {position.number} of '{self.path}' ends before what was captured of it")
+                window.first = position.next
+
+    async def _begin(self, position: FragmentPosition) -> Window:
+        number = position.number
+        history = self._histories[number] = History(self._folder, place_of(self._namespace, self.path, number))
+        last = await asyncio.to_thread(history.find_last)
+        first = self._first_of(position, last)
+        if last is not None and first == last.toSequenceNumber + 1:
+            self._owed[number] = last.toSequenceNumber  # whoever captured it may not have come to that
+        return Window(number, first, self._settings.limits)
+
+    def _first_of(self, position: FragmentPosition, last: Manifest | None) -> int:
+        """Where a fragment goes on."""
+        if last is None:
+            return position.low
+        if last.entityId != self._entity_id:
+            self._lose(
+                f"'{self.path}' was deleted and created again since {last.lastEnqueueTime}, when the last captured "
+                "message came: what came behind that is gone"
+            )
+            return position.low
+        if last.toSequenceNumber >= position.next:
+            self._lose(
+                f"fragment {position.number} of '{self.path}' ends before number {last.toSequenceNumber}, up to which "
+                "it was captured: its namespace lost messages, or is another one"
+            )
+            return position.low
+        return last.toSequenceNumber + 1
+
+    def _lose(self, text: str) -> None:
+        if not self._settings.allows_loss:
+            raise PipelineError(f"{text}; --allow-data-loss goes on all the same")
+        log.warning("%s", text)
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    async def commit(self, report: Report) -> list[Manifest]:
+        """A task has done its work: its files count from now on, each once its manifest is there."""
+        window, manifests = self._windows[report.fragment], []
+        for written in report.files:
+            manifests.append(await asyncio.to_thread(self._name, report.fragment, written))
+            window.written(written.to_number)
+        if report.failure is None:
+            window.written(report.up_to)
+        window.closed(report.numbers, report.size)
+        if manifests:
+            self._owed[report.fragment] = manifests[-1].toSequenceNumber
+        return manifests
+
+    def give_up(self, fragment: int) -> None:
+        """The job that wrote a window has failed: it is to be written again."""
+        if fragment in self._windows:
+            self._windows[fragment].closed()
+
+    def _name(self, fragment: int, written: Written) -> Manifest:
+        folder, first = self._folder, _EPOCH + dt.timedelta(microseconds=written.first_us)
+        manifest = Manifest(
+            file=self._histories[fragment].name_next(first, self._entity_id, written.from_number),
+            fragment=fragment,
+            sizeInBytes=folder.size(written.temporary),
+            eventCount=written.count,
+            firstSequenceNumber=written.first_number,
+            lastSequenceNumber=written.last_number,
+            firstEnqueueTime=iso(written.first_us),
+            lastEnqueueTime=iso(written.last_us),
+            namespace=self._namespace,
+            entity=self.path,
+            entityId=self._entity_id,
+            fromSequenceNumber=written.from_number,
+            toSequenceNumber=written.to_number,
+        )
+        if folder.exists(manifest.path):
+            raise PipelineError(f"{folder.uri_of(manifest.path)} is there already: another capture writes there, too")
+        folder.move(written.temporary, manifest.file)
+        folder.put(manifest.path, manifest.encode(), f"{self._temporary}/{uuid.uuid4().hex}")
+        return manifest
+
+    # --- completing ---------------------------------------------------------------------------------------------------
+
+    async def complete_captured(self) -> None:
+        """Complete what is in files, if that is wanted."""
+        if self._receiver is not None:
+            for fragment, up_to in list(self._owed.items()):
+                await self._complete(fragment, up_to)
+                if self._owed[fragment] == up_to:  # else there are more files meanwhile
+                    del self._owed[fragment]
+
+    async def _claim(self) -> None:
+        """Have the entity for oneself. A link that was lost is attached again; somebody else's claim is an error."""
+        if self._receiver is not None:
+            await self._receiver.open()
+
+    async def _complete(self, fragment: int, up_to: int) -> None:
+        await self._claim()
+        browser = self._factory.create_message_browser(self.path, fragment=fragment)
+        try:
+            _, skipped = await browser.complete_up_to(up_to, epoch=CLAIM)
+        finally:
+            await browser.close()
+        if skipped:
+            log.warning("%d captured messages of '%s' stay: somebody has them", skipped, self.path)

@@ -1,0 +1,150 @@
+"""Where captured files lie: any place that pyarrow has a file system for.
+
+    folder = Folder("/srv/captured")        # or s3://bucket/captured, hdfs://..., gs://..., abfss://...
+
+Owns: how a file comes there so that it is there as a whole or not at all, also after a power cut on a local disk. Knows
+nothing of what the files are.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import posixpath
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyarrow import fs
+
+from twinbus.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TEMPORARY: Final = "_temporary"
+"""What is not whole yet. Spark and others leave out what begins with an underscore."""
+_LOCK: Final = "_lock"
+
+
+class Folder:
+    """A place, and what is below it. Paths are relative to it, with slashes."""
+
+    def __init__(self, uri: str) -> None:
+        """`uri` may be a path of this machine."""
+        self.uri = uri
+        try:
+            self._files, self._root = fs.FileSystem.from_uri(uri if "://" in uri else str(Path(uri).absolute()))
+        except (pa.ArrowException, ValueError, OSError) as error:
+            raise PipelineError(f"{uri!r:.200} is no place for files: {error}") from error
+        self._is_local = self._files.type_name == "local"
+
+    def full(self, path: str) -> str:
+        """What the file system calls it."""
+        return posixpath.join(self._root, path) if path else str(self._root)
+
+    def uri_of(self, path: str) -> str:
+        """What anyone calls it."""
+        return posixpath.join(self.uri, path)
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def names(self, path: str) -> list[str]:
+        """What is directly in a folder, in order; nothing where there is none."""
+        selector = fs.FileSelector(self.full(path), allow_not_found=True)
+        return sorted(found.base_name for found in self._files.get_file_info(selector))
+
+    def walk(self, path: str, ending: str) -> list[str]:
+        """All files below a folder whose names end so, in order; nothing of what is not whole."""
+        selector = fs.FileSelector(self.full(path), allow_not_found=True, recursive=True)
+        start = len(self.full("").rstrip("/")) + 1
+        found = [one.path[start:] for one in self._files.get_file_info(selector) if one.is_file]
+        return sorted(one for one in found if one.endswith(ending) and f"{TEMPORARY}/" not in one)
+
+    def exists(self, path: str) -> bool:
+        """There is such a file."""
+        return bool(self._files.get_file_info(self.full(path)).is_file)
+
+    def size(self, path: str) -> int:
+        """Bytes of a file."""
+        return int(self._files.get_file_info(self.full(path)).size)
+
+    def read(self, path: str) -> bytes:
+        """All that is in a file."""
+        with self._files.open_input_stream(self.full(path)) as stream:
+            return bytes(stream.read())
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        """A file to be read from anywhere in it."""
+        return self._files.open_input_file(self.full(path))
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def open_output(self, path: str) -> pa.NativeFile:
+        """A new file, to be closed by who asked for it; then `keep` makes it stay."""
+        self._files.create_dir(self.full(posixpath.dirname(path)), recursive=True)
+        return self._files.open_output_stream(self.full(path))
+
+    def keep(self, path: str) -> None:
+        """A file that was written stays after a power cut."""
+        if self._is_local:
+            _sync(self.full(path))
+
+    def put(self, path: str, content: bytes, temporary: str) -> None:
+        """Write a file: it is there as a whole, and stays, or not at all."""
+        with self.open_output(temporary) as stream:
+            stream.write(content)
+        self.keep(temporary)
+        self.move(temporary, path)
+
+    def move(self, source: str, target: str) -> None:
+        """Give a file its name; it stays."""
+        parent = self.full(posixpath.dirname(target))
+        self._files.create_dir(parent, recursive=True)
+        self._files.move(self.full(source), self.full(target))
+        if self._is_local:
+            _sync_folders(parent, self.full(""))
+
+    def delete(self, path: str) -> None:
+        """Remove a file, if it is there."""
+        with suppress(FileNotFoundError):
+            self._files.delete_file(self.full(path))
+
+    def delete_folder(self, path: str) -> None:
+        """Remove a folder with all that is in it, if it is there."""
+        with suppress(FileNotFoundError):
+            self._files.delete_dir(self.full(path))
+
+    @contextmanager
+    def alone(self, path: str) -> Iterator[None]:
+        """Have a folder for oneself; PipelineError if somebody else has it. Only a local disk can tell."""
+        if not self._is_local:
+            yield
+            return
+        self._files.create_dir(self.full(path), recursive=True)
+        lock = os.open(posixpath.join(self.full(path), _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise PipelineError(f"another capture writes to {self.uri_of(path)}: one at a time") from None
+            yield
+        finally:
+            os.close(lock)
+
+
+def _sync(path: str) -> None:
+    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _sync_folders(path: str, root: str) -> None:
+    """A new folder is in its parent only once that was synced, too."""
+    while path.startswith(root) and path != root:
+        _sync(path)
+        path = posixpath.dirname(path)
+    _sync(root)

@@ -1,0 +1,195 @@
+"""What there is in entities is captured once, and a capture goes on where the last one ended, whatever ended it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.one_server import queue, running, server  # noqa: F401  # fixtures
+from tests.pipeline.capture.scene import Here, Taken, Told, capture, send, settings
+from tests.served import wait_until
+from twinbus.client import MessagingFactory
+from twinbus.pipeline.capture.capturing import Capture
+from twinbus.pipeline.capture.folder import Folder
+from twinbus.pipeline.capture.window import Limits
+from twinbus.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.served import Served
+
+
+async def test_what_is_there_is_captured_and_stays(server: Served, queue: str, tmp_path: Path) -> None:  # noqa: F811
+    await send(server, queue, range(1000), label="order", properties={"number": 7})
+    told = await capture(Here(), settings(server, tmp_path, queue))
+    taken = Taken(tmp_path)
+    taken.check()
+    assert sorted(taken.ids(), key=int) == [str(number) for number in range(1000)]
+    assert set(taken.table().column("label").to_pylist()) == {"order"}
+    assert [one.eventCount for one in told.manifests] == [1000]
+    assert told.manifests[0].entity == queue
+    assert told.manifests[0].first <= told.manifests[0].last
+    assert server.counts(queue)[0] == 1000
+
+
+async def test_the_next_capture_goes_on_behind_the_last(server: Served, queue: str, tmp_path: Path) -> None:  # noqa: F811
+    for part in range(3):
+        await send(server, queue, range(part * 10, part * 10 + 10))
+        await capture(Here(), settings(server, tmp_path, queue))
+    here = Here()
+    await capture(here, settings(server, tmp_path, queue))
+    assert here.jobs == 0, "there is nothing new"
+    taken = Taken(tmp_path)
+    taken.check()
+    assert len(taken.files()) == 3
+    assert taken.ids() == [str(number) for number in range(30)]
+
+
+async def test_fragments_have_files_of_their_own(server: Served, tmp_path: Path) -> None:  # noqa: F811
+    path = server.make_queue(EnablePartitioning="true")
+    for number in range(64):
+        await send(server, path, [number], partition_key=str(number))
+    await capture(Here(), settings(server, tmp_path, path))
+    taken = Taken(tmp_path)
+    taken.check()
+    assert len(taken.files()) == len({one.fragment for one in taken.manifests()}) > 4
+    assert sorted(taken.ids(), key=int) == [str(number) for number in range(64)]
+
+
+async def test_several_entities_are_captured_at_once(server: Served, tmp_path: Path) -> None:  # noqa: F811
+    paths = [server.make_queue() for _ in range(3)]
+    for path in paths:
+        await send(server, path, [path])
+    here = Here()
+    await capture(here, settings(server, tmp_path, *paths))
+    assert here.jobs == 1
+    assert Taken(tmp_path).ids() == sorted(paths)
+
+
+async def test_a_subscription_is_captured(server: Served, tmp_path: Path) -> None:  # noqa: F811
+    server.put("captured-topic", "TopicDescription")
+    server.put("captured-topic/Subscriptions/capture", "SubscriptionDescription")
+    await send(server, "captured-topic", range(5))
+    await capture(Here(), settings(server, tmp_path, "captured-topic/Subscriptions/capture"))
+    taken = Taken(tmp_path)
+    assert taken.ids() == list("01234")
+    assert taken.manifests()[0].file.startswith("contoso/captured-topic/subscriptions/capture/0/")
+
+
+async def test_a_window_that_is_larger_than_a_file_may_be_is_cut(server: Served, queue: str, tmp_path: Path) -> None:  # noqa: F811
+    await send(server, queue, range(100), body=os.urandom(10_000))
+    await capture(Here(), settings(server, tmp_path, queue, limits=Limits(60, 300_000)))
+    taken = Taken(tmp_path)
+    taken.check()
+    assert [one.eventCount for one in taken.manifests()] == pytest.approx([30, 30, 30, 10], abs=2)
+    assert taken.ids() == [str(number) for number in range(100)]
+
+
+async def test_what_was_captured_is_completed_if_that_is_wanted(server: Served, queue: str, tmp_path: Path) -> None:  # noqa: F811
+    await send(server, queue, range(10))
+    await capture(Here(), settings(server, tmp_path, queue, completes=True))
+    assert server.counts(queue) == (0, 0)
+    assert len(Taken(tmp_path).ids()) == 10
+
+
+async def test_what_the_last_capture_did_not_come_to_complete_is_completed(
+    server: Served,  # noqa: F811
+    queue: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    await send(server, queue, range(10))
+    await capture(Here(), settings(server, tmp_path, queue))
+    await capture(Here(), settings(server, tmp_path, queue, completes=True))
+    assert server.counts(queue) == (0, 0)
+    assert len(Taken(tmp_path).ids()) == 10
+
+
+async def test_what_failed_between_a_file_and_its_manifest_is_captured_again(
+    server: Served,  # noqa: F811
+    queue: str,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await send(server, queue, range(10))
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "put", lambda *_: (_ for _ in ()).throw(OSError("the power is gone")))
+        with pytest.raises(OSError, match="the power is gone"):
+            await capture(Here(), settings(server, tmp_path, queue, completes=True))
+    assert len(Taken(tmp_path).files()) == 1
+    assert server.counts(queue)[0] == 10, "nothing is completed before its manifest is there"
+    await send(server, queue, range(10, 20))
+    await capture(Here(), settings(server, tmp_path, queue, completes=True))
+    taken = Taken(tmp_path)
+    taken.check()
+    assert taken.ids() == [str(number) for number in range(20)]
+    assert server.counts(queue)[0] == 0
+
+
+async def test_messages_that_others_took_are_no_loss(server: Served, queue: str, tmp_path: Path) -> None:  # noqa: F811
+    await send(server, queue, range(10))
+    await capture(Here(), settings(server, tmp_path, queue))
+    await send(server, queue, range(10, 20))
+    async with MessagingFactory.from_connection_string(server.connection_string) as factory:
+        client = factory.create_queue_client(queue)
+        for message in await client.receive_batch(15):
+            await client.complete(message)
+    await capture(Here(), settings(server, tmp_path, queue))
+    taken = Taken(tmp_path)
+    taken.check()
+    assert taken.ids() == [str(number) for number in (*range(10), *range(15, 20))]
+
+
+async def test_an_entity_that_was_created_again_is_a_loss_unless_that_is_allowed(
+    server: Served,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    path = server.make_queue()
+    await send(server, path, range(5))
+    await capture(Here(), settings(server, tmp_path, path))
+    server.delete_queue(path)
+    server.ask("PUT", path, _QUEUE, expected=201)
+    await send(server, path, range(5, 8))
+    with pytest.raises(PipelineError, match=r"deleted and created again .*--allow-data-loss"):
+        await capture(Here(), settings(server, tmp_path, path))
+    await capture(Here(), settings(server, tmp_path, path, allows_loss=True))
+    await capture(Here(), settings(server, tmp_path, path))
+    taken = Taken(tmp_path)
+    taken.check()
+    assert taken.ids() == [str(number) for number in range(8)]
+
+
+async def test_an_entity_that_is_not_there_is_named(server: Served, tmp_path: Path) -> None:  # noqa: F811
+    with pytest.raises(Exception, match="nowhere"):
+        await capture(Here(), settings(server, tmp_path, "nowhere"))
+
+
+async def test_a_capture_that_goes_on_closes_windows_by_time_and_ends_when_it_is_stopped(
+    server: Served,  # noqa: F811
+    queue: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    told, stop = Told(), asyncio.Event()
+    wanted = settings(server, tmp_path, queue, available_now=False, limits=Limits(0.5, 10_000_000), completes=True)
+    running_now = asyncio.create_task(Capture(Here(), wanted, told).run(stop))  # type: ignore[arg-type]
+    for part in range(2):
+        await send(server, queue, range(part * 10, part * 10 + 10))
+        await told.happened.wait()
+        told.happened.clear()
+    stop.set()
+    await running_now
+    assert told.waiting == []
+    taken = Taken(tmp_path)
+    taken.check()
+    assert len(taken.files()) >= 2
+    assert taken.ids() == [str(number) for number in range(20)]
+    wait_until(lambda: server.counts(queue)[0] == 0)
+
+
+_QUEUE = (
+    '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml"><QueueDescription '
+    'xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"></QueueDescription></content></entry>'
+)

@@ -1,0 +1,129 @@
+"""Where a fragment's capture goes on: behind its last manifest; what has none is removed."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING
+
+import pytest
+
+from twinbus.pipeline.capture.folder import Folder
+from twinbus.pipeline.capture.history import History, place_of
+from twinbus.pipeline.capture.manifest import Manifest, iso
+from twinbus.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PLACE = place_of("Contoso", "Orders", 3)
+NOON = dt.datetime(2026, 11, 17, 12, 0, 0, 250_000, tzinfo=dt.UTC)
+
+
+def manifest(file: str, first: int, last: int, entity_id: int = 7) -> Manifest:
+    return Manifest(
+        file=file,
+        fragment=3,
+        sizeInBytes=1,
+        eventCount=1,
+        firstSequenceNumber=first,
+        lastSequenceNumber=last,
+        firstEnqueueTime=iso(0),
+        lastEnqueueTime=iso(1),
+        namespace="contoso",
+        entity="orders",
+        entityId=entity_id,
+        fromSequenceNumber=first,
+        toSequenceNumber=last,
+    )
+
+
+def add(folder: Folder, when: dt.datetime, first: int, last: int, *, entity_id: int = 7) -> Manifest:
+    """A file with its manifest, as a capture leaves it."""
+    history = History(folder, PLACE)
+    history.find_last()
+    one = manifest(history.name_next(when, entity_id, first), first, last, entity_id)
+    folder.put(one.file, b"rows", "_temporary/1")
+    folder.put(one.path, one.encode(), "_temporary/2")
+    return one
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(str(tmp_path / "captured"))
+
+
+def test_a_fragment_that_was_never_captured_has_no_last_file(folder: Folder) -> None:
+    assert History(folder, PLACE).find_last() is None
+
+
+def test_a_path_tells_namespace_entity_fragment_and_time(folder: Folder) -> None:
+    assert History(folder, PLACE).name_next(NOON, 7, 17) == "contoso/orders/3/2026/11/17/12/00/00-7-17.parquet"
+
+
+def test_the_last_file_is_the_latest_one(folder: Folder) -> None:
+    add(folder, NOON - dt.timedelta(days=400), 1, 5)
+    add(folder, NOON, 6, 9)
+    last = add(folder, NOON + dt.timedelta(seconds=61), 10, 12)
+    assert History(folder, PLACE).find_last() == last
+
+
+def test_of_files_of_one_second_the_last_one_has_the_highest_numbers(folder: Folder) -> None:
+    add(folder, NOON, 5, 9)
+    last = add(folder, NOON, 10, 99)
+    assert History(folder, PLACE).find_last() == last
+
+
+def test_a_clock_that_was_set_back_does_not_hide_the_last_file(folder: Folder) -> None:
+    add(folder, NOON, 1, 5)
+    last = add(folder, NOON - dt.timedelta(hours=5), 6, 9)
+    assert History(folder, PLACE).find_last() == last
+
+
+def test_an_entity_that_was_created_again_comes_behind_the_one_before(folder: Folder) -> None:
+    add(folder, NOON, 100, 500)
+    last = add(folder, NOON, 1, 2, entity_id=8)
+    assert History(folder, PLACE).find_last() == last
+
+
+def test_a_file_without_a_manifest_is_removed(folder: Folder) -> None:
+    last = add(folder, NOON, 1, 5)
+    history = History(folder, PLACE)
+    history.find_last()
+    orphans = [history.name_next(NOON + dt.timedelta(days=days), 7, 6) for days in (0, 3)]
+    for orphan in orphans:
+        folder.put(orphan, b"rows", "_temporary/3")
+    assert History(folder, PLACE).find_last() == last
+    assert [folder.exists(orphan) for orphan in orphans] == [False, False]
+    assert folder.exists(last.file)
+
+
+def test_other_fragments_are_another_matter(folder: Folder) -> None:
+    add(folder, NOON, 1, 5)
+    assert History(folder, place_of("contoso", "orders", 30)).find_last() is None
+
+
+def test_two_captures_of_one_entity_are_refused(folder: Folder) -> None:
+    again = Folder(folder.uri).alone("contoso/orders")
+    with folder.alone("contoso/orders"), folder.alone("contoso/news"), pytest.raises(PipelineError, match="another"):
+        again.__enter__()
+    with folder.alone("contoso/orders"):
+        pass
+
+
+def test_a_manifest_has_the_fields_of_event_hubs_capture_first(folder: Folder) -> None:
+    text = add(folder, NOON, 1, 5).encode().decode()
+    names = ["file", "fragment", "sizeInBytes", "eventCount", "firstSequenceNumber", "lastSequenceNumber"]
+    assert [line.split('"')[1] for line in text.splitlines()[1:7]] == names
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"{", "no manifest"), (b'{"version": 2}', "version 2"), (b"[]", "no m")]
+)
+def test_a_manifest_that_cannot_be_read_is_named(content: bytes, said: str) -> None:
+    with pytest.raises(PipelineError, match=f"there/x.manifest.json .*{said}"):
+        Manifest.decode("there/x.manifest.json", content)
+
+
+def test_a_place_that_is_none_is_named() -> None:
+    with pytest.raises(PipelineError, match="nonsense://place"):
+        Folder("nonsense://place")
