@@ -200,16 +200,18 @@ class Owner:
     def _look(self) -> None:
         """Where somebody has waited for half of the time, it is asked for a word; where for all of it, he is told.
 
-        One that speaks is not silent, though it may owe an answer: a disk of it hangs, and its other stores work.
+        One that speaks is not silent, though it may owe an answer: a disk of it hangs, and its other stores work. Who
+        is patient is told only if it does not say that word.
         """
         now_s = self._clock.monotonic_s()
         if self._was_heard:
             self._was_heard, self._heard_s = False, now_s
-        oldest = next((one for one in self._waiting.values() if not one.is_patient), None)
-        waited_s = now_s - oldest.since_s if oldest is not None else 0.0
-        if waited_s >= self._timeout_s:
+        waiting = self._waiting.values()  # the oldest first
+        longest = next(iter(waiting), None)
+        oldest = next((one for one in waiting if not one.is_patient), None)
+        if oldest is not None and oldest.since_s + self._timeout_s <= now_s:
             self._give_up(now_s)
-        elif waited_s >= self._timeout_s / 2 and self._transmit is not None:
+        elif longest is not None and longest.since_s + self._timeout_s / 2 <= now_s and self._transmit is not None:
             self.ask(Hear(), _ignore)
         self._is_watched = False
         self._watch()
