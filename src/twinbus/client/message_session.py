@@ -49,11 +49,12 @@ class MessageSession(MessageReceiver):
         prefetch: int = 0,
         wanted: str | None = None,
         wait_s: float | None = None,
+        epoch: int | None = None,
     ) -> None:
         """`wanted` is the session's id; None: the next that nobody has. Made by `accept`."""
         self._wanted = wanted
         self._wait_s = wait_s
-        super().__init__(factory, path, mode, prefetch=prefetch)
+        super().__init__(factory, path, mode, prefetch=prefetch, epoch=epoch)
         self.locked_until_ms = 0
         self._renewing: asyncio.Task[None] | None = None
 
@@ -68,10 +69,14 @@ class MessageSession(MessageReceiver):
         prefetch: int = 0,
         timeout: dt.timedelta | float | None = None,  # noqa: ASYNC109
         auto_renew: dt.timedelta | float | None = None,
+        epoch: int | None = None,
     ) -> MessageSession:
-        """Take a session; OperationTimeout if none was free in that time, SessionCannotBeLocked if somebody has it."""
+        """Take a session; OperationTimeout if none was free in that time, SessionCannotBeLocked if somebody has it.
+
+        With `epoch` nobody else receives from the entity, whatever the session.
+        """
         wait_s = factory.settings.operation_timeout_s if timeout is None else duration_s(timeout)
-        session = cls(factory, path, mode, prefetch=prefetch, wanted=session_id, wait_s=wait_s)
+        session = cls(factory, path, mode, prefetch=prefetch, wanted=session_id, wait_s=wait_s, epoch=epoch)
         try:
             none_was_free = await factory.run(
                 f"accepting a session of '{path}'", session._attempt, timeout_s=wait_s + _ANSWER_S

@@ -1,0 +1,80 @@
+"""The entity, as the driver of a query has it: how far it reaches, whose it is, and what of it is done with.
+
+Owns: one connection for as long as a query runs, on the client's own thread, since Spark's driver has no loop. Reading
+is done by tasks, on connections of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from twinbus.amqp.types import Int
+from twinbus.client.sync.background import call, wait
+from twinbus.model.errors import EntityClaimed, ServiceBusError
+from twinbus.pipeline.errors import PipelineError
+from twinbus.pipeline.source.claim import Claim
+from twinbus.pipeline.source.connecting import connect
+from twinbus.pipeline.source.positions import ask_positions
+
+if TYPE_CHECKING:
+    from twinbus.pipeline.source.offsets import Offsets
+    from twinbus.pipeline.source.options import SourceOptions
+    from twinbus.pipeline.source.positions import Positions
+
+log: Final = logging.getLogger(__name__)
+
+
+class Entity:
+    """One entity, from one driver."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        """Nothing is connected before it is needed."""
+        self._options = options
+        self._factory = call(lambda: connect(options))
+        self._claim = Claim(self._factory, options.entity) if options.completes and options.is_exclusive else None
+        self._completed: dict[int, int] = {}
+
+    def positions(self) -> Positions:
+        """How far each fragment reaches."""
+        return wait(lambda: ask_positions(self._factory, self._options))
+
+    def claim(self) -> None:
+        """Have it alone, if that is wanted. PipelineError if it cannot be."""
+        claim = self._claim
+        if claim is not None:
+            wait(claim.hold)
+
+    def complete(self, offsets: Offsets) -> None:
+        """What lies before these offsets was processed.
+
+        A fragment that does not work now is left: what is completed later includes it.
+        """
+        for fragment, number in offsets.fragments.items():
+            if number > self._completed.get(fragment, 0):
+                try:
+                    wait(partial(self._complete, fragment, number - 1))
+                except EntityClaimed as error:
+                    raise PipelineError(f"what was processed cannot be completed: {error}") from error
+                except ServiceBusError as error:
+                    if not error.is_retriable:
+                        raise
+                    log.warning("fragment %d of '%s' is completed later: %s", fragment, offsets.entity, error)
+                else:
+                    self._completed[fragment] = number
+
+    async def _complete(self, fragment: int, last: int) -> None:
+        path, limit_s = self._options.entity, self._options.operation_timeout_s
+        body: dict[str, object] = {"sequence-number": last, "fragment": Int(fragment)}
+        if self._claim is not None:
+            body["epoch"] = self._claim.epoch
+
+        async def ask() -> object:
+            return await self._factory.ask(path, "twinbus:complete-up-to", body, timeout_s=limit_s)
+
+        await self._factory.run(f"completing '{path}'", ask, timeout_s=limit_s)
+
+    def close(self) -> None:
+        """Give it up."""
+        wait(self._factory.close)

@@ -1,0 +1,166 @@
+"""One range of one fragment, read into record batches: what a task does.
+
+    for batch in read_range(options, fragment=0, first=1, last=1000): ...
+
+Owns: the browse link of a range, how much is on its way, and that a link which is lost goes on behind what was read. A
+number that is not there any more is left out: somebody had its message meanwhile. The namespace says when a range is
+over (`RangeSeen`), so that one whose last messages are gone ends as well. While nobody asks for the next batch nothing
+runs: then the namespace sends until there is no more room, and waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+import uvloop
+
+from twinbus.client.browser import MessageBrowser
+from twinbus.model.errors import RangeSeen, ServiceBusError, StoreUnavailable
+from twinbus.pipeline.columns import batch_of
+from twinbus.pipeline.errors import PipelineError
+from twinbus.pipeline.rows import Rows
+from twinbus.pipeline.source.connecting import connect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from twinbus.amqp.delivery import IncomingDelivery
+    from twinbus.client.receiving_link import ReceivingLink
+    from twinbus.pipeline.source.options import SourceOptions
+
+log: Final = logging.getLogger(__name__)
+
+BATCH_ROWS: Final = 4_000
+BATCH_BYTES: Final = 8 * 1_048_576
+_MAX_FAILURES: Final = 5
+"""In a row, without a single message between them."""
+
+
+def read_range(
+    options: SourceOptions, fragment: int, first: int, last: int, *, entity_id: int = 0
+) -> Iterator[pa.RecordBatch]:
+    """The messages of a fragment from one number to another, both included, in order.
+
+    With `entity_id` another entity of the same name is not read: that is a loss of data. Not for a thread on which an
+    asyncio loop runs.
+    """
+    if first > last:
+        return
+    loop = uvloop.new_event_loop()
+    reader = _RangeReader(options, fragment, first, last, entity_id)
+    try:
+        while (rows := loop.run_until_complete(reader.next_rows())) is not None:
+            yield batch_of(rows, fragment)
+    finally:
+        loop.run_until_complete(reader.close())
+        loop.close()
+
+
+class _RangeReader:
+    def __init__(self, options: SourceOptions, fragment: int, first: int, last: int, entity_id: int) -> None:
+        self._options = options
+        self._fragment = fragment
+        self._next = first
+        self._last = last
+        self._entity_id = entity_id
+        self._factory = None if first > last else connect(options)
+        self._browser: MessageBrowser | None = None
+        self._link: ReceivingLink | None = None
+        self._arrival = asyncio.Event()
+        self._failures = 0
+        self._is_over = False
+
+    async def next_rows(self) -> Rows | None:
+        """As many as make a batch, or as are left; None if none are."""
+        rows = Rows(with_properties=self._options.with_properties)
+        while not self._is_over:
+            link = await self._attached()
+            self._take(link, rows)
+            if rows.count >= BATCH_ROWS or rows.size >= BATCH_BYTES:
+                break
+            if self._next > self._last:
+                self._is_over = True
+            elif not link.arrived:
+                await self._wait(link)
+        return rows if rows.count else None
+
+    def _take(self, link: ReceivingLink, rows: Rows) -> None:
+        arrived, number = link.arrived, self._next - 1
+        taken: list[IncomingDelivery] = []
+        while arrived and rows.count < BATCH_ROWS and rows.size < BATCH_BYTES:
+            delivery = arrived.popleft()
+            number = rows.add(delivery.payload)
+            taken.append(delivery)
+        if taken:
+            self._next, self._failures = number + 1, 0
+            link.take(taken)
+        if link.credit * 2 <= self._options.prefetch:
+            link.grant(self._options.prefetch)
+
+    async def _wait(self, link: ReceivingLink) -> None:
+        """Until something has arrived, or the link is over."""
+        if link.failure is None:
+            self._arrival.clear()
+            try:
+                async with asyncio.timeout(self._options.operation_timeout_s):
+                    await self._arrival.wait()
+            except TimeoutError:
+                raise StoreUnavailable(
+                    f"{self} gave nothing for {self._options.operation_timeout_s:g} s: it is down, or its disk does "
+                    "not answer; the task may be tried again"
+                ) from None
+        elif isinstance(link.failure, RangeSeen):
+            self._is_over = True
+        else:
+            await self._lose(link.failure)
+
+    async def _lose(self, failure: ServiceBusError) -> None:
+        """The link is over: go on with another, unless that is of no use."""
+        self._failures += 1
+        if not failure.is_retriable or self._failures > _MAX_FAILURES:
+            raise failure
+        log.warning("%s is read on with %d: %s", self, self._next, failure)
+        self._link = None
+        if self._browser is not None:
+            await self._browser.close()
+
+    async def _attached(self) -> ReceivingLink:
+        if self._link is not None:
+            return self._link
+        assert self._factory is not None
+        self._browser = browser = MessageBrowser(
+            self._factory,
+            self._options.entity,
+            from_sequence_number=self._next,
+            to_sequence_number=self._last,
+            fragment=self._fragment,
+            prefetch=self._options.prefetch,
+        )
+        self._link = link = await browser.link()
+        self._check(await browser.positions())
+        link.on_arrival = self._arrival.set
+        return link
+
+    def _check(self, said: dict[str, int]) -> None:
+        """What was planned for one entity is not read from another of its name."""
+        if self._entity_id in (0, said["entity-id"]):
+            return
+        text = (
+            f"'{self._options.entity}' was deleted and created again while it was read (its id was {self._entity_id}, "
+            f"and is {said['entity-id']}): what was not read before is gone"
+        )
+        if self._options.fails_on_data_loss:
+            raise PipelineError(f"{text}; failOnDataLoss=false goes on with the new one")
+        log.warning("%s", text)
+        self._is_over = True
+
+    def __str__(self) -> str:
+        return f"fragment {self._fragment} of '{self._options.entity}'"
+
+    async def close(self) -> None:
+        if self._factory is not None:
+            await self._factory.close()
