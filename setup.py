@@ -80,6 +80,7 @@ COMPILED = {
     "client/pairing": ("destination", "draining", "parcel", "rewriting"),
     "model": ("hashing",),
     "server": ("incoming", "outgoing", "session_link", "socket_room", "spreading"),
+    "server/metering": ("counter",),
     "store": ("changes",),
 }
 

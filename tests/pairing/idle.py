@@ -19,9 +19,7 @@ async def idle(hours: int) -> int:
     """Receive calls on ten backlog queues in so many hours."""
     async with paired(backlog_queue_count=10, enable_syphon=True) as app:
         await asyncio.sleep(hours * 3600 + 30)
-        namespace, queues = app.namespaces.secondary.broker, app.pairing.rotation.queues
-        found = [namespace.find_receivable(queue.path).part(0) for queue in queues]
-        return sum(queue.main.receive_count for queue in found)
+        return sum(row.receives + row.empty_receives for row in app.namespaces.secondary.usage())
 
 
 def main() -> int:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from twinbus.broker.locks import Lock
 
     Find = Callable[[str], Sendable]
+    Forwarded = Callable[[int], None]
 
 AT_ONCE: Final = 200
 MAX_HOPS: Final = 4
@@ -79,12 +80,20 @@ class Forwarder:
     """Takes all messages of one fragment to another entity, some at a time. To the fragment it is a consumer."""
 
     def __init__(
-        self, fragment: Fragment, target: str | None, find: Find, failed: Fragment, dead_source: str | None = None
+        self,
+        fragment: Fragment,
+        target: str | None,
+        find: Find,
+        failed: Fragment,
+        forwarded: Forwarded,
+        dead_source: str | None = None,
     ) -> None:
         """`target` is a path; None if each message says its own. `failed` is for messages that cannot go there.
 
-        `dead_source` is the path of the entity whose dead letters these are, if they are.
+        `forwarded` hears how many have arrived. `dead_source` is the path of the entity whose dead letters these are,
+        if they are.
         """
+        self._forwarded = forwarded
         self.deletes = False
         self.is_gone = False
         self.target = target
@@ -196,6 +205,7 @@ class Forwarder:
     def _answered(self, some: list[tuple[Lock, bytes]], error: ServiceBusError | None) -> None:
         if error is None:
             self._attempts, self._size = 0, min(2 * self._size, AT_ONCE)
+            self._forwarded(len(some))
             self._drop(len(some))
             self._remove([lock for lock, _ in some])
         elif error.is_retriable:

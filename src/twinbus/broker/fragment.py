@@ -131,8 +131,6 @@ class Fragment:
         self.line: Line | Sessions = self.sessions or Line(self)
         self.newcomers = 0
         """Receivers that have come to an entity of which it is the first fragment."""
-        self.receive_count = 0
-        """Receives, as they are charged: each message handed out, and each wait that nothing came of."""
         self.settlement = Settlement(self)
         self.schedule = Schedule(self)
         self.deferral = Deferral(self)

@@ -64,12 +64,14 @@ class _Rooms:
         make: Callable[[Area], Fragment],
         find: Callable[[str], Sendable],
         prefix: Callable[[Area], bytes],
+        forwarded: Callable[[str, int], None],
     ) -> None:
         self.main = main
         self.dead_letters = dead_letters
         self.make = make
         self.find = find
         self.prefix = prefix
+        self.forwarded = forwarded
 
 
 class Namespace:
@@ -93,6 +95,8 @@ class Namespace:
         self.journals: list[Journal] = []
         self.entities: dict[str, AnyEntity] = {}
         """By the keys of their paths."""
+        self.on_forwarded: Callable[[str, int], None] = lambda _path, _count: None
+        """Hears how many messages of an entity were forwarded, by itself."""
         self.outages = Outages(clock, self.timers, self.entities)
         self.intake = Intake(self.limits, lambda: f"{random.getrandbits(_ID_BITS):032x}")
         self._random = random
@@ -387,7 +391,10 @@ class Namespace:
             has_sessions=description.requires_session,
             bodies=bodies,
         )
-        return _Rooms(main, dead_letters, make, self.find_sendable, prefix)
+        return _Rooms(main, dead_letters, make, self.find_sendable, prefix, self._forwarded)
+
+    def _forwarded(self, path: str, count: int) -> None:
+        self.on_forwarded(path, count)
 
     def _make_remote_rooms(
         self,
@@ -413,7 +420,7 @@ class Namespace:
                 has_sessions=area is Area.MAIN and description.requires_session,
             )
 
-        return _Rooms(make(Area.MAIN), make(Area.DEAD_LETTER), make, self.find_sendable, prefix)
+        return _Rooms(make(Area.MAIN), make(Area.DEAD_LETTER), make, self.find_sendable, prefix, self._forwarded)
 
     def _make_topic_fragment(
         self, entity_id: int, number: int, store: int, description: TopicDescription

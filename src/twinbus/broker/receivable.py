@@ -48,6 +48,9 @@ class Rooms(Protocol):
     def find(self, path: str) -> Sendable:
         """What messages can be sent to. EntityNotFound, NotAllowed."""
 
+    def forwarded(self, path: str, count: int) -> None:
+        """So many messages of the entity have arrived at another."""
+
 
 class Receivable(Entity):
     """A queue or a subscription."""
@@ -140,7 +143,7 @@ class Receivable(Entity):
         if self.transfers is None:
             self.transfers = transfers = self._make(Area.TRANSFER)
             failed = self.open_transfer_dead_letters()
-            transfers.forwarder = forwarder = Forwarder(transfers, None, self._rooms.find, failed)
+            transfers.forwarder = forwarder = Forwarder(transfers, None, self._rooms.find, failed, self._forwarded)
             forwarder.start()
         return self.transfers
 
@@ -166,8 +169,13 @@ class Receivable(Entity):
         if target is not None:
             fragment.line.close(NotAllowed(f"messages of '{self.path}' are forwarded to '{target}' from now on"))
             failed = self.open_transfer_dead_letters()
-            fragment.forwarder = forwarder = Forwarder(fragment, target, self._rooms.find, failed, dead_source)
+            fragment.forwarder = forwarder = Forwarder(
+                fragment, target, self._rooms.find, failed, self._forwarded, dead_source
+            )
             forwarder.start()
+
+    def _forwarded(self, count: int) -> None:
+        self._rooms.forwarded(self.path, count)
 
     def load(self, done: Callable[[ServiceBusError | None], None]) -> None:
         """Read what it holds from the store."""

@@ -29,6 +29,7 @@ _OPTIONS: Final = {
     "store_timeout_s": "store_timeout",
     "worker_timeout_s": "worker_timeout",
     "sync": "unsafe_no_sync",
+    "metering": "no_metering",
 }
 """Fields of the settings whose options have other names."""
 
@@ -122,6 +123,12 @@ def serve(  # noqa: PLR0913  # one for each option
         bool,
         typer.Option("--measure-pauses", help="Measure how long the loop cannot do anything; /health shows it."),
     ] = False,
+    no_metering: Annotated[
+        bool, typer.Option("--no-metering", help="Do not write down what clients use.", show_default=False)
+    ] = False,
+    usage_days: Annotated[
+        int, typer.Option(metavar="NUMBER", help="How long what clients used is kept; 0: for ever.")
+    ] = _DEFAULTS.usage_days,
     unsafe_no_sync: Annotated[
         bool,
         typer.Option(
@@ -152,6 +159,8 @@ def serve(  # noqa: PLR0913  # one for each option
             "tls_cert": tls_cert,
             "tls_key": tls_key,
             "measure_pauses": measure_pauses,
+            "metering": not no_metering,
+            "usage_days": usage_days,
             "emulator_key": emulator_key,
             "sync": not unsafe_no_sync,
         }

@@ -49,6 +49,8 @@ LINKS_OF_A_SESSION: Final = 200
 MAX_MESSAGE_BYTES: Final = 104_857_600
 """Azure's largest; what an entity takes, it says itself."""
 _LIMITS: Final = Limits(max_message_size=MAX_MESSAGE_BYTES, max_assembling_bytes=4 * MAX_MESSAGE_BYTES)
+CLIENT_ID: Final = "twinbus:client-id"
+"""A property of the connection: under what a server of ours counts what we use."""
 _PRODUCT: Final[dict[str, object]] = {"product": "twinbus", "version": __version__}
 
 
@@ -79,7 +81,7 @@ class Conversation:
         settings = Settings(
             container_id=client_id,
             hostname=host,
-            properties=dict(_PRODUCT),
+            properties={**_PRODUCT, CLIENT_ID: client_id},
             idle_timeout_ms=round(idle_timeout_s * 1000),
             limits=_LIMITS,
         )

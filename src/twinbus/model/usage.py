@@ -238,7 +238,7 @@ def columns_of(path: Path) -> dict[str, list[Any]]:
     for content in frames:  # one at a time: a busy hour has 600,000 rows
         rows = _rows(content)
         for name, column in columns.items():
-            column += [getattr(head, name)] * len(rows) if name in _OF_HEAD else [getattr(row, name) for row in rows]
+            column.extend([getattr(head if name in _OF_HEAD else row, name) for row in rows])
     return columns
 
 

@@ -17,6 +17,7 @@ from twinbus.broker.remote.loan import Card
 from twinbus.model.errors import InvalidArgument, RangeSeen, ServiceBusError
 from twinbus.server.answers import error_of
 from twinbus.server.keys import Right
+from twinbus.server.metering.counter import Counter
 from twinbus.server.socket_room import SocketRoom
 
 if TYPE_CHECKING:
@@ -56,9 +57,12 @@ class BrowseLink:
         entity_id: int,
         clock: Clock,
         soon: Soon,
+        *,
+        counter: Counter | None = None,
     ) -> None:
         """Accept the link, and say from where to where there are messages."""
         self.link = link
+        self._counter = counter or Counter()
         self.path = path
         self.used_s = clock.monotonic_s()
         self._socket = SocketRoom(peer, soon, self.feed)
@@ -130,7 +134,9 @@ class BrowseLink:
     def show(self, deliveries: list[Delivery]) -> int:
         """Send messages, settled: there is nothing to settle. Only for as many as there is credit now."""
         count = min(len(deliveries), self.link.credit if self.link.is_attached else 0)
-        self.link.send_many(deliveries[:count], settled=True)
+        shown = deliveries[:count]
+        self.link.send_many(shown, settled=True)
+        self._counter.add_peeks(shown)
         return count
 
     deliver = show

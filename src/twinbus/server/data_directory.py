@@ -95,6 +95,11 @@ class DataDirectory:
         return self.path / "tls"
 
     @property
+    def usage(self) -> Path:
+        """The directory of what clients use, as it is counted."""
+        return self.path / "usage"
+
+    @property
     def lock(self) -> int:
         """The descriptor of the lock: a process that inherits it has the directory, too."""
         return self._lock

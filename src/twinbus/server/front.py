@@ -1,6 +1,6 @@
 """The front of a namespace: the gateway, and the listeners that clients come to.
 
-    front = Front(settings, namespace, administration, keys, clock)
+    front = Front(settings, namespace, administration, keys, clock, meter)
     async with contextlib.AsyncExitStack() as stack:
         ports = await front.open(stack, tls)
 
@@ -21,6 +21,7 @@ from twinbus.server.gateway import Gateway
 from twinbus.server.http.app import ManagementApp
 from twinbus.server.http.data_plane import DataPlane
 from twinbus.server.http.listener import listen as listen_http
+from twinbus.server.http.metered import HttpMeter
 from twinbus.server.http.outage_requests import OutageRequests
 from twinbus.server.http.pairing_requests import PairingRequests
 from twinbus.server.keys import Right
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from twinbus.server.administration import Administration
     from twinbus.server.http.listener import HttpListener
     from twinbus.server.keys import KeyRing
+    from twinbus.server.metering.meter import Meter
     from twinbus.server.sas import Grant
     from twinbus.server.settings import ServeSettings
 
@@ -58,10 +60,12 @@ class Front:
         administration: Administration,
         keys: KeyRing,
         clock: Clock,
+        meter: Meter,
         serve: Mapping[str, Sequence[Serve]] | None = None,
     ) -> None:
         """Nothing listens yet. `serve` accepts in place of sockets of our own, by the names of the ways."""
         self.grace_s = GRACE_S
+        self._meter = meter
         self.authority = Authority(keys, namespace.entities)
         self.gateway = Gateway(
             namespace,
@@ -71,6 +75,7 @@ class Front:
             soon=asyncio.get_running_loop().call_soon,
             link_idle_s=settings.link_idle_s,
             token_timeout_s=settings.token_timeout_s,
+            meter=meter,
         )
         self._settings = settings
         self._namespace = namespace
@@ -94,12 +99,14 @@ class Front:
 
     def _app(self, pauses: PauseMeter | None) -> ManagementApp:
         gateway, clock, authority = self.gateway, self._clock, self.authority
+        meter = HttpMeter(self._meter, self._namespace.entities)
         first = (
-            *DataPlane(self._namespace).routes,
+            *DataPlane(self._namespace, meter).routes,
             *OutageRequests(gateway.outage_switch).routes,
             *PairingRequests(gateway.pairings, partial(_show, clock, authority)).routes,
         )
-        return ManagementApp(self._administration, partial(_authorise, clock, authority), pauses=pauses, first=first)
+        authorise = partial(_authorise, clock, authority)
+        return ManagementApp(self._administration, authorise, pauses=pauses, first=first, managed=meter.managed)
 
     async def _listen(
         self, way: str, app: ManagementApp, serve: Serve | None, tls: ssl.SSLContext | None

@@ -43,6 +43,8 @@ from twinbus.server.browse_link import BrowseLink
 from twinbus.server.incoming import VIA, Incoming
 from twinbus.server.keys import Right
 from twinbus.server.management import Management
+from twinbus.server.metering.meter import Meter
+from twinbus.server.metering.tab import Tab
 from twinbus.server.nodes import Nodes
 from twinbus.server.operations.subject import Subject
 from twinbus.server.outage_node import OutageSwitch
@@ -98,8 +100,10 @@ class Gateway:
         soon: Soon,
         link_idle_s: float,
         token_timeout_s: float,
+        meter: Meter | None = None,
     ) -> None:
         """`soon` makes a call in the next turn of the loop."""
+        self.meter = meter or Meter()
         self.namespace = namespace
         self.administration = administration
         self.authority = authority
@@ -141,6 +145,7 @@ class Client:
             self.access, gateway.authority, clock, self._granted, gateway.outage_switch, gateway.pairings
         )
         self._uses: dict[Link, Use] = {}
+        self._tab = Tab(gateway.meter)
         self._used_s = self._namespace.clock.monotonic_s()
         self._expiry_s = float("inf")
         self._timers: dict[str, Timer] = {}
@@ -208,7 +213,9 @@ class Client:
         self.access.give_all(grants)
         connection.send_sasl_outcome()
 
-    def _opened(self, _event: Event) -> None:
+    def _opened(self, event: Event) -> None:
+        assert isinstance(event, ConnectionOpened)
+        self._tab.open(event.open.properties)
         log.debug("connection opened", extra={"client": self._address()})
         self._call_in("token", self._gateway.token_timeout_s, self._require_token)
         self._look_for_idle()
@@ -314,7 +321,7 @@ class Client:
             self._is_mine,
             client=self._number,
         )
-        node = Management(where, subject, self.access)
+        node = Management(where, subject, self.access, self._tab.counter(self.access, where))
         use = RequestLink(link, where, node, find_reply_link, clock, self._transactions)
         entity.producers.add(use)
         return use
@@ -338,7 +345,8 @@ class Client:
             target.note_use(self._namespace.clock)
             destination = self._destination(attach, target)
             kind = SpreadIncoming if isinstance(target, Partitioned) and destination is None else Incoming
-            return kind(link, self._namespace, target, self._transactions, destination)
+            counter = self._tab.counter(self.access, target.path)
+            return kind(link, self._namespace, target, self._transactions, destination, counter)
         assert isinstance(link, Sender)
         self.access.check(Right.LISTEN, address.path)
         source = self._namespace.find_receivable(address.entity)
@@ -363,9 +371,9 @@ class Client:
     def _connect_receiver(self, link: Sender, source: AnySource, sub_queue: SubQueue, attach: Attach) -> Use:
         source.check_open(sub_queue)
         fragments, where = source.fragments_of(sub_queue), f"{source.path}{sub_queue.value}"
-        clock, soon = self._namespace.clock, self._gateway.soon
+        clock, soon, counter = self._namespace.clock, self._gateway.soon, self._tab.counter(self.access, where)
         if getattr(attach.source, "distribution_mode", None) == "copy":
-            return BrowseLink(link, self._peer, where, fragments, source.entity_id, clock, soon)
+            return BrowseLink(link, self._peer, where, fragments, source.entity_id, clock, soon, counter=counter)
         has_sessions = fragments[0].sessions is not None
         asks_session = SESSION_FILTER in (getattr(attach.source, "filter", None) or {})
         if asks_session and not has_sessions:
@@ -384,9 +392,9 @@ class Client:
         use: Outgoing
         card = Card(next(self._gateway.numbers), self._number, None if epoch is None else int(epoch))
         if has_sessions:
-            use = SessionLink(link, self._peer, where, fragments, self._namespace, soon, card)
+            use = SessionLink(link, self._peer, where, fragments, self._namespace, soon, card, counter=counter)
         else:
-            use = Outgoing(link, self._peer, where, fragments, clock, soon, card)
+            use = Outgoing(link, self._peer, where, fragments, clock, soon, card, counter=counter)
         if isinstance(epoch, int):
             claim.take(use, epoch, fragments)
         use.claim, use.source, use.transactions = claim, source, self._transactions
@@ -453,6 +461,7 @@ class Client:
         assert isinstance(event, ConnectionClosed)
         for timer in self._timers.values():
             timer.cancel()
+        self._tab.close()
         if event.error is not None:
             extra = {"client": self._address(), "condition": event.error.condition, "reason": event.error.description}
             log.info("connection ended", extra=extra)

@@ -16,6 +16,7 @@ from twinbus.broker.partitioned.transacting import part_for_payload
 from twinbus.model.errors import ServiceBusError
 from twinbus.server.answers import error_of
 from twinbus.server.keys import Right
+from twinbus.server.metering.counter import UNIT, Counter, further_units, messages_in, seems_ping
 from twinbus.server.silence import tell
 
 if TYPE_CHECKING:
@@ -44,11 +45,14 @@ class Incoming:
         target: Sendable,
         transactions: Transactions,
         destination: str | None = None,
+        counter: Counter | None = None,
     ) -> None:
         """Accept the link, and let the client send at once: some cannot before they have credit.
 
-        `destination` is where messages go on to from `target`, which is a queue then.
+        `destination` is where messages go on to from `target`, which is a queue then. What it does is counted in
+        `counter`.
         """
+        self._counter = counter or Counter()
         self.link = link
         self.sends = True
         self.path = target.path
@@ -117,15 +121,23 @@ class Incoming:
         except ServiceBusError as error:
             self._answer([delivery], error)
         else:
+            self._count([delivery], len(messages_in(delivery.payload, delivery.message_format)), 0)
             self.link.settle([delivery], answer)
 
     def _send(self, parcel: Parcel, deliveries: list[IncomingDelivery]) -> None:
+        messages, pings = len(parcel.records), parcel.pings
+
+        def answer(error: ServiceBusError | None) -> None:
+            if error is None:
+                self._count(deliveries, messages, pings)
+            self._answer(deliveries, error)
+
         try:
             if self.destination is not None and parcel.records:
                 assert isinstance(self._target, AnyQueue)
-                self._target.send_on(parcel.records, self.destination, lambda error: self._answer(deliveries, error))
+                self._target.send_on(parcel.records, self.destination, answer)
             else:
-                self._target.send(parcel, lambda error: self._answer(deliveries, error))
+                self._target.send(parcel, answer)
         except ServiceBusError as error:
             if len(deliveries) == 1 or error.is_retriable:
                 self._answer(deliveries, error)
@@ -144,5 +156,29 @@ class Incoming:
         if error is None:
             self.link.settle(deliveries, ACCEPTED)
         else:
+            self._count_failed(deliveries)
             rejected = Rejected(error=error_of(error))
             tell(self, error, lambda: self.link.settle(deliveries, rejected))
+
+    # --- what is counted ----------------------------------------------------------------------------------------------
+
+    def _count(self, deliveries: list[IncomingDelivery], messages: int, pings: int) -> None:
+        """So many messages and pings were accepted, in these deliveries: each may be a batch."""
+        size, units = 0, messages
+        for delivery in deliveries:
+            length = len(delivery.payload)
+            size += length
+            if length > UNIT:
+                units += further_units(delivery.payload, delivery.message_format)
+        counter = self._counter
+        counter.sends += messages
+        counter.send_units += units
+        counter.send_bytes += size
+        counter.pings += pings
+
+    def _count_failed(self, deliveries: list[IncomingDelivery]) -> None:
+        for delivery in deliveries:
+            if seems_ping(delivery.payload):
+                self._counter.failed_pings += 1
+            else:
+                self._counter.failed_sends += 1

@@ -86,6 +86,7 @@ class Server:
             keys=self._keys,
             disks=RocksDisks(self._data.stores(settings.stores, settings.store_dirs), sync=settings.sync),
             open_catalogue=partial(Catalogue, self._data.catalogue),
+            usage=self._data.usage,
         )
         self.service = Service(settings, ground)
         ports = await self.service.start(stack, certificates.server_context(self._certificate))

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from twinbus.broker.partitioned.entity import Partitioned
-from twinbus.model.errors import InvalidOperation, NotImplementedHere
+from twinbus.model.errors import InvalidOperation, NotImplementedHere, ServiceBusError
 from twinbus.server.keys import Right
+from twinbus.server.metering.operations import count_operation
 from twinbus.server.operations import messages, removals, rules, sessions, transacted
 from twinbus.server.operations.arguments import Arguments
 from twinbus.server.operations.carrying import act_there
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from twinbus.broker.transaction import Transaction
-    from twinbus.model.errors import ServiceBusError
     from twinbus.server.access import Access
+    from twinbus.server.metering.counter import Counter
     from twinbus.server.operations.subject import Subject
     from twinbus.server.requests import Reply, Request, Response
 
@@ -76,8 +77,9 @@ FOR_TOPICS: Final = frozenset({"com.microsoft:schedule-message", "com.microsoft:
 class Management:
     """The `$management` of one entity or dead-letter queue, for one connection."""
 
-    def __init__(self, path: str, subject: Subject, access: Access) -> None:
-        """For whoever has the rights that each operation needs."""
+    def __init__(self, path: str, subject: Subject, access: Access, counter: Counter) -> None:
+        """For whoever has the rights that each operation needs; what is asked is counted in `counter`."""
+        self._counter = counter
         self._path = path
         self._subject = subject
         self._access = access
@@ -93,6 +95,19 @@ class Management:
         self._access.check(right, f"{self._path}/$management")  # the SDK for JavaScript has a token for this node alone
         if operation in SENDS_TOO:
             self._access.check(Right.SEND, subject.entity.path)
+
+        def answer(response: Response) -> None:
+            count_operation(self._counter, operation, request.body, response.body)
+            reply(response)
+
+        try:
+            self._act(operation, act, request, answer)
+        except ServiceBusError:
+            count_operation(self._counter, operation, request.body, None)
+            raise
+
+    def _act(self, operation: str, act: Operation, request: Request, reply: Reply) -> None:
+        subject = self._subject
         if operation not in FOR_TOPICS:
             _ = subject.receivable  # raises for a topic
         if operation not in HOLDERS_NEED:

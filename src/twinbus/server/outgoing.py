@@ -20,6 +20,7 @@ from twinbus.broker.settlement import lock_lost
 from twinbus.model.errors import LinkStolen, NotImplementedHere, ServiceBusError, StoreUnavailable
 from twinbus.server.answers import error_of
 from twinbus.server.keys import Right
+from twinbus.server.metering.counter import Counter
 from twinbus.server.socket_room import SocketRoom
 from twinbus.server.transactions import how_of
 
@@ -61,12 +62,15 @@ class Outgoing:
         clock: Clock,
         soon: Soon,
         card: Card | None = None,
+        *,
+        counter: Counter | None = None,
     ) -> None:
         """Accept the link. Nothing is sent before the client grants credit.
 
-        `card` says who it is to other processes that have some of the fragments.
+        `card` says who it is to other processes that have some of the fragments; it counts what it does in `counter`.
         """
         self.link = link
+        self._counter = counter or Counter()
         self.card = card or Card()
         self._is_accepted = False
         self._strange = 0
@@ -87,7 +91,7 @@ class Outgoing:
         self.transactions: Transactions | None = None
         self._reserved = 0
         self._was_given = False
-        """Something, since it had credit: receives that are given nothing count, too."""
+        """Something, of the credit it has: credit that ends with nothing given is a receive, too."""
         self._enter()
 
     def _enter(self) -> None:
@@ -133,9 +137,10 @@ class Outgoing:
         if self.deletes:
             self._reserved -= len(deliveries)
         count = min(len(deliveries), self.link.credit if self.link.is_attached else 0)
-        self.link.send_many(deliveries[:count], settled=self.deletes)
-        self._gathering.fragments[0].receive_count += count
-        self._was_given = True
+        given = deliveries[:count]
+        self.link.send_many(given, settled=self.deletes)
+        self._counter.add_receives(given)
+        self._was_given = self.link.credit > 0  # else that credit has ended, and the next is asked for anew
         return count
 
     def feed(self) -> None:
@@ -153,13 +158,13 @@ class Outgoing:
 
     def _drained(self) -> None:
         if self.link.drain_requested:
-            self._count_vain()
+            self._end_credit()
             self.link.drained()
 
-    def _count_vain(self) -> None:
-        """Credit ends: if nothing came of it, that was one receive, however long it took."""
+    def _end_credit(self) -> None:
+        """If nothing came of it, that was one receive, however long it took."""
         if self.link.credit > 0 and not self._was_given:
-            self._gathering.fragments[0].receive_count += 1
+            self._counter.empty_receives += 1
         self._was_given = False
 
     def entity_gone(self, error: ServiceBusError) -> None:
@@ -183,7 +188,7 @@ class Outgoing:
     def detached(self, lost: list[OutgoingDelivery]) -> None:
         """The link is over. What never left for the client is free at once; for the rest its locks hold on."""
         self.is_gone = True
-        self._count_vain()
+        self._end_credit()
         self._gathering.remove(self)
         self._give_up_claim()
         self._release([delivery for delivery in lost if delivery.delivery_id is None])
@@ -210,6 +215,7 @@ class Outgoing:
         self.used_s = self._clock.monotonic_s()
         if self.deletes:
             return
+        self._counter.settlements += len(deliveries)
         for fragment, some in self._by_fragment(deliveries):
             if isinstance(state, TransactionalState):
                 self._settle_later(fragment, some, state, settled=settled)

@@ -1,6 +1,7 @@
 """What a process that serves asks of Python and of the machine.
 
-Owns: how often Python looks for cycles and changes threads, and how many files may be open.
+Owns: how often Python looks for cycles and changes threads, how many files may be open, and how another process of
+ours is started.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import gc
 import logging
 import resource
 import sys
+from pathlib import Path
 from typing import Final
 
 log: Final = logging.getLogger(__name__)
@@ -40,3 +42,8 @@ def _allow_files(connections: int) -> None:
         wanted = hard
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def python() -> list[str]:
+    """The interpreter, which finds what this one does: where that does not look in the folder it was started in, so."""
+    return [sys.executable] if sys.path[0] == str(Path.cwd()) else [sys.executable, "-P"]

@@ -112,7 +112,11 @@ class Grant:
 
     def allows(self, right: Right, entity_path: str) -> bool:
         """This right, on this entity and all below it: its sub-queues, its subscriptions, its `$management`."""
-        return right in self.key.rights and self.reaches(path.key_of(path.relative(entity_path)))
+        return right in self.key.rights and self.reaches_path(entity_path)
+
+    def reaches_path(self, entity_path: str) -> bool:
+        """It is about this entity, or all."""
+        return self.reaches(path.key_of(path.relative(entity_path)))
 
     def reaches(self, wanted: str) -> bool:
         """It is about this path: in its scope, and, for a key of an entity, that entity's; `a` does not own `a/b`."""

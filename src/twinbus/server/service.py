@@ -19,6 +19,8 @@ from twinbus.model.errors import ServiceBusError
 from twinbus.server.config.apply import bring_to_plan
 from twinbus.server.entities import Entities
 from twinbus.server.front import Front
+from twinbus.server.metering.clerk import Clerk, Desk
+from twinbus.server.metering.meter import Meter
 from twinbus.server.settings import StartError
 from twinbus.server.stores import Stores
 from twinbus.server.system_clock import TimerDrive
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     import contextlib
     import ssl
     from collections.abc import Callable
+    from pathlib import Path
     from random import Random
 
     from twinbus.broker.clock import Clock
@@ -47,6 +50,8 @@ class Ground:
     disks: Disks
     open_catalogue: Callable[[], Catalogue]
     """Called on a thread, where it may wait for a disk."""
+    usage: Path | None = None
+    """The folder in which is written down what clients use; None: that is counted, and not kept."""
 
 
 class Service:
@@ -63,11 +68,14 @@ class Service:
         """Nothing is started yet."""
         self._settings = settings
         self._ground = ground
+        self.meter = Meter()
+        """Counts what clients use."""
 
     async def start(self, stack: contextlib.AsyncExitStack, tls: ssl.SSLContext | None) -> dict[str, int]:
         """Start everything; `stack` stops it. The ports by their names; without `tls` those that need none."""
         await self._open(stack)
-        self.front = Front(self._settings, self.namespace, self.entities, self._ground.keys, self._ground.clock)
+        ground = self._ground
+        self.front = Front(self._settings, self.namespace, self.entities, ground.keys, ground.clock, self.meter)
         return await self.front.open(stack, tls)
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> None:
@@ -80,6 +88,12 @@ class Service:
             limits=settings.limits,
             store_timeout_s=settings.store_timeout_s,
         )
+        self.namespace.on_forwarded = self.meter.count_forwards
+        if settings.metering and ground.usage is not None:
+            desk = Desk(folder=ground.usage, namespace=settings.name, days=settings.usage_days)
+            clerk = Clerk(self.meter, ground.clock, self.namespace.timers, desk)
+            stack.push_async_callback(clerk.close)  # after all else: what is counted last is written as well
+            clerk.start()
         stores = Stores(self.namespace, ground.disks, min_free_bytes=settings.min_free_bytes)
         stack.push_async_callback(stores.close)
         await stores.open()

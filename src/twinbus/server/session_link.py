@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from twinbus.broker.namespace import Namespace
     from twinbus.broker.remote.loan import Card
     from twinbus.broker.sessions import Sessions
+    from twinbus.server.metering.counter import Counter
     from twinbus.server.socket_room import Soon
 
 SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
@@ -57,13 +58,15 @@ class SessionLink(Outgoing):
         namespace: Namespace,
         soon: Soon,
         card: Card | None = None,
+        *,
+        counter: Counter | None = None,
     ) -> None:
         """Accepted once it has a session."""
         self.hold: Hold | None = None
         self._max_characters = namespace.limits.max_id_characters
         self._timers = namespace.timers
         self._patience: Timer | None = None
-        super().__init__(link, peer, path, fragments, namespace.clock, soon, card)
+        super().__init__(link, peer, path, fragments, namespace.clock, soon, card, counter=counter)
 
     @property
     def is_busy(self) -> bool:
@@ -123,6 +126,7 @@ class SessionLink(Outgoing):
     def _give_up(self) -> None:
         if self.hold is None and not self.is_gone:
             self.is_gone = True
+            self._counter.empty_receives += 1
             for sessions in self._sessions():
                 sessions.give_up(self)
             text = f"No session of '{self.path}' became free in time: accept one again."
@@ -146,6 +150,7 @@ class SessionLink(Outgoing):
     def detached(self, _lost: list[OutgoingDelivery]) -> None:
         """The link is over: the session is free, and what was out is there again, uncounted."""
         self.is_gone = True
+        self._end_credit()
         if self._patience is not None:
             self._patience.cancel()
         self._gathering.remove(self)

@@ -100,6 +100,10 @@ class ServeSettings:
     tls_key: Path | None = None
     measure_pauses: bool = False
     """Find out how long the loop cannot do anything, and show it in /health."""
+    metering: bool = True
+    """Write down what clients use, in `usage` in the data directory."""
+    usage_days: int = 0
+    """How long that is kept; 0 is for ever."""
     sync: bool = True
     """False only for tests and measurements: accepted messages can be lost."""
     limits: NamespaceLimits = field(default_factory=NamespaceLimits)
@@ -163,6 +167,7 @@ _RANGES: Final[dict[str, tuple[str, float, float]]] = {
     "max_connections": ("--max-connections", 1, 1_000_000),
     "link_idle_s": ("--link-idle", 0.001, 86_400),
     "token_timeout_s": ("--token-timeout", 0.001, 3_600),
+    "usage_days": ("--usage-days", 0, 100_000),
 }
 
 

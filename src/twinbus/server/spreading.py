@@ -115,8 +115,11 @@ class SpreadIncoming(Incoming):
         target = self._target
         assert isinstance(target, Partitioned)
 
+        messages, pings = len(portion.parcel.records), portion.parcel.pings
+
         def answer(error: ServiceBusError | None) -> None:
             if error is None:
+                self._count(portion.deliveries, messages, pings)
                 self._answer(portion.deliveries, None)
             else:
                 self._stranded(number, portion, error)

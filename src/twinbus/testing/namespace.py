@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from twinbus.model.queue import QueueRuntime
     from twinbus.model.rule import RuleDescription
     from twinbus.model.topic import TopicRuntime
+    from twinbus.model.usage import UsageRow
     from twinbus.server.entities import Entities
 
 AMQP_PORT: Final = 5672
@@ -206,6 +207,10 @@ class InMemoryNamespace:
                 found += page
                 start = page[-1].sequence_number + 1
         return found
+
+    def usage(self) -> list[UsageRow]:
+        """What its clients have used since it was started: a row for each entity and client."""
+        return self._running.meter.totals()
 
     def factory(self, **options: Any) -> MessagingFactory:  # noqa: ANN401  # each has a type of its own
         """A client of it, with the same clock; `options` are those of `MessagingFactory.from_connection_string`.

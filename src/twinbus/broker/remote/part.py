@@ -177,7 +177,11 @@ def _note_forwarding(fragment: Fragment, target: str | None, dead_source: str | 
     """Its messages go elsewhere: that is done by its owner, and known here, so that nobody receives them."""
     fragment.forwarder = None
     if target is not None:
-        fragment.forwarder = Forwarder(fragment, target, _never, fragment, dead_source)
+        fragment.forwarder = Forwarder(fragment, target, _never, fragment, _ignore, dead_source)
+
+
+def _ignore(_count: int) -> None:
+    """Its owner counts them."""
 
 
 def _never(path: str) -> Queue:

@@ -75,6 +75,8 @@ SETTINGS: Final[Mapping[str, tuple[str, Callable[[Place, object], object]]]] = {
     "log_level": ("log_level", text),
     "log_format": ("log_format", text),
     "measure_pauses": ("measure_pauses", flag),
+    "metering": ("metering", flag),
+    "usage_days": ("usage_days", whole),
 }
 """By its key: the field of ServeSettings, and how it is read."""
 _OPTION: Final = re.compile(r"--[a-z-]+")

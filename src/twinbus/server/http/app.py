@@ -24,13 +24,13 @@ from twinbus.server.http.namespace_requests import NamespaceRequests
 from twinbus.server.http.rule_requests import RuleRequests
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from starlette.responses import Response
     from starlette.types import Receive, Scope, Send
 
     from twinbus.server.administration import Administration
-    from twinbus.server.http.routes import Authorise, Route
+    from twinbus.server.http.routes import Authorise, Handler, Route
     from twinbus.server.pauses import PauseMeter
 
 log: Final = logging.getLogger(__name__)
@@ -46,19 +46,21 @@ class ManagementApp:
         limits: HttpLimits = DEFAULT_LIMITS,
         pauses: PauseMeter | None = None,
         first: Sequence[Route] = (),
+        managed: Callable[[Call, Handler], Awaitable[Response]] | None = None,
     ) -> None:
         """`authorise` is asked before anything else is: also before the body is read.
 
-        `pauses` may be measured; `first` are routes that are tried before those of management.
+        `pauses` may be measured; `first` are routes that are tried before those of management. `managed` answers a call
+        about entities by the handler it is given.
         """
+        self._managed = managed or _answer_by
         self._authorise = authorise
         self._limits = limits
-        self._routes = (
-            *first,
-            *NamespaceRequests(administration, pauses).routes(),
+        self._of_management = (
             *RuleRequests(administration).routes(),
             *EntityRequests(administration, authorise).routes(),
         )
+        self._routes = (*first, *NamespaceRequests(administration, pauses).routes(), *self._of_management)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -75,6 +77,8 @@ class ManagementApp:
             call = Call.of(request, names, self._limits)
             if route.right is not None:
                 self._authorise(call.token, route.right, call.address if route.on is None else call.names[route.on])
+            if any(route is one for one in self._of_management):
+                return await self._managed(call, handler)
             return await handler(call)
         except ServiceBusError as error:
             return faults.answer(error)
@@ -84,3 +88,7 @@ class ManagementApp:
             tracking_id = faults.new_tracking_id()
             log.exception("%s %r failed. TrackingId:%s", request.method, request.scope["path"], tracking_id)
             return faults.respond(500, "the server failed; its log says why, under this id", tracking_id)
+
+
+async def _answer_by(call: Call, handler: Handler) -> Response:
+    return await handler(call)

@@ -37,7 +37,14 @@ from twinbus.broker.remote.settlement import tags_of
 from twinbus.broker.settlement import lock_lost
 from twinbus.model import path
 from twinbus.model.atom.kinds import PARTITIONING_SINCE
-from twinbus.model.errors import InvalidArgument, MessageLockLost, MessageTooLarge, NotAllowed, StoreUnavailable
+from twinbus.model.errors import (
+    InvalidArgument,
+    MessageLockLost,
+    MessageTooLarge,
+    NotAllowed,
+    ServiceBusError,
+    StoreUnavailable,
+)
 from twinbus.model.path import SubQueue
 from twinbus.server.http import body, broker_properties, custom_properties
 from twinbus.server.http.answered import answered, asked
@@ -48,6 +55,7 @@ from twinbus.server.http.limits import DEFAULT_LIMITS, HttpLimits
 from twinbus.server.http.removal import Removal, RemovingResponse
 from twinbus.server.http.routes import Route
 from twinbus.server.http.taker import Taker
+from twinbus.server.metering.counter import seems_ping
 from twinbus.store.protocol import StoreError
 
 if TYPE_CHECKING:
@@ -60,7 +68,9 @@ if TYPE_CHECKING:
     from twinbus.broker.locks import Lock
     from twinbus.broker.namespace import Namespace
     from twinbus.server.http.call import Call
+    from twinbus.server.http.metered import HttpMeter
     from twinbus.server.http.routes import Handler
+    from twinbus.server.metering.counter import Counter
 
 Kind = TypeVar("Kind", bound=Response)
 BATCH_MEDIA_TYPE: Final = "application/vnd.microsoft.servicebus.json"
@@ -88,9 +98,10 @@ class BatchItem(msgspec.Struct, rename="pascal"):
 class DataPlane:
     """What is done about requests for messages."""
 
-    def __init__(self, namespace: Namespace, limits: HttpLimits = DEFAULT_LIMITS) -> None:
+    def __init__(self, namespace: Namespace, meter: HttpMeter, limits: HttpLimits = DEFAULT_LIMITS) -> None:
         """Whether a caller may is asked before, by whoever looks at `routes`."""
         self._namespace = namespace
+        self._meter = meter
         self._limits = limits
         self.routes: tuple[Route, ...] = (
             _route("/messages", "Send", POST=_heard(self._send)),
@@ -112,6 +123,15 @@ class DataPlane:
         _check_version(call, target)
         if address.sub_queue is not SubQueue.MAIN:
             raise NotAllowed(f"nothing can be sent to '{call.entity}': a dead-letter queue is filled by its queue")
+        counter = self._meter.counter(call, target.path)
+        try:
+            await self._send_to(target, call, counter)
+        except ServiceBusError:
+            counter.failed_sends += 1
+            raise
+        return Response(status_code=201)
+
+    async def _send_to(self, target: Sendable, call: Call, counter: Counter) -> None:
         most = target.description.max_message_kb * 1024
         content = await body.read(
             call.request, limit=most, timeout_s=self._limits.body_timeout_s, too_large=MessageTooLarge
@@ -122,8 +142,9 @@ class DataPlane:
             payloads = await self._encode_batch(content, most)
         else:
             payloads = [self._encode(call, content, media_type)]
-        await self._store(target, payloads, most)
-        return Response(status_code=201)
+        pings = await self._store(target, payloads, most)
+        counter.pings += pings
+        counter.add_sends([one for one in payloads if not seems_ping(one)] if pings else payloads)
 
     def _encode(self, call: Call, content: bytes, media_type: str | None) -> bytes:
         headers = Caller.of(call.request.scope).headers
@@ -151,7 +172,8 @@ class DataPlane:
                 raise MessageTooLarge(f"the messages have more than the {most} bytes that a batch can have")
         return payloads
 
-    async def _store(self, target: Sendable, payloads: list[bytes], most: int) -> None:
+    async def _store(self, target: Sendable, payloads: list[bytes], most: int) -> int:
+        """How many of them were pings."""
         parcel, now_ms = Parcel(), self._now_ms()
         for number, payload in enumerate(payloads):
             if len(payload) > most:
@@ -160,7 +182,9 @@ class DataPlane:
                 await asyncio.sleep(0)
             self._namespace.intake.add_to(parcel, payload, 0, now_ms, target.terms)
         target.note_use(self._namespace.clock)
+        pings = parcel.pings
         await answered(lambda answer: target.send(parcel, answer))
+        return pings
 
     # --- receiving ----------------------------------------------------------------------------------------------------
 
@@ -195,8 +219,16 @@ class DataPlane:
         source.check_open(sub_queue)
         source.claim_of(sub_queue).check_open(call.entity)
         source.note_use(self._namespace.clock)
-        delivery = await Taker(fragments, Caller.of(call.request.scope)).take(wait_s)
-        if delivery is None:
+        counter = self._meter.counter(call, f"{source.path}{sub_queue.value}")
+        try:
+            delivery = await Taker(fragments, Caller.of(call.request.scope)).take(wait_s)
+        except ClientDisconnect:
+            counter.empty_receives += 1
+            raise
+        if delivery is not None:
+            counter.add_receives([delivery])
+        else:
+            counter.empty_receives += 1
             _check_works(fragments)
             source.check_outage()
         return source, fragments, delivery
@@ -214,7 +246,7 @@ class DataPlane:
         return await _settle(lambda answer: fragment.settlement.abandon([number], answer))
 
     async def _renew(self, call: Call) -> Response:
-        fragment, number = await self._find_lock(call)
+        fragment, number = await self._find_lock(call, renews=True)
         try:
             if isinstance(fragment, RemoteFragment):
                 await asked(fragment.owner, Renew(fragment.place, *tags_of([number])))
@@ -228,9 +260,14 @@ class DataPlane:
         fragment, number = await self._find_lock(call)
         return await _settle(lambda answer: fragment.settlement.complete([number], answer))
 
-    async def _find_lock(self, call: Call) -> tuple[Fragment, int]:
+    async def _find_lock(self, call: Call, *, renews: bool = False) -> tuple[Fragment, int]:
         """The number of the lock that the address names. NoSuchLock."""
-        source, _, fragments = await self._find_receivable(call)
+        source, sub_queue, fragments = await self._find_receivable(call)
+        counter = self._meter.counter(call, f"{source.path}{sub_queue.value}")
+        if renews:
+            counter.renewals += 1
+        else:
+            counter.settlements += 1
         try:
             token = uuid.UUID(call.names["token"])
         except ValueError:

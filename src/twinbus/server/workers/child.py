@@ -11,12 +11,11 @@ import asyncio
 import logging
 import signal
 import socket
-import sys
 from contextlib import suppress
 from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from twinbus.server.process import python
 from twinbus.server.workers.control import Control
 from twinbus.server.workers.words import FROM_WORKER, Beat, Buried, Failed, Hello, Loaded, Serve, Serving
 
@@ -185,7 +184,7 @@ class Child:
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
-                *_python(),
+                *python(),
                 "-m",
                 "twinbus.server.workers.worker",
                 str(self.number),
@@ -240,8 +239,3 @@ class Child:
                 self.kill("it has left its supervisor")
 
         asyncio.get_running_loop().call_later(LAST_BREATH_S, look)
-
-
-def _python() -> list[str]:
-    """The interpreter, which finds what this one does: where that does not look in the folder it was started in, so."""
-    return [sys.executable] if sys.path[0] == str(Path.cwd()) else [sys.executable, "-P"]

@@ -126,6 +126,7 @@ class Supervisor:
             workers=self._settings.workers,
             folder=str(self._folder.path),
             stores=[str(directory) for directory in self._stores],
+            usage=str(self._data.usage),
             sockets={way: [sock.fileno() for sock in sockets] for way, sockets in self._sockets.items()},
             tally=self._tally,
             settings=_told(self._settings),

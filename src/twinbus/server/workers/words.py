@@ -172,6 +172,8 @@ class Start(Word):
     """Where the workers' sockets are."""
     stores: list[str]
     """The directory of every store, by its number."""
+    usage: str
+    """The directory of what clients use, as it is counted."""
     sockets: dict[str, list[int]]
     """Descriptors that were inherited, by the names of the ways in."""
     tally: int

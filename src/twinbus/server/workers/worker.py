@@ -28,6 +28,8 @@ from twinbus.server import certificates, logs, process
 from twinbus.server.certificates import Certificate
 from twinbus.server.front import Front
 from twinbus.server.keys import KeyRing
+from twinbus.server.metering.clerk import Clerk, Desk
+from twinbus.server.metering.meter import Meter
 from twinbus.server.peers.peers import Peers
 from twinbus.server.rocks_disks import RocksDisks
 from twinbus.server.settings import ServeSettings, StartError
@@ -90,6 +92,7 @@ class Worker:
         self._early: list[Apply] | None = []
         """Changes that came before all was loaded."""
         self._version = 0
+        self._meter = Meter()
         self._own: dict[int, Journal] = {}
         """By the numbers of their stores."""
 
@@ -135,6 +138,7 @@ class Worker:
             limits=settings.limits,
             store_timeout_s=settings.store_timeout_s,
         )
+        self._count(stack, settings, start)
         peers = Peers(
             namespace,
             number=self._number,
@@ -162,6 +166,22 @@ class Worker:
         await peers.start(self.entities)
         return peers
 
+    def _count(self, stack: contextlib.AsyncExitStack, settings: ServeSettings, start: Start) -> None:
+        """What its own clients use, and what is forwarded from its own stores."""
+        namespace = self.namespace
+        namespace.on_forwarded = self._meter.count_forwards
+        if settings.metering:
+            desk = Desk(
+                folder=Path(start.usage),
+                namespace=settings.name,
+                process=self._number,
+                processes=start.workers,
+                days=settings.usage_days,
+            )
+            clerk = Clerk(self._meter, namespace.clock, namespace.timers, desk)
+            stack.push_async_callback(clerk.close)
+            clerk.start()
+
     def _make_front(self, settings: ServeSettings, start: Start) -> Front:
         front = Front(
             settings,
@@ -169,6 +189,7 @@ class Worker:
             self.entities,
             KeyRing(start.keys),
             self.namespace.clock,
+            self._meter,
             self._acceptors(start),
         )
         self._switch = SharedOutageSwitch(self.namespace.outages, self._control)

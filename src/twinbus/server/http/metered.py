@@ -1,0 +1,65 @@
+"""What requests over HTTP are counted as, and as whose.
+
+Owns: that a caller is counted under the name of its key, and a call about an entity with that; what is asked about one
+that is not there is asked of the namespace.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from twinbus.model import path
+from twinbus.model.usage import NAMESPACE
+from twinbus.server.sas import Token
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.responses import Response
+
+    from twinbus.server.http.call import Call
+    from twinbus.server.http.routes import Handler
+    from twinbus.server.metering.counter import Counter
+    from twinbus.server.metering.meter import Meter
+
+
+class Named(Protocol):
+    """An entity, as far as it is of interest here."""
+
+    @property
+    def path(self) -> str:
+        """As its owner writes it."""
+
+
+class HttpMeter:
+    """Of one namespace."""
+
+    def __init__(self, meter: Meter, entities: Mapping[str, Named]) -> None:
+        """`entities` are those of the namespace now, by the keys of their paths."""
+        self._meter = meter
+        self._entities = entities
+
+    def counter(self, call: Call, entity: str) -> Counter:
+        """Where a call about an entity is counted. Its token was checked."""
+        return self._meter.counter(entity, _key_name(call.token))
+
+    async def managed(self, call: Call, handler: Handler) -> Response:
+        """Answer a call of management, and count it: with what it makes, or what it deletes."""
+        before = self._find(call)
+        try:
+            return await handler(call)
+        finally:
+            self.counter(call, before or self._find(call) or NAMESPACE).management += 1
+
+    def _find(self, call: Call) -> str | None:
+        entity, subscription = call.names.get("entity"), call.names.get("subscription")
+        if not entity:
+            return None
+        written = path.subscription_path(entity, subscription) if subscription else entity
+        found = self._entities.get(path.key_of(written))
+        return found.path if found is not None else None
+
+
+def _key_name(token: str | None) -> str:
+    """As its owner writes it: decoded as often as it was encoded."""
+    return list(Token.parse(token).key_names())[-1] if token is not None else NAMESPACE

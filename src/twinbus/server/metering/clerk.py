@@ -1,0 +1,167 @@
+"""The clerk: writes down each minute what the meter of a process counted, and has each hour made a Parquet file.
+
+    clerk = Clerk(meter, clock, timers, Desk(folder=folder, namespace="contoso"))
+    clerk.start()
+    ...
+    await clerk.close()
+
+Owns: when what is written, on threads of its own: the loop only makes a list of the counters. A disk that is full, or
+does not answer, costs rows and nothing else; it is said once, and marked where they are missing. A minute is what was
+counted since the last one was written: if the clock is set back, the last minute goes on until it has caught up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from twinbus.model.usage import BEGIN, END, HOUR_S, JOURNAL_SUFFIX, LOST, MINUTE_S, UsageRow
+from twinbus.server.metering.journal import Journal
+from twinbus.server.metering.meter import take_rows
+from twinbus.server.metering.roller import Roller
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from twinbus.broker.clock import Clock, Timer, Timers
+    from twinbus.server.metering.counter import Counter
+    from twinbus.server.metering.meter import Meter
+
+log: Final = logging.getLogger(__name__)
+
+STOP_S: Final = 3.0
+"""How long the last minute may take to be written."""
+_LIFE_BYTES: Final = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """Where a clerk works."""
+
+    folder: Path
+    """`usage`, in the data directory."""
+    namespace: str
+    process: int = 0
+    """Its number."""
+    processes: int = 1
+    """How many there are: journals of those that are no more are for the first one."""
+    days: int = 0
+    """How long Parquet files are kept; 0 is for ever."""
+
+
+class Clerk:
+    """Of one process."""
+
+    def __init__(
+        self, meter: Meter, clock: Clock, timers: Timers, desk: Desk, run: Callable[[list[str]], object] | None = None
+    ) -> None:
+        """Nothing is written yet. `run` is for tests: what is done in place of the program that rolls."""
+        self.life = secrets.token_hex(_LIFE_BYTES)
+        self._meter = meter
+        self._clock = clock
+        self._timers = timers
+        self._desk = desk
+        self._journal = Journal(desk.folder, namespace=desk.namespace, process=desk.process, life=self.life)
+        self._roller = Roller(desk.folder, desk.days, run)
+        self._marks = [BEGIN]
+        """To be written with the next rows."""
+        self._is_failing = False
+        self._minute = 0
+        self._rolled_hour = -1
+        self._timer: Timer | None = None
+        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="metering")
+        self._writing: asyncio.Future[list[Counter]] | None = None
+        self._rolling: asyncio.Future[None] | None = None
+
+    # --- on the loop --------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Say that a life begins, and write down each minute from now on."""
+        self._minute = self._this_minute()
+        self._write(self._minute, [])
+        self._look_soon()
+
+    async def close(self) -> None:
+        """Write the last minute, and that it is the last."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._roller.stop()
+        await self._done(self._writing)
+        self._marks.append(END)
+        self._write(self._minute, self._meter.counters())
+        await self._done(self._writing)
+        await self._done(self._rolling)
+        self._threads.shutdown(wait=False)
+
+    def _look_soon(self) -> None:
+        wall_s = self._clock.wall_ms() / 1000
+        wait_s = MINUTE_S - wall_s % MINUTE_S
+        self._timer = self._timers.call_at(self._clock.monotonic_s() + wait_s, self._look)
+
+    def _look(self) -> None:
+        now = self._this_minute()
+        if now > self._minute and (self._writing is None or self._writing.done()):
+            over, self._minute = self._minute, now
+            self._write(over, self._meter.counters())
+            self._roll(over)
+        self._look_soon()
+
+    def _this_minute(self) -> int:
+        return self._clock.wall_ms() // 1000 // MINUTE_S * MINUTE_S
+
+    def _write(self, minute: int, counters: list[Counter]) -> None:
+        loop, connections = asyncio.get_running_loop(), self._meter.take_connections()
+        self._writing = loop.run_in_executor(self._threads, self._put, minute, counters, connections)
+        self._writing.add_done_callback(self._written)
+
+    def _written(self, writing: asyncio.Future[list[Counter]]) -> None:
+        if not writing.cancelled():
+            self._meter.forget(writing.result())
+
+    def _roll(self, minute: int) -> None:
+        """What is of another hour becomes Parquet files: in the first minute of each, and what was left, in any."""
+        hour = minute // HOUR_S
+        if hour != self._rolled_hour and (self._rolling is None or self._rolling.done()):
+            self._rolled_hour = hour
+            loop = asyncio.get_running_loop()
+            self._rolling = loop.run_in_executor(self._threads, self._roller.roll, self._is_finished)
+
+    async def _done(self, work: asyncio.Future[list[Counter]] | asyncio.Future[None] | None) -> None:
+        if work is not None and not work.done():
+            await asyncio.wait([work], timeout=STOP_S)
+
+    # --- on a thread --------------------------------------------------------------------------------------------------
+
+    def _put(self, minute: int, counters: list[Counter], connections: int) -> list[Counter]:
+        """Write what was counted; those counters in which nothing was."""
+        rows, quiet = take_rows(counters, minute)
+        marks = [UsageRow(minute=minute, mark=mark) for mark in self._marks]
+        try:
+            self._journal.append([*marks, UsageRow(minute=minute, connections=connections), *rows], minute)
+        except OSError as error:
+            self._note_failure(error)
+        else:
+            self._marks.clear()
+            if self._is_failing:
+                self._is_failing = False
+                log.info("usage is written again")
+        return quiet
+
+    def _note_failure(self, error: OSError) -> None:
+        if LOST not in self._marks:
+            self._marks.append(LOST)
+        if not self._is_failing:
+            self._is_failing = True
+            log.warning("what clients use is not written down, and lost: %s", error)
+
+    def _is_finished(self, path: Path) -> bool:
+        """It is a journal of ours, or of nobody, to which nothing is written any more."""
+        number = path.name.split("-")[0]
+        if path == self._journal.path or path.suffix != JOURNAL_SUFFIX or not number.isdigit():
+            return False
+        return int(number) == self._desk.process or (not self._desk.process and int(number) >= self._desk.processes)

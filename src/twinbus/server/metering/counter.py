@@ -1,0 +1,145 @@
+"""Where what one client asks of one entity is counted.
+
+Owns: the numbers, which only grow. Links add to them as messages pass, on the loop; what was added since the last time
+is taken once a minute, on another thread. No lock is needed for that: whoever takes only reads, and what is added
+meanwhile is in the next minute.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.message import Message
+from twinbus.amqp.outline import binaries_of
+from twinbus.broker.intake import is_ping
+from twinbus.model.message import BATCH_FORMAT, PING_CONTENT_TYPE
+from twinbus.model.usage import units_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twinbus.broker.consumer import Delivery
+
+UNIT: Final = 65_536
+"""`model.usage.UNIT_BYTES`; written out, it is a number where this is compiled."""
+_PING: Final = PING_CONTENT_TYPE.encode()
+
+
+class Counter:
+    """Of one client at one entity."""
+
+    def __init__(self, entity: str = "", client: str = "") -> None:
+        """Nothing is counted yet."""
+        self.entity = entity
+        self.client = client
+        self.users = 0
+        """Connections that may still count here."""
+        self.sends = 0
+        self.send_units = 0
+        self.send_bytes = 0
+        self.failed_sends = 0
+        self.pings = 0
+        self.failed_pings = 0
+        self.receives = 0
+        self.receive_units = 0
+        self.receive_bytes = 0
+        self.empty_receives = 0
+        self.settlements = 0
+        self.renewals = 0
+        self.session_calls = 0
+        self.peeks = 0
+        self.schedules = 0
+        self.management = 0
+        self.forwards = 0
+        self._taken = self.counts()
+
+    def counts(self) -> tuple[int, ...]:
+        """All of them, in the order of `model.usage.COUNTS`; connections are not counted here."""
+        return (
+            self.sends,
+            self.send_units,
+            self.send_bytes,
+            self.failed_sends,
+            self.pings,
+            self.failed_pings,
+            self.receives,
+            self.receive_units,
+            self.receive_bytes,
+            self.empty_receives,
+            self.settlements,
+            self.renewals,
+            self.session_calls,
+            self.peeks,
+            self.schedules,
+            self.management,
+            self.forwards,
+        )
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing was counted since the last time."""
+        return self.counts() == self._taken
+
+    def take(self) -> tuple[int, ...] | None:
+        """What was counted since the last time; None where nothing was."""
+        before, now = self._taken, self.counts()
+        if now == before:
+            return None
+        self._taken = now
+        return tuple([number - old for number, old in zip(now, before, strict=True)])
+
+    # --- what is counted ----------------------------------------------------------------------------------------------
+
+    def add_receives(self, deliveries: Sequence[Delivery]) -> None:
+        """Messages were delivered."""
+        size = units = 0
+        for payload, _ in deliveries:
+            length = len(payload)
+            size += length
+            units += 1 if length <= UNIT else units_in(payload)
+        self.receives += len(deliveries)
+        self.receive_units += units
+        self.receive_bytes += size
+
+    def add_peeks(self, deliveries: Sequence[Delivery]) -> None:
+        """Messages were shown, on a link."""
+        units = 0
+        for payload, _ in deliveries:
+            units += 1 if len(payload) <= UNIT else units_in(payload)
+        self.peeks += units
+
+    def add_sends(self, payloads: Sequence[bytes]) -> None:
+        """Messages were accepted, none of them a batch."""
+        self.sends += len(payloads)
+        self.send_units += sum([units_in(payload) for payload in payloads])
+        self.send_bytes += sum([len(payload) for payload in payloads])
+
+
+def units_in(payload: bytes) -> int:
+    """How often an operation on a message is charged.
+
+    What counts is what its sender wrote: what is added to it on the way makes it no dearer to receive than to send.
+    """
+    return 1 if len(payload) <= UNIT else units_of(len(Message(payload).bare()))
+
+
+def further_units(payload: bytes, message_format: int) -> int:
+    """How often sending a message, or the messages of a batch, is charged beyond once for each."""
+    return sum([units_in(message) - 1 for message in messages_in(payload, message_format)])
+
+
+def messages_in(payload: bytes, message_format: int) -> list[bytes]:
+    """Of a batch, or the one it is."""
+    if message_format != BATCH_FORMAT:
+        return [payload]
+    messages = binaries_of(payload)
+    return Message(payload).data if messages is None else messages
+
+
+def seems_ping(payload: bytes) -> bool:
+    """A message that was refused was a ping, as far as it can be read."""
+    try:
+        return _PING in payload and is_ping(Message(payload))
+    except DecodeError:
+        return False

@@ -1,0 +1,63 @@
+"""The tab of a connection: under which name it is counted, and where.
+
+Owns: that name: what the client says of itself when it opens the connection (`twinbus:client-id`, as ours does), else
+the key that it uses. The containers' names of other SDKs are of no use: they are another one each time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from twinbus.model.usage import NAMESPACE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from twinbus.server.access import Access
+    from twinbus.server.metering.counter import Counter
+    from twinbus.server.metering.meter import Meter
+
+CLIENT_ID: Final = "twinbus:client-id"
+"""A property of a connection."""
+
+
+class Tab:
+    """Of one connection."""
+
+    def __init__(self, meter: Meter) -> None:
+        """It is not open yet."""
+        self._meter = meter
+        self._client: str | None = None
+        self._is_open = False
+        self._counters: dict[tuple[str, str], Counter] = {}
+
+    def open(self, properties: Mapping[Any, object] | None) -> None:
+        """The connection is there, with what its client says of itself."""
+        told = (properties or {}).get(CLIENT_ID)
+        self._client = str(told) if isinstance(told, str) and told else None
+        self._is_open = True
+        self._meter.connected()
+
+    def close(self) -> None:
+        """The connection is over."""
+        if self._is_open:
+            self._is_open = False
+            self._meter.disconnected()
+        for counter in self._counters.values():
+            counter.users -= 1
+        self._counters.clear()
+
+    def counter(self, access: Access, path: str) -> Counter:
+        """Where a link to an entity counts."""
+        client = self._client or _key_name(access, path)
+        found = self._counters.get((path, client))
+        if found is None:
+            found = self._counters[path, client] = self._meter.counter(path, client)
+            found.users += 1
+        return found
+
+
+def _key_name(access: Access, path: str) -> str:
+    """Of the key by which it may use an entity."""
+    return next((grant.key_name for grant in access.grants() if grant.reaches_path(path)), NAMESPACE)
