@@ -13,7 +13,7 @@ from twinbus.client.journal_file import read
 from twinbus.client.pairing import EventKind
 from twinbus.client.pairing.rewriting import park
 from twinbus.pipeline.syphon.driver import ROUND_S
-from twinbus.pipeline.syphon.pumping import pumping
+from twinbus.pipeline.syphon.pumping import ended, pumping
 from twinbus.pipeline.syphon.tally import Tally
 from twinbus.testing import InMemoryPair, in_virtual_time, run
 
@@ -100,3 +100,15 @@ def test_what_is_moved_is_in_the_journal(tmp_path: Path) -> None:
     assert [(row["outcome"], row["entity"]) for row in rows if row["outcome"] == "moved back"] == [
         ("moved back", "orders")
     ]
+
+
+@in_virtual_time
+async def test_a_pump_that_has_ended_by_itself_is_noticed() -> None:
+    async with paired(backlog_queue_count=1) as app:
+        one = of_all(app, 1_000)
+        primary, secondary = app.namespaces.factories()
+        async with pumping(primary, secondary, one, one.epoch(0), Tally(one.queues)) as pumps:
+            await asyncio.sleep(10)
+            assert not any(pump.has_ended for pump in pumps)
+            await secondary.close()
+            assert await ended(pumps) == app.backlog_path(0)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from twinbus.client.pairing import EventKind, PairingEvent
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.syphon import line
 from twinbus.pipeline.syphon.line import DRIVER_GONE, Caller, Exchange, calling
@@ -48,17 +47,13 @@ async def listening() -> AsyncIterator[Driver]:
         await driver.exchange.close()
 
 
-def moved(number: int) -> PairingEvent:
-    return PairingEvent(kind=EventKind.MOVED, at_ms=number, path="orders", backlog_queue="backlog")
-
-
 async def test_what_a_task_moves_is_told_as_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line, "EVERY_S", 0.01)
     tally = Tally(["backlog"])
     async with listening() as driver, calling(driver.address, TASK) as call:
         telling = asyncio.ensure_future(call.tell(tally))
         for number in (1, 2, 3):
-            tally.hear(moved(number))
+            tally.moved("backlog", "orders", number)
         while not any(rows for _, rows, _ in driver.heard):
             driver.news.clear()
             await driver.news.wait()
@@ -72,7 +67,7 @@ async def test_many_destinations_are_told_in_several_lines(monkeypatch: pytest.M
     monkeypatch.setattr(line, "EVERY_S", 0.01)
     tally = Tally(["backlog"])
     for number in range(450):
-        tally.hear(replace(moved(number), path=f"orders-{number}"))
+        tally.moved("backlog", f"orders-{number}", number)
     async with listening() as driver, calling(driver.address, TASK) as call:
         telling = asyncio.ensure_future(call.tell(tally))
         while sum(len(rows) for _, rows, _ in driver.heard) < 450:

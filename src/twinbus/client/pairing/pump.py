@@ -64,6 +64,11 @@ class Pump:
         self._task: asyncio.Task[None] | None = None
         self._draining: Draining | None = None
 
+    @property
+    def has_ended(self) -> bool:
+        """It will not go on by itself: a factory has ended, or it met what it does not know."""
+        return self._task is not None and self._task.done()
+
     def start(self) -> None:
         """Drain from now on."""
         self._task = asyncio.ensure_future(self._run())

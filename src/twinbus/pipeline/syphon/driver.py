@@ -105,6 +105,8 @@ class SparkSyphon:
                 await self._go_on(manager, driver)
         finally:
             await self._exchange.close()
+        if self._stopped.is_set():
+            self.report.why = "stopped"
         return self.report
 
     async def _go_on(self, manager: NamespaceManager, driver: Address) -> None:
@@ -176,7 +178,7 @@ class SparkSyphon:
         self._round = None
         self.report.add(rows)
         self.report.is_over = over.kind is Kind.EMPTY or self.report.left == 0
-        self.report.why = "stopped" if self._stopped.is_set() else over.why
+        self.report.why = over.why
         if self._wanted.report_place is not None:
             try:
                 await asyncio.to_thread(report.write, self._spark, rows, self._wanted.report_place)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from twinbus.client.pairing.destination import Senders
-from twinbus.client.pairing.events import Events
+from twinbus.client.pairing.events import EventKind, Events
 from twinbus.client.pairing.pump import Pump, PumpSettings
 from twinbus.client.pairing.telling import Telling
 from twinbus.pipeline.syphon.tally import KINDS
@@ -23,14 +23,18 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from twinbus.client import MessagingFactory
+    from twinbus.client.clock import Clock
+    from twinbus.client.pairing.parcel import Parcel
     from twinbus.pipeline.syphon.assignment import Assignment
     from twinbus.pipeline.syphon.tally import Tally
+
+LOOK_S: Final = 5.0
 
 
 @contextlib.asynccontextmanager
 async def pumping(
     primary: MessagingFactory, secondary: MessagingFactory, assignment: Assignment, epoch: int, tally: Tally
-) -> AsyncIterator[None]:
+) -> AsyncIterator[list[Pump]]:
     """Drain within the block. At its end what is on its way is waited for, for a moment; the rest stays parked."""
     clock = primary.settings.clock
     events = Events()
@@ -44,14 +48,14 @@ async def pumping(
         send_timeout_s=primary.settings.operation_timeout_s,
         deduct=assignment.deduct,
         clock=clock,
-        telling=Telling(events, clock),
+        telling=_Counting(events, clock, tally),
     )
     async with primary, secondary, _journal(assignment.journal_dir, primary, secondary, events):
         pumps = [Pump(path, settings) for path in assignment.queues]
         for pump in pumps:
             pump.start()
         try:
-            yield
+            yield pumps
         finally:
             await asyncio.gather(*[pump.close() for pump in pumps])
 
@@ -73,3 +77,31 @@ async def _journal(
         yield
     finally:
         await asyncio.shield(journal.close())
+
+
+class _Counting(Telling):
+    """Counts each message that is moved, and makes an event of it only where somebody wants one: it costs more."""
+
+    def __init__(self, events: Events, clock: Clock, tally: Tally) -> None:
+        super().__init__(events, clock)
+        self._wall_ms = clock.wall_ms
+        self._tally = tally
+
+    def wants(self, kind: EventKind) -> bool:
+        return kind is EventKind.MOVED or super().wants(kind)
+
+    def tell_parcel(self, kind: EventKind, parcel: Parcel, backlog_queue: str, reason: str | None = None) -> None:
+        if kind is EventKind.MOVED:
+            self._tally.moved(backlog_queue, parcel.restored.path, self._wall_ms())
+            if not super().wants(kind):
+                return
+        super().tell_parcel(kind, parcel, backlog_queue, reason)
+
+
+async def ended(pumps: list[Pump]) -> str:
+    """Wait until one of them has ended by itself, which it should not: its backlog queue."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        for pump in pumps:
+            if pump.has_ended:
+                return pump.path

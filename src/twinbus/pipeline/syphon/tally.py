@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 KINDS: Final = frozenset(
     {
-        EventKind.MOVED,
         EventKind.DEAD_LETTERED,
         EventKind.DEFERRED,
         EventKind.PUMP_STARTED,
@@ -24,7 +23,7 @@ KINDS: Final = frozenset(
         EventKind.PUMP_FAILED,
     }
 )
-"""What is counted, or hinders."""
+"""What hinders, or is counted beside what is moved: of that there is no event, for there are so many."""
 MOST_DESTINATIONS: Final = 10_000
 """Of a task, by name; others are counted together: paths come from messages, and a sender can invent any number."""
 OTHER: Final = "(other)"
@@ -57,21 +56,24 @@ class Tally:
         self._told: dict[str, str] = {}
 
     def hear(self, event: PairingEvent) -> None:
-        """Count it."""
+        """Count it, or remember what hinders."""
         queue = event.backlog_queue or ""
-        if event.kind is EventKind.MOVED or event.kind is EventKind.DEAD_LETTERED:
-            self._count(queue, event.path, event.at_ms, is_moved=event.kind is EventKind.MOVED)
+        if event.kind is EventKind.DEAD_LETTERED:
+            self._count((queue, event.path), 1, event.at_ms)
         else:
             self.troubles[queue] = (event.reason or "")[:LONGEST_TEXT]
 
-    def _count(self, queue: str, destination: str | None, at_ms: int, *, is_moved: bool) -> None:
-        key = (queue, destination)
+    def moved(self, queue: str, destination: str, at_ms: int) -> None:
+        """One more."""
+        self._count((queue, destination), 0, at_ms)
+
+    def _count(self, key: tuple[str, str | None], which: int, at_ms: int) -> None:
         counts = self._counts.get(key)
         if counts is None:
             if len(self._counts) >= MOST_DESTINATIONS:
-                key = (queue, OTHER)
+                key = (key[0], OTHER)
             counts = self._counts.setdefault(key, [0, 0, at_ms, at_ms])
-        counts[0 if is_moved else 1] += 1
+        counts[which] += 1
         counts[3] = at_ms
         self._changed.add(key)
 

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import uvloop
 
+from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.syphon.line import Caller, calling
-from twinbus.pipeline.syphon.pumping import pumping
+from twinbus.pipeline.syphon.pumping import ended, pumping
 from twinbus.pipeline.syphon.tally import Moved, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from twinbus.client.pairing.pump import Pump
     from twinbus.pipeline.syphon.assignment import Assignment
     from twinbus.pipeline.syphon.line import Call
 
@@ -53,11 +55,22 @@ async def work(assignment: Assignment, attempt: int) -> list[Yielded]:
         telling = asyncio.ensure_future(call.tell(tally))
         try:
             with _ended_by_signals(call):
-                async with pumping(*assignment.pair.factories(), assignment, assignment.epoch(attempt), tally):
-                    await call.ended
+                async with pumping(*assignment.pair.factories(), assignment, assignment.epoch(attempt), tally) as pumps:
+                    await _until_ended(call, pumps)
         finally:
             telling.cancel()
     return [Yielded(caller, row) for row in tally.rows()]
+
+
+async def _until_ended(call: Call, pumps: list[Pump]) -> None:
+    """PipelineError where a pump has ended without being told: Spark starts the task again."""
+    failing = asyncio.ensure_future(ended(pumps))
+    try:
+        await asyncio.wait([call.ended, failing], return_when=asyncio.FIRST_COMPLETED)
+        if not call.ended.done():
+            raise PipelineError(f"the pump of '{failing.result()}' has ended")
+    finally:
+        failing.cancel()
 
 
 @contextlib.contextmanager
