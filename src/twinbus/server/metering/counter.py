@@ -17,8 +17,6 @@ from twinbus.model.message import BATCH_FORMAT, PING_CONTENT_TYPE
 from twinbus.model.usage import units_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from twinbus.broker.consumer import Delivery
 
 UNIT: Final = 65_536
@@ -91,7 +89,7 @@ class Counter:
 
     # --- what is counted ----------------------------------------------------------------------------------------------
 
-    def add_receives(self, deliveries: Sequence[Delivery]) -> None:
+    def add_receives(self, deliveries: list[Delivery]) -> None:
         """Messages were delivered."""
         size = units = 0
         for payload, _ in deliveries:
@@ -102,14 +100,14 @@ class Counter:
         self.receive_units += units
         self.receive_bytes += size
 
-    def add_peeks(self, deliveries: Sequence[Delivery]) -> None:
+    def add_peeks(self, deliveries: list[Delivery]) -> None:
         """Messages were shown, on a link."""
         units = 0
         for payload, _ in deliveries:
             units += 1 if len(payload) <= UNIT else units_in(payload)
         self.peeks += units
 
-    def add_sends(self, payloads: Sequence[bytes]) -> None:
+    def add_sends(self, payloads: list[bytes]) -> None:
         """Messages were accepted, none of them a batch."""
         self.sends += len(payloads)
         self.send_units += sum([units_in(payload) for payload in payloads])
