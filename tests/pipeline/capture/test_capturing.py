@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,11 +17,13 @@ from twinbus.pipeline.capture.capturing import Capture
 from twinbus.pipeline.capture.folder import Folder
 from twinbus.pipeline.capture.window import Limits
 from twinbus.pipeline.errors import PipelineError
+from twinbus.pipeline.source.positions import Positions, ask_positions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.served import Served
+    from twinbus.pipeline.source import SourceOptions
 
 
 async def test_what_is_there_is_captured_and_stays(server: Served, queue: str, tmp_path: Path) -> None:  # noqa: F811
@@ -160,6 +163,48 @@ async def test_an_entity_that_was_created_again_is_a_loss_unless_that_is_allowed
     taken = Taken(tmp_path)
     taken.check()
     assert taken.ids() == [str(number) for number in range(8)]
+
+
+async def test_what_was_purged_before_it_was_captured_is_a_loss(
+    server: Served,  # noqa: F811
+    queue: str,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await send(server, queue, range(5))
+    await capture(Here(), settings(server, tmp_path, queue))
+    await send(server, queue, range(5, 8))
+    (last,) = Taken(tmp_path).manifests()
+
+    async def ask(factory: MessagingFactory, options: SourceOptions) -> Positions:
+        found = await ask_positions(factory, options)
+        return replace(found, fragments=(replace(found.fragments[0], purged=last.toSequenceNumber + 1),))
+
+    monkeypatch.setattr("twinbus.pipeline.capture.entity.ask_positions", ask)
+    with pytest.raises(PipelineError, match="data was lost: .*purged"):
+        await capture(Here(), settings(server, tmp_path, queue))
+    await capture(Here(), settings(server, tmp_path, queue, allows_loss=True))
+    assert Taken(tmp_path).ids() == [str(number) for number in (*range(5), 6, 7)]
+
+
+async def test_a_queue_with_sessions_is_captured_and_completed(server: Served, tmp_path: Path) -> None:  # noqa: F811
+    path = server.make_queue(RequiresSession="true")
+    for part in range(2):
+        await send(server, path, range(part * 10, part * 10 + 10), session_id=f"session {part}")
+        await capture(Here(), settings(server, tmp_path, path, completes=True))
+    assert server.counts(path) == (0, 0)
+    assert Taken(tmp_path).ids() == [str(number) for number in range(20)]
+
+
+async def test_a_queue_that_others_receive_from_cannot_be_completed(
+    server: Served,  # noqa: F811
+    queue: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    async with MessagingFactory.from_connection_string(server.connection_string) as factory:
+        await factory.create_message_receiver(queue).open()
+        with pytest.raises(PipelineError, match="cannot be had alone"):
+            await capture(Here(), settings(server, tmp_path, queue, completes=True))
 
 
 async def test_an_entity_that_is_not_there_is_named(server: Served, tmp_path: Path) -> None:  # noqa: F811

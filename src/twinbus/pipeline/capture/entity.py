@@ -19,21 +19,20 @@ from twinbus.pipeline.capture.manifest import Manifest, iso
 from twinbus.pipeline.capture.task import Order
 from twinbus.pipeline.capture.window import Window
 from twinbus.pipeline.errors import PipelineError
-from twinbus.pipeline.source import read_options
+from twinbus.pipeline.source import Positions, read_options
+from twinbus.pipeline.source.claim import Claim
 from twinbus.pipeline.source.connecting import connect
+from twinbus.pipeline.source.offsets import Offsets, losses
 from twinbus.pipeline.source.positions import ask_positions
 
 if TYPE_CHECKING:
-    from twinbus.client import MessageReceiver
     from twinbus.pipeline.capture.folder import Folder
     from twinbus.pipeline.capture.settings import CaptureSettings
     from twinbus.pipeline.capture.task import Report, Written
-    from twinbus.pipeline.source import FragmentPosition, Positions
+    from twinbus.pipeline.source import FragmentPosition
 
 log: Final = logging.getLogger(__name__)
 
-CLAIM: Final = 1
-"""The epoch of the claim under which captured messages are completed."""
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -52,7 +51,7 @@ class CapturedEntity:
         """Its folder."""
         self._temporary = f"{self.place}/{TEMPORARY}/{uuid.uuid4().hex}"
         self._factory = connect(self.source)
-        self._receiver: MessageReceiver | None = None
+        self._claim = Claim(self._factory, self.path) if settings.completes else None
         self._entity_id = 0
         self._windows: dict[int, Window] = {}
         self._histories: dict[int, History] = {}
@@ -62,9 +61,8 @@ class CapturedEntity:
     async def open(self) -> None:
         """Look where to go on. PipelineError if messages were lost meanwhile, or another capture runs."""
         await asyncio.to_thread(self._folder.delete_folder, f"{self.place}/{TEMPORARY}")
-        if self._settings.completes:
-            self._receiver = self._factory.create_message_receiver(self.path, epoch=CLAIM)
-        await self._claim()
+        if self._claim is not None:
+            await self._claim.hold()
         await self._take_positions(await ask_positions(self._factory, self.source))
 
     async def close(self) -> None:
@@ -103,49 +101,39 @@ class CapturedEntity:
     async def _take_positions(self, positions: Positions) -> None:
         """Begin with fragments that are new, all of them after the entity was created again."""
         if self._entity_id not in (0, positions.entity_id):
-            self._lose(f"'{self.path}' was deleted and created again: what was not captured before is gone")
             self._windows.clear()
             self._owed.clear()
         self._entity_id = positions.entity_id
         for position in positions.fragments:
             window = self._windows.get(position.number)
-            if window is None and position.is_available:
+            if not position.is_available:
+                continue
+            if window is None:
                 self._windows[position.number] = await self._begin(position)
-            elif window is not None and position.is_available and position.next < window.first:
-                self._lose(f"fragment {position.number} of '{self.path}' ends before what was captured of it")
-                window.first = position.next
+            elif self._has_lost(position, self._entity_id, window.first):
+                window.first = _first_left(position, window.first)
 
     async def _begin(self, position: FragmentPosition) -> Window:
+        """Go on behind the last manifest."""
         number = position.number
         history = self._histories[number] = History(self._folder, place_of(self._namespace, self.path, number))
         last = await asyncio.to_thread(history.find_last)
-        first = self._first_of(position, last)
-        if last is not None and first == last.toSequenceNumber + 1:
+        first = position.low if last is None else last.toSequenceNumber + 1
+        if last is not None and self._has_lost(position, last.entityId, first):
+            first = position.low if last.entityId != self._entity_id else _first_left(position, first)
+        elif last is not None:
             self._owed[number] = last.toSequenceNumber  # whoever captured it may not have come to that
         return Window(number, first, self._settings.limits)
 
-    def _first_of(self, position: FragmentPosition, last: Manifest | None) -> int:
-        """Where a fragment goes on."""
-        if last is None:
-            return position.low
-        if last.entityId != self._entity_id:
-            self._lose(
-                f"'{self.path}' was deleted and created again since {last.lastEnqueueTime}, when the last captured "
-                "message came: what came behind that is gone"
-            )
-            return position.low
-        if last.toSequenceNumber >= position.next:
-            self._lose(
-                f"fragment {position.number} of '{self.path}' ends before number {last.toSequenceNumber}, up to which "
-                "it was captured: its namespace lost messages, or is another one"
-            )
-            return position.low
-        return last.toSequenceNumber + 1
-
-    def _lose(self, text: str) -> None:
-        if not self._settings.allows_loss:
-            raise PipelineError(f"{text}; --allow-data-loss goes on all the same")
-        log.warning("%s", text)
+    def _has_lost(self, position: FragmentPosition, entity_id: int, first: int) -> bool:
+        """Whether messages from a number on were lost before they were captured. PipelineError unless that may be."""
+        start = Offsets(self.path, entity_id, {position.number: first})
+        found = losses(start, Positions(self._entity_id, (position,)))
+        if found and not self._settings.allows_loss:
+            raise PipelineError(f"data was lost: {found[0]}. --allow-data-loss goes on with what is left")
+        for one in found:
+            log.warning("data was lost: %s", one)
+        return bool(found)
 
     # --- files --------------------------------------------------------------------------------------------------------
 
@@ -194,23 +182,23 @@ class CapturedEntity:
 
     async def complete_captured(self) -> None:
         """Complete what is in files, if that is wanted."""
-        if self._receiver is not None:
+        if self._claim is not None:
             for fragment, up_to in list(self._owed.items()):
-                await self._complete(fragment, up_to)
-                if self._owed[fragment] == up_to:  # else there are more files meanwhile
+                await self._complete(self._claim, fragment, up_to)
+                if self._owed.get(fragment) == up_to:  # else there are more files meanwhile
                     del self._owed[fragment]
 
-    async def _claim(self) -> None:
-        """Have the entity for oneself. A link that was lost is attached again; somebody else's claim is an error."""
-        if self._receiver is not None:
-            await self._receiver.open()
-
-    async def _complete(self, fragment: int, up_to: int) -> None:
-        await self._claim()
+    async def _complete(self, claim: Claim, fragment: int, up_to: int) -> None:
+        await claim.hold()
         browser = self._factory.create_message_browser(self.path, fragment=fragment)
         try:
-            _, skipped = await browser.complete_up_to(up_to, epoch=CLAIM)
+            _, skipped = await browser.complete_up_to(up_to, epoch=claim.epoch)
         finally:
             await browser.close()
         if skipped:
             log.warning("%d captured messages of '%s' stay: somebody has them", skipped, self.path)
+
+
+def _first_left(position: FragmentPosition, first: int) -> int:
+    """Where to go on in a fragment that has lost something."""
+    return min(max(first, position.purged + 1), position.next)

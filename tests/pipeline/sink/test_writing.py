@@ -1,0 +1,104 @@
+"""Spark writes to entities: a DataFrame once, a stream batch by batch; and says why where it cannot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.one_server import queue, running, server  # noqa: F401  # fixtures
+from twinbus.amqp.types import Int
+from twinbus.client.sync import MessagingFactory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.served import Served
+    from twinbus.client import BrokeredMessage
+
+
+def write(rows: DataFrame, server: Served, entity: str, **more: str) -> None:  # noqa: F811
+    rows.write.format("servicebus").options(connectionString=server.connection_string, entity=entity, **more).mode(
+        "append"
+    ).save()
+
+
+def messages(server: Served, path: str, count: int) -> list[BrokeredMessage]:  # noqa: F811
+    with MessagingFactory.from_connection_string(server.connection_string) as factory:
+        found: list[BrokeredMessage] = []
+        client = factory.create_queue_client(path)
+        while len(found) < count and (some := client.receive_batch(count, 5)):
+            found += some
+        return found
+
+
+def test_rows_of_all_partitions_arrive_once(spark: SparkSession, server: Served, queue: str) -> None:  # noqa: F811
+    rows = spark.range(0, 3000, 1, 3).selectExpr(
+        "cast(id as string) messageId",
+        "repeat('x', 100) body",
+        "'order' label",
+        "map('number', named_struct('type', 'int', 'long', id)) properties",
+    )
+    write(rows, server, queue)
+    found = messages(server, queue, 3000)
+    assert sorted(int(str(one.message_id)) for one in found) == list(range(3000))
+    assert {one.label for one in found} == {"order"}
+    assert all(one.properties == {"number": Int(str(one.message_id))} for one in found)
+    assert {type(one.properties["number"]) for one in found} == {Int}
+
+
+def test_a_row_that_cannot_be_sent_fails_its_task_and_is_named(
+    spark: SparkSession,
+    server: Served,  # noqa: F811
+    queue: str,  # noqa: F811
+) -> None:
+    rows = spark.sql("select 'the large one' messageId, repeat('x', 300000) body")
+    with pytest.raises(Exception, match="the row with messageId 'the large one' cannot be sent"):
+        write(rows, server, queue)
+
+
+def test_what_cannot_be_written_is_refused_before_a_task_runs(
+    spark: SparkSession,
+    server: Served,  # noqa: F811
+    queue: str,  # noqa: F811
+) -> None:
+    with pytest.raises(Exception, match="no column 'mesageId' to write"):
+        write(spark.sql("select 'x' body, '1' mesageId"), server, queue)
+    with pytest.raises(Exception, match="no option 'entty' for writing"):
+        write(spark.sql("select 'x' body"), server, queue, entty="x")
+    with pytest.raises(Exception, match="cannot be overwritten"):
+        spark.sql("select 'x' body").write.format("servicebus").options(
+            connectionString=server.connection_string, entity=queue
+        ).mode("overwrite").save()
+
+
+def stream(spark: SparkSession, server: Served, entity: str, folder: Path) -> None:  # noqa: F811
+    query = (
+        spark.readStream.text(str(folder / "rows"))
+        .selectExpr("value body")
+        .writeStream.format("servicebus")
+        .options(connectionString=server.connection_string, entity=entity, messageIds="deterministic")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+
+
+def test_a_batch_of_a_stream_that_is_sent_again_is_dropped_as_a_duplicate(
+    spark: SparkSession,
+    server: Served,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    path = server.make_queue(RequiresDuplicateDetection="true")
+    spark.range(100).selectExpr("cast(id as string)").repartition(2).write.text(str(tmp_path / "rows"))
+    stream(spark, server, path, tmp_path)
+    assert server.counts(path)[0] == 100
+    (tmp_path / "checkpoint" / "commits" / "0").unlink()  # as if Spark had been killed before it noted the end of it
+    (tmp_path / "checkpoint" / "commits" / ".0.crc").unlink()
+    stream(spark, server, path, tmp_path)
+    found = messages(server, path, 101)
+    assert sorted(int(one.text) for one in found) == list(range(100))
+    assert {str(one.message_id).split("-")[5] for one in found} == {"0"}, "the number of the batch is in the id"
