@@ -23,7 +23,7 @@ from tests.plain.entity import (
 from tests.plain.raw import raw
 from tests.served import ATOM
 from twinbus.amqp.message import data
-from twinbus.amqp.outcomes import ACCEPTED, Modified, Rejected
+from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Modified, Rejected
 from twinbus.amqp.types import Int, ULong
 from twinbus.model.message import BATCH_FORMAT
 
@@ -143,6 +143,7 @@ async def test_fragments_says_from_where_to_where_the_log_reaches(server: Served
     async with raw(server) as client:
         answer = await manage(client, queue, "twinbus:fragments")
         empty = {"fragment": 0, "low-sequence-number": 1, "next-sequence-number": 1, "message-count": 0}
+        empty |= {"purged-sequence-number": 0}
         assert answer.status == 200
         assert answer.body["fragments"] == [{**empty, "is-available": True}]
         await send(client, queue, order(1), order(2), order(3, due_ms=FAR_MS), order(4))
@@ -154,6 +155,28 @@ async def test_fragments_says_from_where_to_where_the_log_reaches(server: Served
         assert 1 <= later["low-sequence-number"] <= 4
         [dead] = (await manage(client, f"{queue}/$DeadLetterQueue", "twinbus:fragments")).body["fragments"]
         assert dead == {**empty, "is-available": True}
+
+
+async def test_fragments_says_up_to_where_messages_were_purged(server: Served, queue: str) -> None:
+    async with raw(server) as client:
+
+        async def purged() -> int:
+            [listed] = (await manage(client, queue, "twinbus:fragments")).body["fragments"]
+            return int(listed["purged-sequence-number"])
+
+        await send_orders(client, queue, range(1, 6))
+        receiver = await client.attach_receiver(queue)
+        [first] = await client.receive(receiver)
+        await complete(client, queue, 2)
+        assert await purged() == 0
+        await manage(client, queue, "twinbus:purge")
+        assert await purged() == 5
+        assert await client.settle(receiver, first, RELEASED) is None
+        await manage(client, queue, "com.microsoft:batch-delete-messages", {"message-count": Int(10)})
+        assert await purged() == 5
+        await send_orders(client, queue, range(6, 9))
+        await manage(client, queue, "com.microsoft:batch-delete-messages", {"message-count": Int(2)})
+        assert await purged() == 7
 
 
 async def test_the_next_number_never_falls_though_all_is_gone(server: Served, queue: str) -> None:

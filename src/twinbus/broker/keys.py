@@ -13,6 +13,7 @@ all of a fragment. Then comes which of its queues, then what kind of record, the
             ASIDE                          session, sequence number        its deferred and scheduled messages
             CHECK                          number of a body                who still needs it is to be looked at
             SEEN                           a source's prefix               how far it was forwarded here
+            PURGED                                                         up to where messages were purged
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ IDS: Final = b"\x05"
 ASIDE: Final = b"\x06"
 CHECK: Final = b"\x07"
 SEEN: Final = b"\x08"
+PURGED: Final = b"\x09"
 
 pack_sequence: Final = _SEQUENCE.pack
 pack_moment: Final = _MOMENT.pack

@@ -161,10 +161,16 @@ class Removal:
         """Made by its fragment."""
         self._fragment = fragment
 
-    def remove_active(self, wanted: Wanted, done: Done) -> None:
-        """Delete active messages, from the oldest on."""
+    def remove_active(self, wanted: Wanted, done: Done, marking: Callable[[list[Item]], None] | None = None) -> None:
+        """Delete active messages, from the oldest on. `marking` may write more with each part of them."""
         fragment = self._fragment
-        Walk(fragment, fragment.holdings.active, fragment.out.__contains__, self._delete_active, wanted, done).begin(
+
+        def delete(items: list[Item]) -> None:
+            self._delete_active(items)
+            if marking is not None:
+                marking(items)
+
+        Walk(fragment, fragment.holdings.active, fragment.out.__contains__, delete, wanted, done).begin(
             fragment.holdings.low
         )
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.types import Array, Int
+from twinbus.broker import purging
 from twinbus.broker.lookup import AT_ONCE
 from twinbus.broker.removal import Outcome, Wanted
-from twinbus.model.errors import InvalidArgument, ServiceBusError
+from twinbus.model.errors import InvalidArgument, ServiceBusError, StoreUnavailable
 from twinbus.model.path import SubQueue
 from twinbus.server.operations.outcomes import failure, nothing, success
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from twinbus.broker.removal import Done
     from twinbus.server.operations.arguments import Arguments
     from twinbus.server.operations.subject import Subject
     from twinbus.server.requests import Reply
@@ -21,7 +24,6 @@ if TYPE_CHECKING:
 BATCH_DELETE_MAX: Final = 4_000
 RESUBMIT_MAX: Final = AT_ONCE
 """They move together, so they are read together."""
-STATES: Final = ("active", "deferred", "scheduled")
 
 
 def batch_delete(subject: Subject, arguments: Arguments, reply: Reply) -> None:
@@ -41,7 +43,7 @@ def batch_delete(subject: Subject, arguments: Arguments, reply: Reply) -> None:
         else:
             reply(nothing({"message-count": Int(0)}))
 
-    subject.fragment.removal.remove_active(wanted, removed)
+    purging.purge(subject.fragment, wanted, removed)
 
 
 def purge(subject: Subject, arguments: Arguments, reply: Reply) -> None:
@@ -49,9 +51,13 @@ def purge(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     subject.check_claim(arguments)
     state = arguments.text_or_none("state") or "active"
     removal = subject.fragment.removal
-    kinds = dict(zip(STATES, (removal.remove_active, removal.remove_deferred, removal.remove_scheduled), strict=True))
+    kinds: dict[str, Callable[[Wanted, Done], None]] = {
+        "active": partial(purging.purge, subject.fragment),
+        "deferred": removal.remove_deferred,
+        "scheduled": removal.remove_scheduled,
+    }
     if state not in kinds:
-        raise InvalidArgument(f"state is {state!r:.60}; it can be {', '.join(STATES)}")
+        raise InvalidArgument(f"state is {state!r:.60}; it can be {', '.join(kinds)}")
     kinds[state](Wanted(), _counted(reply, "removed"))
 
 
@@ -78,23 +84,25 @@ def delete_numbers(subject: Subject, arguments: Arguments, reply: Reply) -> None
 
 def list_fragments(subject: Subject, _arguments: Arguments, reply: Reply) -> None:
     """From where to where each fragment's log reaches."""
-    holdings = subject.fragment.holdings
-    reply(
-        success(
-            {
-                "entity-id": subject.entity.entity_id,
-                "fragments": [
-                    {
-                        "fragment": subject.fragment.number,
-                        "low-sequence-number": holdings.low,
-                        "next-sequence-number": holdings.shown.next,
-                        "message-count": holdings.shown.active_count,
-                        "is-available": subject.fragment.may_hand_out,
-                    }
-                ],
-            }
-        )
-    )
+    fragment = subject.fragment
+    holdings = fragment.holdings
+
+    def told(purged: int | ServiceBusError) -> None:
+        listed: dict[str, object] = {
+            "fragment": fragment.number,
+            "low-sequence-number": holdings.low,
+            "next-sequence-number": holdings.shown.next,
+            "message-count": holdings.shown.active_count,
+            "is-available": fragment.may_hand_out,
+        }
+        if isinstance(purged, int):
+            listed["purged-sequence-number"] = purged
+        reply(success({"entity-id": subject.entity.entity_id, "fragments": [listed]}))
+
+    if fragment.may_hand_out:
+        purging.find_purged(fragment, told)
+    else:
+        told(StoreUnavailable("its store does not work"))
 
 
 def check_resubmission(subject: Subject, arguments: Arguments) -> None:
