@@ -187,10 +187,10 @@ def _column(values: Sequence[object], field: pa.Field) -> pa.Array:
             return pa.array(values, field.type)
         except (pa.ArrowException, UnicodeError):
             pass  # a text that is none
-    return pa.array([_text(value) if field.type == pa.string() else value for value in values], field.type)
+    return pa.array([text_of(value) if field.type == pa.string() else value for value in values], field.type)
 
 
-def _text(value: object) -> str | None:
+def text_of(value: object) -> str | None:
     """Of any kind of id, and such as Arrow takes."""
     if value is None:
         return None

@@ -1,0 +1,132 @@
+"""`twinbus pipeline audit`: what became of every message that was reported sent.
+
+Owns: the options as they are typed, what is shown, and the exit codes: 0 nothing is lost, 3 something is, 4 nothing is
+known to be, but not of every message it is known what became of it; 1 where something has to be mended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from pathlib import Path  # noqa: TC003  # typer reads it
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from twinbus.cli.pipeline.app import Master, app, plain_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from twinbus.pipeline.audit.contents import Access
+    from twinbus.pipeline.audit.settings import AuditSettings
+
+_TIMES: Final = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
+
+
+@app.command()
+def audit(  # noqa: PLR0913  # as many as there are options
+    journals: Annotated[
+        list[Path], typer.Argument(metavar="JOURNALS...", help="Folders of journals: senders', receivers', syphons'.")
+    ],
+    *,
+    primary: Annotated[
+        str | None, typer.Option(metavar="STRING", help="Connection string of the primary, to look what is there.")
+    ] = None,
+    primary_admin: Annotated[
+        str | None, typer.Option(metavar="STRING", help="The same for its administration: what entities are.")
+    ] = None,
+    secondary: Annotated[
+        str | None, typer.Option(metavar="STRING", help="Connection string of the secondary, to look what is parked.")
+    ] = None,
+    captures: Annotated[
+        list[str] | None, typer.Option("--captures", metavar="FOLDER", help="Captured files; repeatable.")
+    ] = None,
+    covered: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ENTITY",
+            help="All its receivers write journals, or are captures, given here; * for any letters; repeatable.",
+        ),
+    ] = None,
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ADDRESS", help="Rows of this namespace only (the journals' column); repeatable."),
+    ] = None,
+    since: Annotated[
+        dt.datetime | None, typer.Option(formats=_TIMES, metavar="TIME", help="Sends from then on, UTC.")
+    ] = None,
+    until: Annotated[
+        dt.datetime | None, typer.Option(formats=_TIMES, metavar="TIME", help="Sends up to then, UTC.")
+    ] = None,
+    skew: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="How far apart the clocks of all machines may be.")
+    ] = 5.0,
+    report: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Write every message with its verdict there, as Parquet.")
+    ] = None,
+    ca_file: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="An authority to trust, as in a ready file; repeatable.")
+    ] = None,
+    master: Master = None,
+) -> None:
+    """Say of every message that was reported sent whether it was delivered, parked or dead-lettered, or is lost."""
+    with plain_errors("audit"):
+        # Inside, since `serve` starts sooner without.
+        from twinbus.pipeline.audit.settings import AuditSettings  # noqa: PLC0415
+
+        settings = AuditSettings(
+            journals=journals,
+            captures=captures or (),
+            primary=_access(primary, ca_file or ()),
+            primary_admin=_access(primary_admin, ca_file or ()),
+            secondary=_access(secondary, ca_file or ()),
+            covered=covered or (),
+            namespaces=namespace or (),
+            since=_utc(since),
+            until=_utc(until),
+            skew_s=skew,
+            report=report,
+        )
+        code = run(settings, master)
+    raise typer.Exit(code)
+
+
+def _access(text: str | None, ca_files: Sequence[Path]) -> Access | None:
+    from twinbus.client import ConnectionString  # noqa: PLC0415
+    from twinbus.pipeline.audit.contents import Access  # noqa: PLC0415
+
+    if text is None:
+        return None
+    ConnectionString.parse(text)  # what is wrong with it is said before Spark starts
+    return Access(text, tuple(str(file) for file in ca_files))
+
+
+def _utc(time: dt.datetime | None) -> dt.datetime | None:
+    return None if time is None else time.replace(tzinfo=dt.UTC)
+
+
+def run(settings: AuditSettings, master: str | None) -> int:
+    """All of it; the exit code."""
+    from twinbus.cli.pipeline.audited import show  # noqa: PLC0415
+    from twinbus.pipeline.audit.run import audit as judge_all  # noqa: PLC0415
+    from twinbus.pipeline.spark import session  # noqa: PLC0415
+
+    with _progress() as tell:
+        tell("starting Spark")
+        with session("twinbus audit", master=master) as spark:
+            outcome = judge_all(spark, settings, tell)
+    show(outcome, settings.report)
+    return outcome.exit_code
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """The step that is being done, and for how long it all has lasted."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("")
+        yield lambda text: progress.update(task, description=text)

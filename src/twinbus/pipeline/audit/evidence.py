@@ -1,0 +1,210 @@
+"""All that is known of messages, in one form: a row for each word and each sight, under the destination it is about.
+
+Owns: what each input proves. `what` of a row is one of these; `number` is a sequence number at the destination.
+
+| what | from | |
+|---|---|---|
+| sent | journals | a send that was reported to have succeeded: sent, scheduled, parked or spooled; or was committed |
+| perhaps | journals | one that had no answer, whose transaction had none, or that is outside the time asked about |
+| not sent | journals | one that has not: failed, or rolled back |
+| from spool | journals | what was spooled has gone on: the application sent it once |
+| moved | journals | a syphon brought it to the primary |
+| completed | journals | a receiver has completed it, or received and deleted it |
+| tried | journals | a receiver wanted to complete it, and does not know whether that was heard |
+| seen | journals | a receiver had it, and did something else |
+| dead-lettered | journals | a receiver has dead-lettered it, or has had it from a dead-letter queue |
+| refused | journals | a syphon has dead-lettered it, or a spool has put it aside |
+| cancelled | journals | it was scheduled, and taken back |
+| captured | captures | it was at the destination |
+| here | look | it is at the destination, or on its way there |
+| dead here | look | it is in a dead-letter queue |
+| parked here | look | it is in a backlog queue |
+| refused here | look | it is in the dead-letter queue of one |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as f
+
+from twinbus.client.witness import FROM_SPOOL
+from twinbus.pipeline.audit.topology import Role
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Collection
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from twinbus.pipeline.audit.topology import Topology
+
+COLUMNS: Final = (
+    "destination",
+    "message_id",
+    "session_id",
+    "what",
+    "outcome",
+    "number",
+    "time",
+    "enqueued",
+    "time_to_live",
+    "backlog_queue",
+    "entity",
+    "client_id",
+    "route",
+)
+_SENT: Final = ("sent", "scheduled", "parked", "spooled")
+_SETTLED: Final = {
+    "completed": "completed",
+    "received and deleted": "completed",
+    "dead-lettered": "dead-lettered",
+    "not completed": "tried",
+}
+"""At a destination; all else was seen."""
+_HAPPENED: Final = {"moved back": "moved", "dead-lettered": "refused", "refused from the spool": "refused"}
+_ENTITY: Final = "entity"
+_PLACE: Final = "place"
+_IN_TRANSACTION: Final = "transaction %"
+_HERE: Final = {Role.MAIN.value: "here", Role.TRANSIT.value: "here", Role.DEAD.value: "dead here"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What of journals is asked about."""
+
+    since: dt.datetime | None
+    until: dt.datetime
+    """When sends were made."""
+    namespaces: Collection[str] = ()
+    """Whose rows count; none named: all."""
+    has_transactions: bool = True
+    has_cancelled: bool = True
+    """Where there are none, less has to be read."""
+
+
+class Evidence:
+    """What there is, joined with where it belongs."""
+
+    def __init__(self, spark: SparkSession, topology: Topology) -> None:
+        """`topology` says which entity leads where."""
+        places = [(_PLACE, place.path, place.destination, place.role.value, None) for place in topology.places]
+        routes = [(_ENTITY, entity, destination, None, at) for at, (entity, destination) in enumerate(topology.routes)]
+        columns = "means string, key string, destination string, role string, route int"
+        self._leads = f.broadcast(spark.createDataFrame([*places, *routes], columns))
+        """From a path to destinations: one that was sent to, or one at which something was found."""
+
+    def of_journals(self, rows: DataFrame, asked: Asked) -> DataFrame:
+        """What clients wrote down."""
+        rows = rows.where(f.col("kind").isin("send", "settlement", "transaction", "event"))
+        if asked.namespaces:
+            rows = rows.where(f.col("namespace").isin(*asked.namespaces) | (f.col("kind") == "transaction"))
+        rows = _with_transactions(rows, are_there=asked.has_transactions)
+        means = f.when(f.col("kind") == "settlement", f.lit(_PLACE)).otherwise(f.lit(_ENTITY))
+        rows = rows.withColumn("key", f.lower("entity")).withColumn("means", means)
+        found = rows.join(self._leads, ["key", "means"])
+        told = found.where("message_id is not null or kind = 'send'").withColumn("what", _said(asked))
+        evidence = _columns(told.where("what is not null"))
+        return evidence.unionByName(_cancelled(rows, found)) if asked.has_cancelled else evidence
+
+    def of_contents(self, contents: DataFrame) -> DataFrame:
+        """What is at places of the primary."""
+        found = self._at(contents.where("error is null"), "place", _PLACE)
+        return _columns(found.withColumn("what", _mapped("role", _HERE, "here")), outcome="state")
+
+    def of_backlog(self, contents: DataFrame) -> DataFrame:
+        """What is in backlog queues, and in their dead-letter queues."""
+        found = self._at(contents.where("error is null and entity is not null"), "entity", _ENTITY)
+        is_dead = f.col("place").endswith("/$deadletterqueue")
+        what = f.when(is_dead, f.lit("refused here")).otherwise(f.lit("parked here"))
+        return _columns(found.withColumn("what", what), outcome="state", number=None, backlog_queue="place")
+
+    def of_captures(self, captures: DataFrame) -> DataFrame:
+        """What was captured."""
+        is_dead = f.col("role") == Role.DEAD.value
+        what = f.when(is_dead, f.lit("dead-lettered")).otherwise(f.lit("captured"))
+        return _columns(self._at(captures, "place", _PLACE).withColumn("what", what))
+
+    def _at(self, frame: DataFrame, column: str, means: str) -> DataFrame:
+        return (
+            frame.withColumn("key", f.col(column)).withColumn("means", f.lit(means)).join(self._leads, ["key", "means"])
+        )
+
+
+# --- journals ---------------------------------------------------------------------------------------------------------
+
+
+def _said(asked: Asked) -> Column:
+    """What a row says; null where it says nothing of a message."""
+    kind = f.col("kind")
+    return (
+        f.when(kind == "send", _said_of_send(asked))
+        .when(kind == "settlement", _said_of_settlement())
+        .when(kind == "event", _mapped("outcome", _HAPPENED, None))
+    )
+
+
+def _said_of_send(asked: Asked) -> Column:
+    is_asked_about = f.col("time") <= f.lit(asked.until)
+    if asked.since is not None:
+        is_asked_about &= f.col("time") >= f.lit(asked.since)
+    is_sure = f.col("outcome").isin(*_SENT) & (f.col("transaction") == "committed")
+    return (
+        f.when(f.col("reason") == FROM_SPOOL, f.lit("from spool"))
+        .when((f.col("outcome") == "failed") | (f.col("transaction") == "rolled back"), f.lit("not sent"))
+        .when(is_sure & is_asked_about, f.lit("sent"))
+        .otherwise(f.lit("perhaps"))
+    )
+
+
+def _said_of_settlement() -> Column:
+    said = _mapped("outcome", _SETTLED, "seen")
+    in_doubt = f.when(said == "completed", f.lit("tried")).otherwise(f.lit("seen"))
+    return (
+        f.when(f.col("role") == Role.DEAD.value, f.lit("dead-lettered"))
+        .when(f.col("transaction") == "committed", said)
+        .when(f.col("transaction") == "rolled back", f.lit("seen"))
+        .otherwise(in_doubt)
+    )
+
+
+def _cancelled(rows: DataFrame, found: DataFrame) -> DataFrame:
+    """A word that names a number only: the send says whose it is."""
+    cancelled = rows.where("kind = 'settlement' and outcome = 'cancelled'").select("key", "sequence_number").distinct()
+    sends = found.where("kind = 'send' and outcome = 'scheduled'")
+    return _columns(
+        sends.join(cancelled, ["key", "sequence_number"]).withColumn("what", f.lit("cancelled")), number=None
+    )
+
+
+def _with_transactions(rows: DataFrame, *, are_there: bool) -> DataFrame:
+    """Each row with what became of its transaction: `committed` where it is in none, `unknown` if nobody said."""
+    names_one = f.coalesce(f.col("reason"), f.lit("")).like(_IN_TRANSACTION)
+    is_over = f.col("kind") == "transaction"
+    if not are_there:
+        return rows.withColumn("transaction", f.when(names_one, f.lit("unknown")).otherwise(f.lit("committed")))
+    over = rows.where(is_over).groupBy("reason").agg(f.max("outcome").alias("transaction"))
+    alone = rows.where(~is_over & ~names_one).withColumn("transaction", f.lit("committed"))
+    inside = rows.where(~is_over & names_one).join(over, "reason", "left")
+    return alone.unionByName(inside.withColumn("transaction", f.coalesce("transaction", f.lit("unknown"))))
+
+
+def _mapped(column: str, words: dict[str, str], other: str | None) -> Column:
+    """What each word means."""
+    found = f.lit(other)
+    for word, meaning in words.items():
+        found = f.when(f.col(column) == word, f.lit(meaning)).otherwise(found)
+    return found
+
+
+def _columns(frame: DataFrame, **others: str | None) -> DataFrame:
+    """The columns that all evidence has: by their names, or by another; null where there is none."""
+    named = {"number": "sequence_number" if "sequence_number" in frame.columns else "number"} | others
+    types = {"number": "bigint", "time_to_live": "bigint", "time": "timestamp", "enqueued": "timestamp", "route": "int"}
+    chosen = []
+    for name in COLUMNS:
+        source = named.get(name, name)
+        found = f.col(source) if source in frame.columns else f.lit(None)
+        chosen.append(found.cast(types.get(name, "string")).alias(name))
+    return frame.select(*chosen)

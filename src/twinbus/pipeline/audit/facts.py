@@ -1,0 +1,99 @@
+"""What all evidence on a message comes to: counts, sets of sequence numbers, times.
+
+Owns: the *facts* that verdicts are made of (`verdicts`), one row for each message at each destination. A message is
+known by its destination, its id and its session; where an application has used an id several times, it is several
+sends of one message, and as many copies are due. A copy is known by its sequence number there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as f
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+KEY: Final = ("destination", "message_id", "session_id")
+
+
+def facts_of(evidence: DataFrame, destinations: DataFrame) -> DataFrame:
+    """One row for each message that somebody has sent, or may have."""
+    found = evidence.groupBy(*KEY).agg(
+        _count("sent").alias("sent"),
+        _count("perhaps").alias("perhaps"),
+        _count("not sent").alias("not_sent"),
+        f.size(f.collect_set(f.when(f.col("what") == "sent", f.col("route")))).alias("routes"),
+        f.min(_time("sent", "perhaps", "not sent")).alias("first_sent"),
+        f.max(_time("sent", "perhaps", "not sent")).alias("last_sent"),
+        f.max("time").alias("last_word"),
+        f.max("time_to_live").alias("time_to_live"),
+        f.min_by("entity", "time").alias("entity"),
+        f.min_by(f.when(f.col("what") == "sent", f.col("client_id")), "time").alias("client_id"),
+        f.count_if((f.col("outcome") == "spooled") & (f.col("what") == "sent")).alias("spooled"),
+        _count("from spool").alias("unspooled"),
+        f.min(f.when(f.col("outcome") == "parked", f.col("time"))).alias("parked_at"),
+        f.max("backlog_queue").alias("backlog_queue"),
+        f.max(_time("moved")).alias("moved_at"),
+        f.max("enqueued").alias("enqueued"),
+        _count("parked here").alias("parked_here"),
+        _numbers("completed").alias("completed"),
+        _count("completed").alias("completions"),
+        _numbers("captured").alias("captured"),
+        _numbers("tried").alias("tried"),
+        _numbers("here").alias("here"),
+        _numbers("seen").alias("seen"),
+        _numbers("dead here").alias("dead_here"),
+        _numbers("dead-lettered").alias("dead_said"),
+        _count("refused").alias("refused"),
+        _count("refused here").alias("refused_here"),
+        _count("cancelled").alias("cancelled"),
+    )
+    sent = found.where("sent + perhaps + not_sent > 0")
+    return _derived(sent.join(f.broadcast(destinations), "destination"))
+
+
+def _derived(facts: DataFrame) -> DataFrame:
+    """What follows from the counts and sets."""
+    expressions = {
+        # Copies that have come to the destination; what somebody tried to complete, and is not here, is gone.
+        "handled": "array_union(completed, captured)",
+        "present": "array_union(handled, here)",
+        "arrived": "if(is_looked_at, array_union(present, tried), present)",
+        "again": "greatest(0, completions - size(completed))",
+        "delivered": "size(arrived) + again",
+        "came": "delivered + size(dead_here)",
+        "dead": "greatest(size(dead_here), size(dead_said)) + greatest(refused, refused_here)",
+        "lives_ms": "least(time_to_live, longest_life)",
+        "is_over": "coalesce(unix_millis(last_word) + lives_ms < unix_millis(looked_at), false)",
+        "seen_and_gone": "size(array_except(array_except(seen, arrived), dead_said))",
+        "expired": "if(is_over and not coalesce(keeps_expired, false), seen_and_gone, 0)",
+        "calls": "cast(sent / greatest(routes, 1) as bigint)",
+        # Duplicates that the entity drops are not due.
+        "span_ms": "unix_millis(last_sent) - unix_millis(first_sent)",
+        "drops": "coalesce(detects_duplicates and span_ms <= duplicate_window, false)",
+        "due": "if(drops, least(sent, 1), sent)",
+        "wanted": "greatest(due, 1)",
+        "found": "delivered + parked_here + dead + expired + cancelled",
+        "spooled_here": "greatest(0, spooled - unspooled)",
+        "parked_until": "if(parked_here > 0, looked_at, coalesce(moved_at, enqueued))",
+        "parked_ms": "unix_millis(parked_until) - unix_millis(parked_at)",
+        "parked_for_ms": "if(parked_ms < 0, 0, parked_ms)",
+        "is_doubled": "came > sent + perhaps and sent + perhaps > 0",
+        "is_sent_again": "calls > 1",
+    }
+    for name, expression in expressions.items():
+        facts = facts.withColumn(name, f.expr(expression))
+    return facts
+
+
+def _count(what: str) -> Column:
+    return f.count_if(f.col("what") == what)
+
+
+def _numbers(what: str) -> Column:
+    return f.collect_set(f.when(f.col("what") == what, f.col("number")))
+
+
+def _time(*whats: str) -> Column:
+    return f.when(f.col("what").isin(*whats), f.col("time"))

@@ -1,0 +1,259 @@
+"""Every verdict, from journals that the real journal writes: one world with a message for each case."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from tests.pipeline.audit.world import MINUTE_S, World, message
+from twinbus.client.errors import ConnectionFailed, ConnectionLost
+from twinbus.client.pairing.events import EventKind
+from twinbus.client.witness import FROM_SPOOL
+from twinbus.pipeline.audit.report import LOST
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row, SparkSession
+
+    from twinbus.pipeline.audit.report import Outcome
+
+ORDERS = (
+    "completed",
+    "deleted",
+    "waiting",
+    "lost",
+    "tried",
+    "tried and here",
+    "dead",
+    "dead by hand",
+    "seen",
+    "expired",
+    "perhaps expired",
+    "twice",
+    "again under one number",
+    "resubmitted",
+    "sent twice",
+    "sent twice, one lost",
+)
+PARKED = ("parked", "parked and moved", "parked and moved unseen", "parked and lost", "parked and dead")
+HOUR = dt.timedelta(hours=1)
+
+
+class Audited(NamedTuple):
+    outcome: Outcome
+    rows: dict[tuple[str, str], Row]
+
+    def verdict(self, name: str, destination: str = "orders") -> str:
+        return str(self.rows[destination, name].verdict)
+
+    def why(self, name: str, destination: str = "orders") -> str:
+        return str(self.rows[destination, name].reason)
+
+
+@pytest.fixture(scope="module")
+def audited(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Audited:
+    world = World(tmp_path_factory.mktemp("world"))
+    for path in ("orders", "unseen", "blind", "cut", "bulk"):
+        world.queue(path)
+    world.queue("young", made_ms=world.clock.wall_ms() + 30 * 60_000)
+    world.queue("once", is_there=False)
+    world.destination("payments", "payments", detects_duplicates=True, duplicate_window_ms=600_000)
+    world.destination("ledger", "ledger")
+    world.subscription("news", "all")
+    world.subscription("news", "some", is_filtered=True)
+    world.subscription("news", "late", made_ms=world.clock.wall_ms() + 30 * 60_000)
+    world.failures["blind"] = "StoreUnavailable: no"
+    write_sends(world)
+    world.clock.advance(MINUTE_S)
+    write_settlements(world)
+    world.clock.advance(3 * 3600)
+    lay_out(world)
+    return Audited(*world.audit(spark, covered=["[!u]*"]))
+
+
+def write_sends(world: World) -> None:
+    with world.program() as shop:
+        for name in ORDERS:
+            lives = HOUR if "expired" in name else None
+            shop.sent("orders", name, lives=lives)
+        shop.sent("Orders", "sent twice", "sent twice, one lost")
+        for path in ("unseen", "blind", "cut", "bulk", "young", "once"):
+            shop.sent(path, "gone")
+        shop.parked("orders", *PARKED)
+        shop.event(EventKind.SPOOLED, "orders", "spooled")
+        shop.event(EventKind.SPOOLED, "orders", "spooled and sent")
+        shop.sent("orders", "spooled and sent", is_from_spool=True)
+        shop.event(EventKind.SPOOLED, "orders", "spooled and parked")
+        shop.parked("orders", "spooled and parked", reason=FROM_SPOOL)
+        shop.event(EventKind.SPOOL_REFUSED, "orders", "refused")
+        shop.event(EventKind.SPOOLED, "orders", "refused")
+        shop.sent("orders", "cancelled", scheduled=[77])
+        shop.tell.cancelled("orders", [77])
+        for name in ("unanswered", "unanswered and there"):
+            shop.tell.failed("orders", [message(name)], ConnectionLost("no answer"))
+        shop.tell.failed("orders", [message("failed")], ConnectionFailed("refused"))
+        for name, outcome in (("committed", "committed"), ("rolled back", "rolled back"), ("in doubt", "unknown")):
+            shop.sent("orders", name, transaction=name)
+            shop.tell.transaction_over(name, outcome)
+        shop.sent("orders", "never over", transaction="never over")
+        shop.sent("payments", "paid")
+        shop.sent("payments", "paid")
+        shop.sent("ledger", "noted")
+        shop.sent("ledger", "noted")
+        shop.sent("news", "flash", "half")
+        shop.sent("orders", "same id", session="a")
+        shop.sent("orders", "same id of another", session="b")
+
+
+def write_settlements(world: World) -> None:
+    with world.program() as till:
+        for number, name in enumerate(("completed", "committed", "spooled and sent", "parked and moved"), start=1):
+            till.settled("orders", name, number)
+        till.settled("ORDERS", "deleted", 5, "received and deleted")
+        till.settled("orders", "parked and moved unseen", 6)
+        till.settled("orders", "tried", 7, error=ConnectionLost("no answer"))
+        till.settled("orders", "tried and here", 8, error=ConnectionLost("no answer"))
+        till.settled("orders", "dead", 9, "dead-lettered")
+        till.settled("orders/$DeadLetterQueue", "dead by hand", 1)
+        for name in ("seen", "expired"):
+            till.settled("orders", name, 10 if name == "seen" else 11, "abandoned")
+        till.settled("orders", "twice", 12)
+        till.settled("orders", "twice", 13)
+        till.settled("orders", "again under one number", 14)
+        till.settled("orders", "again under one number", 14)
+        till.settled("orders", "resubmitted", 15, "dead-lettered")
+        till.settled("orders", "resubmitted", 16)
+        for name, number in (("sent twice", 17), ("sent twice", 18), ("sent twice, one lost", 19)):
+            till.settled("orders", name, number)
+        till.settled("orders", "unanswered and there", 20)
+        till.settled("orders", "same id", 21, session="a")
+        till.settled("payments", "paid", 1)
+        till.settled("ledger", "noted", 1)
+        till.settled("news/Subscriptions/All", "flash", 1)
+        till.settled("news/Subscriptions/some", "flash", 1)
+        till.tell.deleted("bulk", "deleted in bulk", 5)
+    with world.program() as syphon:
+        syphon.event(EventKind.MOVED, "orders", "parked and moved")
+    with world.program(is_killed=True) as shift:
+        shift.tell.receiving("cut")
+        shift.settled("cut", "another", 1)
+
+
+def lay_out(world: World) -> None:
+    world.here("orders", "waiting", 30)
+    world.here("orders", "tried and here", 8)
+    world.here("orders/$deadletterqueue", "dead", 4)
+    world.parked_here("orders", "parked")
+    world.parked_here("orders", "spooled and parked")
+    world.parked_here("orders", "parked and dead", is_dead=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "why"),
+    [
+        ("completed", "delivered", "a receiver or a capture had it"),
+        ("deleted", "delivered", "a receiver or a capture had it"),
+        ("waiting", "delivered", "it is in its entity"),
+        ("tried", "delivered", "wanted to complete it, and it is gone"),
+        ("tried and here", "delivered", "it is in its entity"),
+        ("parked", "parked", "it is in contoso/x-servicebus-transfer/0"),
+        ("parked and moved", "delivered", ""),
+        ("parked and moved unseen", "delivered", ""),
+        ("parked and lost", "lost", "it is nowhere: sent 1 times, found 0 times"),
+        ("parked and dead", "dead-lettered", ""),
+        ("dead", "dead-lettered", ""),
+        ("dead by hand", "dead-lettered", ""),
+        ("refused", "dead-lettered", ""),
+        ("expired", "expired", "its time to live is over"),
+        ("perhaps expired", "unknown", "it may have expired"),
+        ("seen", "lost", "it is nowhere"),
+        ("lost", "lost", "it is nowhere: sent 1 times, found 0 times"),
+        ("cancelled", "cancelled", "taken back"),
+        ("spooled", "unknown", "the spool of its sender"),
+        ("spooled and sent", "delivered", ""),
+        ("spooled and parked", "parked", ""),
+        ("failed", "not sent", "its send failed"),
+        ("rolled back", "not sent", "its send failed, or was rolled back"),
+        ("committed", "delivered", ""),
+        ("unanswered", "not sent", "its send had no answer, and it is nowhere"),
+        ("in doubt", "not sent", "its send had no answer, and it is nowhere"),
+        ("never over", "not sent", "its send had no answer, and it is nowhere"),
+        ("unanswered and there", "delivered", ""),
+        ("twice", "delivered", ""),
+        ("resubmitted", "delivered", ""),
+        ("sent twice", "delivered", ""),
+        ("sent twice, one lost", "lost", "sent 2 times, found 1 times"),
+        ("same id", "delivered", ""),
+        ("same id of another", "lost", ""),
+    ],
+)
+def test_at_a_queue_whose_receivers_all_write_journals(audited: Audited, name: str, verdict: str, why: str) -> None:
+    assert (audited.verdict(name), audited.why(name)) == (verdict, audited.why(name))
+    assert why in audited.why(name)
+
+
+@pytest.mark.parametrize(
+    ("destination", "why"),
+    [
+        ("unseen", "receivers that write no journal may have had it"),
+        ("blind", "nobody has looked whether it is there: blind: StoreUnavailable: no"),
+        ("cut", "has no end: its last row is of 2023-11-14 22:14:20 UTC"),
+        ("bulk", "messages of 'bulk' were deleted or completed in bulk"),
+        ("young", "the entity was made after it was sent"),
+        ("once", "the entity is not there"),
+    ],
+)
+def test_what_an_input_might_have_shown_that_is_missing_is_unknown(
+    audited: Audited, destination: str, why: str
+) -> None:
+    assert audited.verdict("gone", destination) == "unknown"
+    assert why in audited.why("gone", destination)
+
+
+def test_a_duplicate_that_the_entity_drops_is_not_missing(audited: Audited) -> None:
+    assert audited.verdict("paid", "payments") == "delivered"
+    assert not audited.rows["payments", "paid"].is_doubled
+
+
+def test_where_nobody_knows_whether_duplicates_are_dropped_one_of_two_is_unknown(audited: Audited) -> None:
+    assert audited.verdict("noted", "ledger") == "unknown"
+
+
+def test_each_subscription_has_its_copy_but_for_filters_and_those_made_later(audited: Audited) -> None:
+    found = {key: row.verdict for key, row in audited.rows.items() if key[0].startswith("news")}
+    assert found == {
+        ("news/subscriptions/all", "flash"): "delivered",
+        ("news/subscriptions/some", "flash"): "delivered",
+        ("news/subscriptions/all", "half"): "lost",
+    }
+
+
+def test_what_came_more_often_than_it_was_sent_is_doubled(audited: Audited) -> None:
+    doubled = {name for (_, name), row in audited.rows.items() if row.is_doubled}
+    assert doubled == {"twice", "again under one number"}
+    assert {one.message_id: one.numbers for one in audited.outcome.doubled} == {
+        "twice": (12, 13),
+        "again under one number": (14,),
+    }
+
+
+def test_what_the_application_sent_again_is_told_apart(audited: Audited) -> None:
+    again = {name for (_, name), row in audited.rows.items() if row.is_sent_again}
+    assert again == {"sent twice", "sent twice, one lost", "paid", "noted"}
+
+
+def test_how_long_each_was_parked(audited: Audited) -> None:
+    rows = audited.rows
+    assert rows["orders", "parked and moved"].parked_for_ms == 60_000
+    assert rows["orders", "parked and moved unseen"].parked_for_ms == 59_000  # by when its destination took it
+    assert rows["orders", "parked"].parked_for_ms == 60_000 + 3 * 3_600_000
+    assert rows["orders", "parked and lost"].parked_for_ms is None
+    (orders,) = audited.outcome.parked
+    assert (orders.destination, orders.count, orders.longest_ms) == ("orders", 4, 60_000 + 3 * 3_600_000)
+
+
+def test_lost_messages_are_named_and_decide_the_exit_code(audited: Audited) -> None:
+    names = {one.message_id for one in audited.outcome.lost}
+    assert names == {"lost", "parked and lost", "seen", "sent twice, one lost", "same id of another", "half"}
+    assert audited.outcome.exit_code == LOST
