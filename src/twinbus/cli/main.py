@@ -12,7 +12,7 @@ import typer
 from twinbus import __version__
 from twinbus.cli import config, drain, pair  # noqa: F401  # drain is a command of pair
 from twinbus.cli.pipeline import app as pipeline
-from twinbus.cli.pipeline import capture, costs, replay, syphon  # noqa: F401  # commands of pipeline
+from twinbus.cli.pipeline import audit, capture, costs, replay, syphon  # noqa: F401  # commands of pipeline
 from twinbus.cli.rehearse import rehearse
 from twinbus.cli.serve import serve
 
