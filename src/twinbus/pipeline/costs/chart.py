@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 COLOURS: Final = 8
 WIDTH: Final = 720
-_LINE: Final = 44
+_LINE: Final = 50
 """Of a bar, with what it is written above it."""
 _BAR: Final = 14
 _HEIGHT: Final = 260
@@ -40,9 +40,9 @@ def draw_bars(chart: Bars) -> str:
     for number, (name, value, text) in enumerate(chart.bars):
         top = _LINE * number
         length = max(1.0, WIDTH * _ROOM * value / longest) if longest > 0 else 1.0
-        parts.append(f'<text x="0" y="{top + 16}">{_cut(name)}</text>')
-        parts.append(f'<path d="M0 {top + 23}h{length:.1f}v{_BAR}H0z" class="s{number % COLOURS}"/>')
-        parts.append(f'<text x="{length + 8:.1f}" y="{top + 35}" class="n">{_cut(text)}</text>')
+        parts.append(f'<text x="0" y="{top + 18}">{_cut(name)}</text>')
+        parts.append(f'<path d="M0 {top + 27}h{length:.1f}v{_BAR}H0z" class="s{number % COLOURS}"/>')
+        parts.append(f'<text x="{length + 8:.1f}" y="{top + 39}" class="n">{_cut(text)}</text>')
     return "".join([*parts, "</svg>"])
 
 

@@ -27,15 +27,17 @@ color:var(--ink);background:var(--paper)}
 h1{font-size:1.6rem;line-height:1.2;margin:.5rem 0}h2{font-size:1.2rem;margin:2.2rem 0 .4rem}
 h3{font-size:1rem;margin:1.2rem 0 .3rem}p{margin:.4rem 0;max-width:46rem}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;margin:.8rem 0}dt{color:var(--dim)}dd{margin:0}
-dd,td,th{overflow-wrap:anywhere}
+dd{overflow-wrap:anywhere}td,th{overflow-wrap:break-word}
 .wide{overflow-x:auto;margin:.6rem 0}.wide:focus-visible{outline:2px solid var(--c0)}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;min-width:100%}
 caption{text-align:left;color:var(--dim);padding:.2rem 0}
-th,td{padding:.3rem .6rem;text-align:left;vertical-align:top;border-bottom:1px solid var(--line);min-width:4.5rem}
-th{font-weight:600}.n{text-align:right;overflow-wrap:normal;white-space:nowrap}
+th,td{padding:.3rem .6rem;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}
+th{font-weight:600}td:not(.n),tbody th{min-width:9rem;max-width:26rem}
+td:not(.n):last-child{min-width:15rem}.n{text-align:right}td.n{white-space:nowrap}
 tr.sum td,tr.sum th{font-weight:600;border-top:2px solid var(--line)}
 .warning{border-left:4px solid var(--c1);padding:.2rem .8rem;margin:.6rem 0;background:var(--soft)}
-figure{margin:1rem 0}svg{display:block;width:100%;height:auto;font-size:15px;fill:var(--ink)}
+figure{margin:1rem 0}svg{display:block;width:100%;max-width:720px;height:auto;font-size:15px;
+fill:var(--ink)}
 svg .n{fill:var(--dim)}svg .g{stroke:var(--line)}svg .e{text-anchor:end}svg .m{text-anchor:middle}
 .keys{list-style:none;display:flex;flex-wrap:wrap;gap:.2rem 1rem;padding:0;margin:.4rem 0}
 .k{display:inline-block;width:.8rem;height:.8rem;border-radius:2px;margin-right:.4rem}

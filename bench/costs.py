@@ -1,0 +1,158 @@
+"""Measures what it takes to price a year of usage: time and memory, and how both grow with the rows.
+
+    python -m bench.costs [--rows 5000000 10000000 25000000 50000000] [--folder DIR]
+
+Usage of so many rows is written by the servers' own code, minute by minute, for as many days as that takes; then it is
+priced as `twinbus pipeline costs` does, on two processors, in a process of its own. The start of Spark is not in the
+time; reading, adding up, joining with journals, FOCUS rows as Parquet and the page are. Memory is what Java
+and Python have resident together, looked at ten times a second. Writes docs/benchmarks/costs.md and costs.json; exits 1
+where a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.costs_generator import write_journals, write_usage
+from bench.processes import children_of
+from bench.record import RESULTS, Bar, bars_table, facts, judge, surroundings, write
+from bench.serving import MIB, Proc
+from twinbus.pipeline.costs.explained import tell_report
+from twinbus.pipeline.costs.job import Wanted, explain
+from twinbus.pipeline.costs.page import write_page
+from twinbus.pipeline.costs.tariff import read_tariff
+from twinbus.pipeline.costs.terms import SETTINGS, Terms
+from twinbus.pipeline.spark import session
+
+ROWS: Final = (5_000_000, 10_000_000, 25_000_000, 50_000_000)
+ROWS_PER_MINUTE: Final = 96
+MAX_S: Final = 180.0
+MAX_MIB: Final = 3_072
+"""The heap of Java has 2 GiB; what is beyond it, and Python, get half as much."""
+LOOK_EVERY_S: Final = 0.1
+_DAY: Final = ROWS_PER_MINUTE * 1_440
+
+
+@dataclass
+class Run:
+    """One size."""
+
+    rows: int
+    days: int
+    files: int
+    mib: float
+    write_s: float
+    outages: int
+    seconds: float = 0.0
+    peak_mib: float = 0.0
+    focus_rows: int = 0
+    steps: dict[str, float] | None = None
+
+
+def main() -> int:
+    """Measure; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--price", type=Path, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.price is not None:
+        price(asked.price)
+        return 0
+    with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
+        runs = [measure(Path(folder) / str(rows), rows) for rows in asked.rows]
+    last = runs[-1]
+    bars = [
+        Bar(f"costs of {last.rows:,} rows of usage", last.seconds, MAX_S, " s", is_ceiling=True),
+        Bar("memory of Java and Python together, at most", last.peak_mib, MAX_MIB, " MiB", is_ceiling=True),
+    ]
+    where = surroundings("pyspark", "pyarrow")
+    write(
+        asked.results, "costs", page(runs, bars, where), {"bars": bars, "runs": [asdict(run) for run in runs], **where}
+    )
+    return judge(bars)
+
+
+def measure(folder: Path, rows: int) -> Run:
+    """One size: write it, price it, and remove it."""
+    days = -(-rows // _DAY)
+    started = time.monotonic()
+    written = write_usage(folder, days=days, rows_per_minute=ROWS_PER_MINUTE)
+    outages = write_journals(folder / "journals", days=days)
+    run = Run(written.rows, days, written.files, written.bytes / MIB, time.monotonic() - started, outages)
+    print(f"{written.rows:,} rows in {written.files:,} files written in {run.write_s:,.0f} s", flush=True)
+    child = subprocess.Popen([sys.executable, "-m", "bench.costs", "--price", str(folder)], stdout=subprocess.PIPE)
+    while child.poll() is None:
+        run.peak_mib = max(run.peak_mib, resident_mib(child.pid))
+        time.sleep(LOOK_EVERY_S)
+    assert child.stdout is not None
+    told = json.loads(child.stdout.read().splitlines()[-1])
+    run.seconds, run.focus_rows, run.steps = told["seconds"], told["focus_rows"], told["steps"]
+    print(f"... priced in {run.seconds:,.1f} s, with {run.peak_mib:,.0f} MiB", flush=True)
+    shutil.rmtree(folder)
+    return run
+
+
+def resident_mib(pid: int) -> float:
+    """Of a process and all that came of it."""
+    try:
+        own = Proc(pid).resident_bytes / MIB
+    except OSError:  # it has just ended
+        return 0.0
+    return own + sum(resident_mib(child) for child in children_of(pid))
+
+
+def price(folder: Path) -> None:
+    """What `twinbus pipeline costs` does, once Spark is there."""
+    data = [str(folder / name) for name in ("contoso", "contoso-backup")]
+    focus = folder / "focus"
+    terms = Terms(tariff=read_tariff())
+    wanted = Wanted(usage=data, journals=[str(folder / "journals")], terms=terms, parquet=str(focus))
+    with session("bench", master="local[2]", settings=SETTINGS) as spark:
+        started = time.monotonic()
+        steps: list[tuple[str, float]] = []
+        report = explain(spark, wanted, lambda what: steps.append((what, time.monotonic() - started)))
+        (folder / "costs.html").write_text(write_page(tell_report(report), "bench"))
+        seconds = time.monotonic() - started
+        ends = [at for _, at in steps[1:]] + [seconds]
+        took = {what: round(end - at, 2) for (what, at), end in zip(steps, ends, strict=True)}
+        count = spark.read.parquet(str(focus)).count()
+    print(json.dumps({"seconds": seconds, "focus_rows": count, "steps": took}))
+
+
+def page(runs: list[Run], bars: list[Bar], where: dict[str, str]) -> str:
+    """For people."""
+    lines = [
+        "# Pricing a year of usage, measured\n",
+        "Made by `python -m bench.costs`: usage of a pair with ninety-six rows a minute, written by the servers' own",
+        "code, one file for each process and hour, and the clients' journals of its outages; priced as by",
+        "`twinbus pipeline costs` on two processors (`local[2]`), with a heap of 2 GiB, into the report, FOCUS rows as",
+        "Parquet, and the page. The start of Spark is not in the time.\n",
+        bars_table(bars),
+        "",
+        "| rows | days | files | size | priced in | rows a second | memory, at most | FOCUS rows | outages |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {run.rows:,} | {run.days:,} | {run.files:,} | {run.mib:,.0f} MiB | {run.seconds:,.1f} s "
+        f"| {run.rows / run.seconds:,.0f} | {run.peak_mib:,.0f} MiB | {run.focus_rows:,} | {run.outages:,} |"
+        for run in runs
+    ]
+    steps = runs[-1].steps or {}
+    lines += ["", f"Where the time of {runs[-1].rows:,} rows went:", "", "| step | seconds |", "|---|---|"]
+    lines += [f"| {what} | {seconds:,.1f} |" for what, seconds in steps.items()]
+    return "\n".join([*lines, "", facts(where), ""])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""An outage of the queue orders of contoso, as its servers and its clients wrote it down."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.pipeline.costs.recorded import NOON, Client, Server, counted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BACKLOG = "contoso/x-servicebus-transfer/3"
+PARKED = 1_000
+DIRECT = 4_000
+
+
+@dataclass
+class Outage:
+    """Where everything is."""
+
+    data: list[str]
+    journals: str
+
+
+@pytest.fixture(scope="package")
+def outage(tmp_path_factory: pytest.TempPathFactory) -> Outage:
+    """4,000 messages to orders, 1,000 parked, brought back, and all received; the news have two subscriptions."""
+    folder = tmp_path_factory.mktemp("outage")
+    return Outage(write_usage(folder), write_journals(folder))
+
+
+def write_usage(folder: Path) -> list[str]:
+    primary = Server(folder / "contoso", "contoso")
+    secondary = Server(folder / "contoso-backup", "contoso-backup")
+    sent = {"sends": DIRECT, "send_units": DIRECT, "send_bytes": DIRECT * 1000}
+    primary.minute(NOON, counted("orders", **sent), counted("", management=2), connections=3, mark="begin")
+    secondary.minute(NOON, counted("", management=11), connections=2, mark="begin")
+    parked = {"sends": PARKED, "send_units": PARKED + 10, "send_bytes": PARKED * 1100}
+    later = NOON + dt.timedelta(minutes=3)
+    secondary.minute(later, counted(BACKLOG, **parked), connections=4)
+    back = NOON + dt.timedelta(minutes=61)
+    taken = {"receives": PARKED, "receive_units": PARKED + 10, "receive_bytes": PARKED * 1100, "settlements": PARKED}
+    secondary.minute(back, counted(BACKLOG, "syphon", empty_receives=7, **taken), connections=2)
+    moved = {"sends": PARKED, "send_units": PARKED, "send_bytes": PARKED * 1000}
+    everything = DIRECT + PARKED
+    received = {"receives": everything, "receive_units": everything, "receive_bytes": everything * 1000}
+    primary.minute(
+        back,
+        counted("orders", "syphon", **moved),
+        counted("orders", pings=1),
+        counted("orders", "billing", settlements=everything, empty_receives=2, **received),
+        counted("news", sends=10, send_units=10),
+        counted("news/Subscriptions/all", "reader", receives=20, receive_units=20, settlements=20),
+        counted("orders/$DeadLetterQueue", "operator", peeks=1),
+        connections=5,
+    )
+    primary.end(NOON + dt.timedelta(minutes=70))
+    primary.roll()
+    return [str(folder / "contoso"), str(folder / "contoso-backup")]
+
+
+def write_journals(folder: Path) -> str:
+    client = Client(folder / "journals", "shop")
+    client.row(NOON + dt.timedelta(minutes=2), "suspected")
+    client.row(NOON + dt.timedelta(minutes=3), "failed over", reason="TimedOut: no answer")
+    client.row(NOON + dt.timedelta(minutes=3), "parked", kind="send", backlog_queue=BACKLOG, count=PARKED)
+    for minute in range(4, 60):
+        client.row(NOON + dt.timedelta(minutes=minute), "pinged", reason="TimedOut: no answer")
+    client.row(NOON + dt.timedelta(minutes=60), "pinged")
+    client.row(NOON + dt.timedelta(minutes=60), "restored")
+    client.write()
+    syphon = Client(folder / "journals", "syphon")
+    syphon.row(NOON + dt.timedelta(minutes=61), "moved back", backlog_queue=BACKLOG, count=PARKED)
+    syphon.write()
+    return str(folder / "journals")

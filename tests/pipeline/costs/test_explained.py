@@ -1,0 +1,190 @@
+"""A bill explained: by stage, entity and outage, in both models, and as FOCUS rows that sum up to it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.pipeline.costs.recorded import NOON, Server, counted
+from twinbus.model.usage import DOCUMENT_TERMS, FAILED_TERMS, OPERATION_TERMS
+from twinbus.pipeline.costs.charges import THE_FOUR, Charges, Model, Stage
+from twinbus.pipeline.costs.charging import to_the_cent
+from twinbus.pipeline.costs.job import Wanted, explain
+from twinbus.pipeline.costs.kinds import KINDS
+from twinbus.pipeline.costs.tariff import read_tariff
+from twinbus.pipeline.costs.terms import Terms
+from twinbus.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.pipeline.costs.conftest import Outage
+    from twinbus.pipeline.costs.report import Report
+
+TARIFF = read_tariff()
+
+
+@pytest.fixture(scope="module")
+def report(spark: SparkSession, outage: Outage) -> Report:
+    return explain(spark, Wanted(usage=outage.data, journals=[outage.journals], terms=Terms(tariff=TARIFF)))
+
+
+def test_the_four_stages_of_what_was_parked_are_told_apart(report: Report) -> None:
+    assert {stage: report.stages[stage] for stage in THE_FOUR} == {
+        Stage.SEND_TO_BACKLOG: Charges(1_010, 1_010),  # ten of them crossed a step of 64 KB when parked
+        Stage.RECEIVE_FROM_BACKLOG: Charges(1_010, 2_010),
+        Stage.SEND_TO_PRIMARY: Charges(1_000, 1_000),
+        Stage.RECEIVE_FROM_PRIMARY: Charges(1_000, 2_000),
+    }
+    assert (report.parked.messages, report.parked.charges) == (1_000, Charges(4_020, 6_020))
+
+
+def test_all_else_has_its_stage(report: Report) -> None:
+    assert report.stages[Stage.NOT_PARKED] == Charges(8_000 + 10 + 20, 12_000 + 10 + 40)
+    assert report.not_parked.messages == 4_010
+    assert report.stages[Stage.IDLE_SYPHON] == Charges(7, 7)
+    assert report.stages[Stage.EMPTY] == Charges(2, 2)
+    assert report.stages[Stage.MANAGEMENT] == Charges(0, 2 + 11 + 1)
+
+
+def test_pings_that_reached_no_server_are_known_from_the_journals(report: Report) -> None:
+    assert report.stages[Stage.PING] == Charges(57, 57)
+    assert report.unseen_pings == 56
+
+
+def test_c09_they_are_not_charged_where_failed_calls_are_not(spark: SparkSession, outage: Outage) -> None:
+    terms = Terms(tariff=TARIFF, bills_failed=False)
+    report = explain(spark, Wanted(usage=outage.data, journals=[outage.journals], terms=terms))
+    assert report.stages[Stage.PING] == Charges(1, 1)
+    assert report.outages[0].charges.document == 1 + 4_020
+
+
+def test_an_outage_is_told_with_what_it_cost(report: Report) -> None:
+    (one,) = report.outages
+    assert (one.namespace, one.path, one.clients, one.is_over) == ("contoso", "orders", 1, True)
+    assert (one.since, one.duration) == (NOON + dt.timedelta(minutes=3), dt.timedelta(minutes=57))
+    assert (one.pings, one.parked) == (57, 1_000)
+    assert one.charges == Charges(57 + 4_020, 57 + 6_020)
+    assert one.extra == Charges(57 + 2_020, 57 + 3_020)
+    assert report.outside == 0
+
+
+def test_entities_are_told_by_what_they_cost(report: Report) -> None:
+    first = report.entities[0]
+    assert (first.namespace, first.path, first.sent, first.received) == ("contoso", "orders", 5_000, 5_000)
+    assert report.entity_count == len(report.entities) == 7
+
+
+def test_without_journals_the_stages_are_estimated_and_outages_unknown(spark: SparkSession, outage: Outage) -> None:
+    report = explain(spark, Wanted(usage=outage.data, terms=Terms(tariff=TARIFF)))
+    assert report.account.parked_by == "backlog"
+    assert report.stages[Stage.SEND_TO_BACKLOG] == Charges(1_010, 1_010)
+    assert report.stages[Stage.SEND_TO_PRIMARY] == Charges(1_010, 1_010)
+    assert report.stages[Stage.RECEIVE_FROM_PRIMARY] == Charges(1_010, 2_010)
+    assert report.stages[Stage.PING] == Charges(1, 1)
+    assert report.outages == ()
+
+
+def test_a_process_that_ended_without_a_last_word_is_named(report: Report) -> None:
+    (gap,) = report.account.pulse.gaps
+    assert str(gap) == (
+        "contoso-backup, process 0, life 5f1c: ended without a last word: what it counted in the minute from "
+        "2026-10-31 13:02 UTC may be missing"
+    )
+
+
+def test_one_that_is_still_alive_is_not(spark: SparkSession, tmp_path: Path) -> None:
+    now = dt.datetime.now(dt.UTC).replace(second=0, microsecond=0)
+    Server(tmp_path, "contoso").minute(now, counted("orders", sends=1, send_units=1))
+    assert explain(spark, Wanted(usage=[str(tmp_path)], terms=Terms(tariff=TARIFF))).account.pulse.gaps == ()
+
+
+def test_minutes_that_could_not_be_written_are_named(spark: SparkSession, tmp_path: Path) -> None:
+    server = Server(tmp_path, "contoso")
+    server.minute(NOON, counted("orders", sends=1, send_units=1))
+    server.minute(NOON + dt.timedelta(minutes=9), mark="lost")
+    server.end(NOON + dt.timedelta(minutes=10))
+    (gap,) = explain(spark, Wanted(usage=[str(tmp_path)], terms=Terms(tariff=TARIFF))).account.pulse.gaps
+    assert "minutes before 2026-10-31 12:09 UTC are missing" in str(gap)
+
+
+def test_connections_are_those_of_all_processes_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
+    for process, numbers in enumerate([(5, 1, 7), (1, 6, 7)]):
+        server = Server(tmp_path, "contoso", process=process, life=f"life{process}")
+        for minute, connections in zip((0, 1, 60), numbers, strict=True):
+            server.minute(NOON + dt.timedelta(minutes=minute), connections=connections)
+        server.end(NOON + dt.timedelta(minutes=61))
+    report = explain(spark, Wanted(usage=[str(tmp_path)], terms=Terms(tariff=TARIFF)))
+    assert report.account.pulse.hourly_peaks == {dt.date(2026, 10, 1): 7 + 14}
+
+
+@pytest.mark.parametrize("model", list(Model))
+def test_focus_rows_sum_up_to_the_bills_to_the_cent(spark: SparkSession, tmp_path: Path, model: Model) -> None:
+    server = Server(tmp_path / "data", "contoso")
+    october, november = NOON, NOON + dt.timedelta(days=1)
+    for when, millions in ((october, 50), (november, 150)):
+        # An odd number, so that what an operation costs on average is not a round one.
+        rest = millions * 1_000_000 - 7_777_777
+        rows = [counted("orders", sends=1, send_units=rest), counted("invoices", "till", sends=1, send_units=7_777_777)]
+        received = counted("contoso/x-servicebus-transfer/0", "syphon", receive_bytes=3 * 2**30)
+        server.minute(when, *rows, received, connections=2_000)
+    server.end(november + dt.timedelta(minutes=1))
+    focus = tmp_path / "focus"
+    wanted = Wanted(usage=[str(tmp_path / "data")], terms=Terms(tariff=TARIFF, model=model), parquet=str(focus))
+    report = explain(spark, wanted)
+    bills = [month.bill(TARIFF, model) for month in report.account.months]
+    assert [bill.operations for bill in bills] == [Decimal("29.60"), Decimal("94.60")]
+    billed = spark.read.parquet(str(focus)).groupBy("BillingPeriodStart").sum("BilledCost", "x_OperationCost").collect()
+    found = {row[0].date(): (to_the_cent(row[1]), to_the_cent(row[2])) for row in billed}
+    assert found == {
+        month.begins: (to_the_cent(bill.total), to_the_cent(bill.total))
+        for month, bill in zip(report.account.months, bills, strict=True)
+    }
+
+
+def test_c12_focus_rows_have_the_columns_of_the_specification(
+    spark: SparkSession, outage: Outage, tmp_path: Path
+) -> None:
+    focus = str(tmp_path / "focus")
+    explain(spark, Wanted(usage=outage.data, journals=[outage.journals], terms=Terms(tariff=TARIFF), parquet=focus))
+    rows = spark.read.parquet(focus)
+    assert {
+        *("BilledCost", "EffectiveCost", "ListCost", "ContractedCost", "BillingCurrency", "BillingPeriodStart"),
+        *("ConsumedQuantity", "ConsumedUnit", "PricingQuantity", "PricingUnit", "ChargePeriodStart", "ChargePeriodEnd"),
+        *("ChargeCategory", "ChargeDescription", "ServiceName", "ServiceCategory", "ResourceId", "ProviderName"),
+    } <= set(rows.columns)
+    own = [name for name in rows.columns if name.startswith("x_")]
+    assert {"x_Stage", "x_Client", "x_DocumentQuantity", "x_OperationQuantity", "x_ParkedQuantity"} <= set(own)
+    usage = rows.where("SkuId = 'standard-operations'")
+    sent = usage.where("ResourceId = 'contoso/orders' AND x_Kind = 'send' AND x_Client = 'syphon'").collect()
+    (row,) = sent
+    assert (row.ConsumedQuantity, row.x_ParkedQuantity, row.PricingQuantity) == (1_000, 200, Decimal("0.001"))
+    assert row.ChargePeriodEnd - row.ChargePeriodStart == dt.timedelta(days=1)
+    assert {one.SkuId for one in rows.select("SkuId").distinct().collect()} == {
+        "standard-operations",
+        "standard-base",
+        "standard-connections",
+        "egress",
+    }
+
+
+def test_a_folder_that_is_there_is_not_written_to(spark: SparkSession, outage: Outage, tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="is there already"):
+        explain(spark, Wanted(usage=outage.data, terms=Terms(tariff=TARIFF), parquet=str(tmp_path)))
+
+
+def test_a_time_without_usage_is_said(spark: SparkSession, outage: Outage) -> None:
+    terms = Terms(tariff=TARIFF, since=NOON + dt.timedelta(days=300))
+    with pytest.raises(PipelineError, match="nothing was counted in that time"):
+        explain(spark, Wanted(usage=outage.data, terms=terms))
+
+
+def test_kinds_take_each_charged_column_once() -> None:
+    assert sorted(name for kind in KINDS for name in kind.document) == sorted(DOCUMENT_TERMS)
+    assert sorted(name for kind in KINDS for name in kind.operation) == sorted(OPERATION_TERMS)
+    assert sorted(name for kind in KINDS for name in kind.failed) == sorted(FAILED_TERMS)
