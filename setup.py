@@ -8,6 +8,7 @@ messages again in the same time (docs/benchmarks/queue.md). What is a subclass o
 from __future__ import annotations
 
 import os
+import sys
 
 from setuptools import Extension, setup
 
@@ -89,8 +90,8 @@ SPARED_WARNINGS = ["-Wno-misleading-indentation"]
 
 
 def extensions() -> list[Extension]:
-    """What is to be compiled; nothing where that is not wanted, or not possible."""
-    if os.environ.get("TWINBUS_COMPILE") == "0":
+    """What is to be compiled; nothing where that is not wanted, not possible, or nothing is built yet."""
+    if os.environ.get("TWINBUS_COMPILE") == "0" or {"dist_info", "egg_info"} & set(sys.argv):  # metadata alone
         return []
     try:
         from mypyc.build import mypycify  # noqa: PLC0415  # not there where only Python is wanted
