@@ -16,10 +16,10 @@ import msgspec
 import uvloop
 
 from tests.served import Served
-from twinbus.server import main
 from twinbus.server.data_directory import DataDirectory
 from twinbus.server.keys import KeyRing
 from twinbus.server.settings import ServeSettings
+from twinbus.server.single import Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ class ServedHere(Served):
         self._stopping = asyncio.Event()
         with DataDirectory(settings.data) as data:
             async with contextlib.AsyncExitStack() as stack:
-                server = main.Server(settings, data)
+                server = Server(settings, data)
                 if keys:
                     server._keys = KeyRing(keys)  # noqa: SLF001  # keys other than the root key come later
                 ready = await server.start(stack)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from twinbus.broker.subscription import Subscription
-from twinbus.server import main
 from twinbus.server.config.file import read_config
 from twinbus.server.data_directory import DataDirectory
 from twinbus.server.settings import ServeSettings
+from twinbus.server.single import Server
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -55,7 +55,7 @@ async def brought(
     settings = ServeSettings(**values)
     with DataDirectory(settings.data) as data:
         async with contextlib.AsyncExitStack() as stack:
-            server = main.Server(settings, data)
+            server = Server(settings, data)
             await server.start(stack)
             if meanwhile is not None:
                 await meanwhile(server.service.entities)

@@ -13,7 +13,7 @@ from azure.servicebus import ServiceBusMessage
 from tests.sdk.bus import Bus, Loop, Threads, body_of, receive
 from tests.served import wait_until
 from tests.served_here import serving_here
-from twinbus.server import main
+from twinbus.server import single
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,7 @@ CLOCK = SetForward()
 @pytest.fixture(scope="module")
 def later_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHere]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(main, "SystemClock", lambda: CLOCK)
+        patch.setattr(single, "SystemClock", lambda: CLOCK)
         with serving_here(tmp_path_factory.mktemp("later")) as server:
             yield server
 

@@ -16,7 +16,8 @@ from azure.servicebus._pyamqp._transport import SSLTransport
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from twinbus.server.certificates import Certificate, development_certificate, server_context
+from twinbus.server.certificates import Certificate, server_context
+from twinbus.server.development_certificates import development_certificate
 from twinbus.server.settings import StartError
 
 if TYPE_CHECKING:

@@ -142,7 +142,16 @@ def test_the_version_is_told_by_the_module_as_well() -> None:
     assert shown.stdout == twinbus("--version").stdout == f"twinbus {__version__}\n"
 
 
-def test_a_server_does_not_wait_for_what_only_other_commands_need() -> None:
-    listing = "import sys, twinbus.cli.main; print(*sys.modules)"
+@pytest.mark.parametrize(
+    ("started", "unneeded"),
+    [
+        ("twinbus.cli.main", {"twinbus.client", "twinbus.server.main", "httpx", "rich"}),
+        ("twinbus.server.single", {"lark", "twinbus.server.workers.supervisor"}),
+        ("twinbus.server.workers.supervisor", {"lark", "rocksdict", "twinbus.server.front", "uvicorn"}),
+        ("twinbus.server.workers.worker", {"lark", "cryptography", "twinbus.server.workers.supervisor"}),
+    ],
+)
+def test_a_process_does_not_wait_for_what_only_others_need(started: str, unneeded: set[str]) -> None:
+    listing = f"import sys, {started}; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, timeout=60, check=True)
-    assert {"twinbus.client", "twinbus.server.main", "httpx", "rich"} & set(ran.stdout.split()) == set()
+    assert unneeded & set(ran.stdout.split()) == set()

@@ -26,7 +26,7 @@ from twinbus.server.http.outage_requests import OutageRequests
 from twinbus.server.http.pairing_requests import PairingRequests
 from twinbus.server.keys import Right
 from twinbus.server.pauses import PauseMeter
-from twinbus.server.settings import StartError
+from twinbus.server.settings import WAYS, StartError
 from twinbus.server.websocket.entrance import Entrance
 
 if TYPE_CHECKING:
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 GRACE_S: Final = 5.0
 """How long connections have to end well when the server stops."""
-WAYS: Final = ("amqp", "amqps", "http", "https")
-"""Each has a port."""
 
 
 class Front:

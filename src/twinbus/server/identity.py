@@ -10,7 +10,8 @@ import logging
 import os
 from typing import TYPE_CHECKING, Final
 
-from twinbus.server.certificates import Certificate, development_certificate
+from twinbus.server.certificates import Certificate
+from twinbus.server.development_certificates import development_certificate
 from twinbus.server.keys import KeyRing
 from twinbus.server.ready_file import ReadyFile, connection_string
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from twinbus.server.config.plan import Plan
     from twinbus.server.keys import Key
 
+WAYS: Final = ("amqp", "amqps", "http", "https")
+"""Into a namespace: each has a port."""
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("text", "json")
 STORES_MAX: Final = 64
@@ -47,6 +49,10 @@ class StartError(Exception):
 
 class Misuse(StartError):
     """What was asked for cannot be, and cannot be at the next start either."""
+
+
+class Stopped(Exception):
+    """The server was told to stop before it served."""
 
 
 class InvalidSetting(Misuse):

@@ -14,12 +14,12 @@ from twinbus.broker.filters.constants import constants
 from twinbus.broker.filters.evaluate import holds
 from twinbus.broker.filters.lookup import Lookup, lookups_of
 from twinbus.broker.filters.nodes import Known, Node
-from twinbus.broker.filters.reader import Reader
 from twinbus.model.rule import CorrelationFilter, FalseFilter, RuleDescription, SqlFilter, TrueFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from twinbus.broker.filters.reader import Reader
     from twinbus.broker.filters.view import View
 
 
@@ -48,7 +48,7 @@ def compile_rule(description: RuleDescription, new_id: Callable[[], UUID] = uuid
     action = None
     if description.action is not None:
         parameters = constants(description.action.parameters, "the parameter")
-        reader = Reader(description.action.expression, "action", parameters, new_id)
+        reader = _reader(description.action.expression, "action", parameters, new_id)
         action = compile_action(reader, description.name)
     return CompiledRule(description.name, predicate, action)
 
@@ -57,8 +57,14 @@ def _predicate_of(description: RuleDescription, new_id: Callable[[], UUID]) -> N
     wanted = description.filter
     if isinstance(wanted, SqlFilter):
         parameters = constants(wanted.parameters, "the parameter")
-        return Reader(wanted.expression, "filter", parameters, new_id).predicate()
+        return _reader(wanted.expression, "filter", parameters, new_id).predicate()
     if isinstance(wanted, CorrelationFilter):
         return correlation.predicate_of(wanted)
     assert isinstance(wanted, TrueFilter | FalseFilter)
     return Known(isinstance(wanted, TrueFilter))
+
+
+def _reader(text: str, what: str, parameters: Mapping[str, object], new_id: Callable[[], UUID]) -> Reader:
+    from twinbus.broker.filters.reader import Reader  # noqa: PLC0415  # brings a parser: a server starts sooner without
+
+    return Reader(text, what, parameters, new_id)

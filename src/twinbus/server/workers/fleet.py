@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.model.errors import ServiceBusError
-from twinbus.server.settings import StartError
+from twinbus.server.settings import StartError, Stopped
 from twinbus.server.workers.child import Child, Step
 from twinbus.server.workers.words import Apply, HowIdle
 
@@ -29,10 +29,6 @@ CONFIRM_LOOKS: Final = 10
 """As in `child`: if it is the supervisor that was stopped for a while, the others are not to blame."""
 ANSWER_S: Final = 60.0
 """An answer that has not come by then is of nobody who still lives."""
-
-
-class Stopped(Exception):
-    """The server was told to stop before it served."""
 
 
 class Fleet:

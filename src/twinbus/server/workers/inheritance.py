@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from twinbus.server.data_directory import write_atomically
-from twinbus.server.front import WAYS
-from twinbus.server.settings import StartError
+from twinbus.server.settings import WAYS, StartError
 
 if TYPE_CHECKING:
     from twinbus.server.data_directory import DataDirectory

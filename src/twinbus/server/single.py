@@ -1,0 +1,52 @@
+"""A namespace that this process serves itself, with no other beside it.
+
+Owns: which clock, disks, keys and catalogue a `service` stands on where it is that of a process.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from typing import TYPE_CHECKING
+
+from twinbus.server import certificates, identity
+from twinbus.server.rocks_disks import RocksDisks
+from twinbus.server.service import Ground, Service
+from twinbus.server.system_clock import SystemClock
+from twinbus.store.catalogue import Catalogue
+
+if TYPE_CHECKING:
+    import contextlib
+
+    from twinbus.server.data_directory import DataDirectory
+    from twinbus.server.ready_file import ReadyFile
+    from twinbus.server.settings import ServeSettings
+
+
+class Server:
+    """One namespace, served from a data directory by this process."""
+
+    service: Service
+    """There from `start` on."""
+
+    def __init__(self, settings: ServeSettings, data: DataDirectory) -> None:
+        """Nothing is started yet."""
+        self._settings = settings
+        self._data = data
+        self._keys = identity.load_keys(settings, data)
+        self._certificate = identity.choose_certificate(settings, data)
+
+    async def start(self, stack: contextlib.AsyncExitStack) -> ReadyFile:
+        """Start everything; `stack` stops it. What a client needs to know."""
+        settings = self._settings
+        ground = Ground(
+            clock=SystemClock(),
+            random=random.SystemRandom(),
+            keys=self._keys,
+            disks=RocksDisks(self._data.stores(settings.stores, settings.store_dirs), sync=settings.sync),
+            open_catalogue=partial(Catalogue, self._data.catalogue),
+            usage=self._data.usage,
+        )
+        self.service = Service(settings, ground)
+        ports = await self.service.start(stack, certificates.server_context(self._certificate))
+        return identity.make_ready_file(settings, ports, self._keys, self._certificate)
