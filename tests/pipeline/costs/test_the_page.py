@@ -1,0 +1,70 @@
+"""docs/pipeline-costs.md: its examples run, and it tells all options, prices and columns there are."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from typer.testing import CliRunner
+
+from twinbus.cli.main import app
+from twinbus.pipeline.costs.charging import money, operations_cost
+from twinbus.pipeline.costs.focus import COLUMNS
+from twinbus.pipeline.costs.setup import read_setup
+from twinbus.pipeline.costs.tariff import read_tariff, shipped_tariff
+
+if TYPE_CHECKING:
+    import pytest
+
+PAGE = (Path(__file__).parents[3] / "docs" / "pipeline-costs.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_prediction_runs_as_it_is_typed() -> None:
+    _, command = blocks("sh")
+    arguments = shlex.split(command)
+    assert arguments.pop(0) == "twinbus"
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "8,640" in done.output
+
+
+def test_the_example_in_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = blocks("python")
+    exec(compile(example, "docs/pipeline-costs.md", "exec"), {"__name__": "example"})  # noqa: S102  # ours
+    assert "active replication $89.41" in capsys.readouterr().out
+
+
+def test_the_file_is_read(tmp_path: Path) -> None:
+    (example,) = blocks("toml")
+    file = tmp_path / "pair.toml"
+    file.write_text(example)
+    setup = read_setup(file)
+    assert [traffic.name for traffic in setup.traffic] == ["orders", "news"]
+    assert tomllib.loads(example)["outage_minutes"] == list(setup.outage_minutes)
+
+
+def test_it_tells_every_option() -> None:
+    group = typer.main.get_command(app)
+    command = group.commands["pipeline"].commands["costs"]  # type: ignore[attr-defined]
+    options = {name for one in command.params for name in (*one.opts, *one.secondary_opts) if name.startswith("--")}
+    assert options - set(re.findall(r"--[a-z-]+", PAGE)) == set()
+
+
+def test_it_tells_the_tariff_to_the_cent() -> None:
+    told = re.findall(r"^\| ([\d,]+) million \| (\$[\d,.]+) \|$", PAGE, re.MULTILINE)
+    assert len(told) == 6
+    for millions, amount in told:
+        assert money(operations_cost(read_tariff(), int(millions.replace(",", "")) * 1_000_000)) == amount
+    assert shipped_tariff().name in PAGE
+
+
+def test_it_tells_every_column_of_our_own() -> None:
+    assert set(re.findall(r"`(x_\w+)`", PAGE)) == {name for name in COLUMNS if name.startswith("x_")}
