@@ -7,8 +7,7 @@ import contextlib
 
 import pytest
 
-from tests.metering.used import counted, used
-from twinbus.amqp.message import Message
+from tests.metering.used import counted, message_of, used
 from twinbus.client import BrokeredMessage
 from twinbus.client.retry import NO_RETRY
 from twinbus.model.errors import InternalFault, NotAllowed
@@ -16,12 +15,6 @@ from twinbus.model.message import PING_CONTENT_TYPE
 from twinbus.testing import InMemoryNamespace, in_virtual_time
 
 KB = 1024
-
-
-def message_of(size: int) -> BrokeredMessage:
-    """Its properties and body have so many bytes together."""
-    added = len(Message(BrokeredMessage(b"x" * 300, message_id="1").encode(0)).bare()) - 300
-    return BrokeredMessage(b"x" * (size - added), message_id="1")
 
 
 @in_virtual_time

@@ -1,9 +1,11 @@
-"""What a namespace in memory has counted."""
+"""What a namespace in memory has counted, and messages of which it is known what they count."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from twinbus.amqp.message import Message
+from twinbus.client import BrokeredMessage
 from twinbus.model.usage import COUNTS, UsageRow, add_rows
 
 if TYPE_CHECKING:
@@ -21,3 +23,9 @@ def used(namespace: InMemoryNamespace, entity: str | None = None) -> UsageRow:
 def counted(row: UsageRow, *, but: Iterable[str] = ("send_bytes", "receive_bytes")) -> dict[str, int]:
     """What is not 0 of it."""
     return {name: number for name in COUNTS if name not in but and (number := getattr(row, name))}
+
+
+def message_of(size: int) -> BrokeredMessage:
+    """Its properties and body have so many bytes together."""
+    added = len(Message(BrokeredMessage(b"x" * 300, message_id="1").encode(0)).bare()) - 300
+    return BrokeredMessage(b"x" * (size - added), message_id="1")

@@ -7,7 +7,7 @@
 
 Owns: when what is written, on threads of its own: the loop only makes a list of the counters. A disk that is full, or
 does not answer, costs rows and nothing else; it is said once, and marked where they are missing. A minute is what was
-counted since the last one was written: if the clock is set back, the last minute goes on until it has caught up.
+counted since the last one was written: if the clock is set back, it is the same minute until that has caught up.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
+LONGEST_S: Final = 90.0
+"""What was counted is written after so long, whatever the wall clock says."""
 STOP_S: Final = 3.0
 """How long the last minute may take to be written."""
 _LIFE_BYTES: Final = 6
@@ -72,6 +74,7 @@ class Clerk:
         """To be written with the next rows."""
         self._is_failing = False
         self._minute = 0
+        self._written_s = 0.0
         self._rolled_hour = -1
         self._timer: Timer | None = None
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="metering")
@@ -104,9 +107,10 @@ class Clerk:
         self._timer = self._timers.call_at(self._clock.monotonic_s() + wait_s, self._look)
 
     def _look(self) -> None:
-        now = self._this_minute()
-        if now > self._minute and (self._writing is None or self._writing.done()):
-            over, self._minute = self._minute, now
+        now, since_s = self._this_minute(), self._clock.monotonic_s() - self._written_s
+        is_over = now > self._minute or since_s > LONGEST_S
+        if is_over and (self._writing is None or self._writing.done()):
+            over, self._minute = self._minute, max(now, self._minute)
             self._write(over, self._meter.counters())
             self._roll(over)
         self._look_soon()
@@ -116,6 +120,7 @@ class Clerk:
 
     def _write(self, minute: int, counters: list[Counter]) -> None:
         loop, connections = asyncio.get_running_loop(), self._meter.take_connections()
+        self._written_s = self._clock.monotonic_s()
         self._writing = loop.run_in_executor(self._threads, self._put, minute, counters, connections)
         self._writing.add_done_callback(self._written)
 
