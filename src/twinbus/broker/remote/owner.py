@@ -107,8 +107,9 @@ class Owner:
         self._is_silent = False
         self._was_heard = False
         """It said something since it was last looked at."""
+        self._looked_s = 0.0
         self._heard_s = 0.0
-        """When it was heard last, as far as it was looked at while somebody waited."""
+        """It was heard then, or a little later: time is not asked for with every word."""
         self.is_doubted = False
         """Credit that was lent to it was written off: nothing more is lent to it before it says something."""
 
@@ -132,7 +133,7 @@ class Owner:
         self._waiting[number] = _Waiting(told, now_s, call)
         self._transmit(number, call)
         if not self._is_watched:
-            self._was_heard, self._heard_s = False, now_s
+            self._was_heard, self._looked_s, self._heard_s = False, now_s, now_s
             self._watch()
 
     def tell(self, call: Call) -> None:
@@ -205,7 +206,8 @@ class Owner:
         """
         now_s = self._clock.monotonic_s()
         if self._was_heard:
-            self._was_heard, self._heard_s = False, now_s
+            self._was_heard, self._heard_s = False, self._looked_s
+        self._looked_s = now_s
         waiting = self._waiting.values()  # the oldest first
         longest = next(iter(waiting), None)
         oldest = next((one for one in waiting if not one.is_patient), None)
