@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import signal
+import subprocess
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow.parquet as pq
 
 from tests.pipeline.syphon.scene import ONCE, ORDERS, parked, scene
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
     from pathlib import Path
 
     import pytest
@@ -26,22 +25,34 @@ COUNT: Final = 12_000
 PATIENCE_S: Final = 90.0
 
 
-@contextlib.asynccontextmanager
-async def command(here: Scene, cluster: Cluster, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`twinbus pipeline syphon`, as a user types it. At the end it is gone."""
-    strings = (here.primary.connection_string, here.secondary.connection_string)
-    admin = here.secondary.admin_connection_string
-    words = ["-m", "twinbus", "pipeline", "syphon", *strings, admin, "--primary-name=contoso"]
-    words += [f"--ca-file={here.secondary.ca_file}", f"--master={cluster.url}", *options]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+class Command:
+    """`twinbus pipeline syphon`, as a user types it."""
+
+    def __init__(self, here: Scene, cluster: Cluster, log: Path, *options: str) -> None:
+        strings = (here.primary.connection_string, here.secondary.connection_string)
+        words = ["pipeline", "syphon", *strings, here.secondary.admin_connection_string, "--primary-name=contoso"]
+        words += [f"--ca-file={here.secondary.ca_file}", f"--master={cluster.url}", *options]
+        self._log = log
+        with log.open("wb") as output:
+            self._process = subprocess.Popen([sys.executable, "-m", "twinbus", *words], stdout=output, stderr=output)
+
+    @property
+    def said(self) -> str:
+        return self._log.read_text()
+
+    def stop(self) -> None:
+        self._process.terminate()
+
+    async def ended(self) -> int:
+        """Its exit code."""
+        return await asyncio.to_thread(self._process.wait)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
 
 
 async def until(happened: Callable[[], bool]) -> None:
@@ -58,13 +69,13 @@ async def test_an_executor_killed_in_the_middle_costs_nothing_but_duplicates_tha
         # Three in a row to the same destination: each backlog queue has some for both.
         await here.park([parked(text, ORDERS if number // 3 % 2 else ONCE) for number, text in enumerate(texts)])
         report_place = tmp_path / "report"
-        async with command(here, cluster, "--available-now", f"--report={report_place}") as process:
+        options = ("--available-now", f"--report={report_place}")
+        with Command(here, cluster, tmp_path / "said", *options) as command:
             await until(lambda: here.primary.counts(ORDERS)[0] > 0)
             here.primary.pause()  # what is on its way stays so until nobody is there any more who would hear of it
             cluster.kill_executor()
             here.primary.resume()
-            said, _ = await process.communicate()
-        assert process.returncode == 0, said.decode()
+            assert await command.ended() == 0, command.said
         assert here.left() == 0
         arrived = Counter(await here.arrived(COUNT // 2) + await here.arrived(COUNT // 2, ONCE))
         assert set(arrived) == set(texts), "nothing is lost"
@@ -81,7 +92,7 @@ async def test_an_executor_killed_in_the_middle_costs_nothing_but_duplicates_tha
         secrets = [here.primary.key.encode(), here.secondary.key.encode()]
         logs = [file for file in tmp_path_factory.getbasetemp().glob("cluster*/**/*") if file.is_file()]
         assert any("work" in file.parts for file in logs)
-        for text in (said, *(file.read_bytes() for file in logs)):
+        for text in (command.said.encode(), *(file.read_bytes() for file in logs)):
             assert not any(secret in text for secret in secrets)
 
 
@@ -89,12 +100,11 @@ async def test_told_to_stop_it_finishes_what_is_on_its_way_and_reports(tmp_path:
     async with scene(tmp_path) as here:
         texts = [f"order {number}" for number in range(COUNT)]
         await here.park([parked(text) for text in texts])
-        async with command(here, cluster) as process:
+        with Command(here, cluster, tmp_path / "said") as command:
             await until(lambda: here.primary.counts(ORDERS)[0] > 0)
-            process.send_signal(signal.SIGTERM)
-            said, _ = await process.communicate()
-        assert process.returncode == 0, said.decode()
+            command.stop()
+            assert await command.ended() == 0, command.said
         left = here.left()
         arrived = await here.arrived(COUNT - left)
         assert len(set(arrived)) == len(arrived) == COUNT - left, "nothing half done: neither lost nor twice"
-        assert f"{len(arrived):,} messages were moved, 0 dead-lettered." in said.decode()
+        assert f"{len(arrived):,} messages were moved, 0 dead-lettered." in command.said

@@ -145,19 +145,19 @@ class Report:
         known = [count for count in found.values() if count is not None]
         return sum(known) if len(known) == len(found) else None
 
-    def add(self, rows: Iterable[Row]) -> None:
+    def add(self, rows: Sequence[Row]) -> None:
         """Those of one more round."""
         found = {(row.backlog_queue, row.destination): row for row in self.rows}
+        before = {row.backlog_queue: row for row in self.rows}
         for row in rows:
             key = (row.backlog_queue, row.destination)
             found[key] = _sum(found[key], row) if key in found else row
-        last = {row.backlog_queue: row for row in rows}
+        now = {row.backlog_queue: row for row in rows}
+        moved_from = {queue for queue, destination in found if destination is not None}
         self.rows = [
-            row._replace(left=last[row.backlog_queue].left, ended=last[row.backlog_queue].ended)
-            if row.backlog_queue in last
-            else row
+            _of_queue(row, before.get(row.backlog_queue), now.get(row.backlog_queue))
             for row in found.values()
-            if row.destination is not None or row.dead_lettered or not _has_other(row, found)
+            if row.destination is not None or row.dead_lettered or row.backlog_queue not in moved_from
         ]
 
 
@@ -177,13 +177,15 @@ def _sum(one: Row, other: Row) -> Row:
         dead_lettered=one.dead_lettered + other.dead_lettered,
         first=min((at for at in (one.first, other.first) if at is not None), default=None),
         last=max((at for at in (one.last, other.last) if at is not None), default=None),
-        attempts=one.attempts + other.attempts,
-        exact=one.exact and other.exact,
     )
 
 
-def _has_other(row: Row, found: Mapping[tuple[str, str | None], Row]) -> bool:
-    return any(queue == row.backlog_queue and place is not None for queue, place in found)
+def _of_queue(row: Row, before: Row | None, now: Row | None) -> Row:
+    """With what is the same in all rows of a backlog queue: `before` and `now` are any of them."""
+    if before is None or now is None:
+        return row
+    attempts, exact = before.attempts + now.attempts, before.exact and now.exact
+    return row._replace(left=now.left, attempts=attempts, exact=exact, ended=now.ended)
 
 
 def _moment(milliseconds: int | None) -> dt.datetime | None:
