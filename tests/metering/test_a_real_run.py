@@ -1,0 +1,86 @@
+"""C07: a real outage of a real pair, as its servers have metered it: exactly the operations that are predicted."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from tests.metering.parking import drain, park, predict, receive_all, restored
+from tests.served import Served
+from twinbus.client import MessagingFactory
+from twinbus.client.management import NamespaceManager
+from twinbus.client.pairing import SendAvailabilityPairedNamespaceOptions
+from twinbus.model.usage import add_rows, document_operations, operations, read_journal, unrolled
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.metering.parking import Prediction
+    from twinbus.model.usage import UsageRow
+
+QUEUES = 10
+MESSAGES = 1_000
+
+
+def metered(folder: Path) -> UsageRow:
+    """In all lives of a server; what the test itself has asked for over HTTP is not among it."""
+    rows = [row for path in unrolled(folder / "data" / "usage") for _, row in read_journal(path)]
+    return add_rows(rows)
+
+
+async def go_through_an_outage(primary: Served, secondary: Served) -> Prediction:
+    async with AsyncExitStack() as stack:
+        ours, theirs = [
+            await stack.enter_async_context(MessagingFactory.from_connection_string(one.connection_string))
+            for one in (primary, secondary)
+        ]
+        manager = await stack.enter_async_context(
+            NamespaceManager.from_connection_string(secondary.admin_connection_string, ca_file=secondary.ca_file)
+        )
+        options = SendAvailabilityPairedNamespaceOptions(
+            secondary_factory=theirs,
+            secondary_namespace_manager=manager,
+            backlog_queue_count=QUEUES,
+            failover_interval=0,
+            ping_primary_interval=1,
+            primary_namespace_name="contoso",
+        )
+        pairing = await ours.pair_namespace(options)
+        stack.push_async_callback(pairing.close)
+        primary.stop()
+        await park(ours, clients=50, each=MESSAGES // 50)
+        prediction = await predict(pairing, manager, MESSAGES)
+        primary.start()
+        await restored(pairing)
+        others = [
+            await stack.enter_async_context(MessagingFactory.from_connection_string(one.connection_string))
+            for one in (primary, secondary)
+        ]
+        await drain(others[0], others[1], manager, pairing, MESSAGES)
+        assert await receive_all(others[0]) == MESSAGES
+        return prediction
+
+
+async def test_c07_a_thousand_messages_of_a_real_outage_are_exactly_as_many_operations_as_predicted(
+    tmp_path: Path,
+) -> None:
+    folders = [tmp_path / "primary", tmp_path / "secondary"]
+    for folder in folders:
+        folder.mkdir()
+    primary, secondary = Served(folders[0]), Served(folders[1], name="contoso-backup")
+    try:
+        primary.start()
+        secondary.start()
+        primary.put("orders", "QueueDescription")
+        prediction = await go_through_an_outage(primary, secondary)
+        primary.stop()
+        secondary.stop()
+    finally:
+        primary.kill()
+        secondary.kill()
+    rows = [metered(folder) for folder in folders]
+    made, asked = 1, QUEUES  # the queue, by the test; how full backlog queues are, to predict
+    assert prediction.document == 4 * MESSAGES + 2 + prediction.empty_queues
+    assert prediction.operations == 6 * MESSAGES + 2 + prediction.empty_queues + 1 + 2 * QUEUES
+    assert sum(map(document_operations, rows)) == prediction.document
+    assert sum(map(operations, rows)) == prediction.operations + made + asked

@@ -1,0 +1,153 @@
+"""Usage as real servers write it: at a clean stop, when they are killed, by several processes, and rolled."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+
+from tests.served import Served, started, wait_until
+from twinbus.client import BrokeredMessage, MessagingFactory
+from twinbus.model.usage import BEGIN, END, NAMESPACE, Head, UsageRow, read_journal, unrolled, write_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SHORT_MINUTES = "import twinbus.server.metering.clerk as clerk; clerk.MINUTE_S = 1\n"
+"""Found by every interpreter that starts: a minute is over in a second."""
+
+
+def rows_of(folder: Path) -> list[tuple[Head, UsageRow]]:
+    return [pair for path in unrolled(folder / "data" / "usage") for pair in read_journal(path)]
+
+
+def sends(folder: Path) -> int:
+    return sum(row.sends for _, row in rows_of(folder))
+
+
+def marks(folder: Path) -> list[str]:
+    return [row.mark for _, row in rows_of(folder) if row.mark]
+
+
+@contextmanager
+def hurried(folder: Path, *options: str) -> Iterator[Served]:
+    """A server whose minutes are seconds."""
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(SHORT_MINUTES)
+    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    server = Served(folder, options=options, environment={**os.environ, "PYTHONPATH": path})
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
+async def send(server: Served, queue: str, count: int, *, connections: int = 1) -> None:
+    for _ in range(connections):
+        async with MessagingFactory.from_connection_string(server.connection_string) as factory:
+            sender = factory.create_message_sender(queue)
+            for number in range(count // connections):
+                await sender.send(BrokeredMessage(str(number)))
+
+
+def test_a_clean_stop_writes_the_minute_it_is_in_and_that_it_is_the_end(tmp_path: Path) -> None:
+    with started(tmp_path) as server:
+        queue = server.make_queue()
+        asyncio.run(send(server, queue, 10))
+    rows = rows_of(tmp_path)
+    assert marks(tmp_path) == [BEGIN, END]
+    (sent,) = [row for _, row in rows if row.sends]
+    assert (sent.entity, sent.sends, sent.send_units) == (queue, 10, 10)
+    assert sent.client.startswith("twinbus-"), "our client says who it is"
+    (made,) = [row for _, row in rows if row.management]
+    assert (made.entity, made.client, made.management) == (queue, server.key_name, 1)
+    assert max(row.connections for _, row in rows if row.entity == NAMESPACE) == 1
+    assert {head.namespace for head, _ in rows} == {"contoso"}
+
+
+def test_a_kill_loses_the_last_minute_at_most_and_leaves_no_mark_of_an_end(tmp_path: Path) -> None:
+    with hurried(tmp_path) as server:
+        queue = server.make_queue()
+        for total in (10, 20, 30):
+            asyncio.run(send(server, queue, 10))
+            wait_until(partial(_has_sent, tmp_path, total))
+        asyncio.run(send(server, queue, 5))
+        server.kill()
+        assert marks(tmp_path) == [BEGIN]
+        assert sends(tmp_path) in (30, 35)
+        (journal,) = unrolled(tmp_path / "data" / "usage")
+        with journal.open("ab") as file:
+            file.write(b"\x40\0\0\0torn")
+        killed = sends(tmp_path)
+        server.start()
+        asyncio.run(send(server, queue, 1))
+        server.stop()
+        lives = {head.life for head, _ in rows_of(tmp_path)} | {path.stem for path in _parquet(tmp_path)}
+        assert len(lives) == 2
+        assert sends(tmp_path) + _rolled_sends(tmp_path) == killed + 1
+
+
+def test_what_an_earlier_life_has_left_becomes_parquet_files_while_the_next_one_serves(tmp_path: Path) -> None:
+    usage = tmp_path / "data" / "usage"
+    with hurried(tmp_path) as server:
+        server.stop()
+        left = Head(namespace="contoso", process=3, life="gone", hour=1_700_000_000 // 3600 * 3600)
+        (usage / left.journal_name).write_bytes(
+            write_frame(left) + write_frame([UsageRow(minute=left.hour, entity="orders", client="shop", sends=7)])
+        )
+        server.start()
+        wait_until((usage / left.parquet_place).exists)
+        wait_until(lambda: not (usage / left.journal_name).exists())
+        server.stop()
+    table = pq.read_table(usage / left.parquet_place, partitioning=None)
+    assert table["sends"].to_pylist() == [7]
+    assert not list(usage.rglob("*.unreadable"))
+
+
+def test_each_of_several_processes_counts_what_its_own_clients_do(tmp_path: Path) -> None:
+    with started(tmp_path, "--workers=2", "--stores=2") as server:
+        queue = server.make_queue()
+        for_both = {"Authorization": server.token("")}
+        server.ask("PUT", "source", _forwarding(queue), expected=201, headers=for_both)
+        asyncio.run(send(server, queue, 40, connections=8))
+        asyncio.run(send(server, "source", 5))
+        wait_until(lambda: server.counts(queue)[0] == 45)
+    rows = rows_of(tmp_path)
+    assert {head.process for head, _ in rows} == {0, 1}
+    assert marks(tmp_path) == [BEGIN, END] * 2
+    assert sum(row.sends for _, row in rows if row.entity == queue) == 40
+    assert all(any(row.sends for head, row in rows if head.process == number) for number in (0, 1))
+    (forwarded,) = [row for _, row in rows if row.forwards]
+    assert (forwarded.entity, forwarded.client, forwarded.forwards) == ("source", "", 5)
+
+
+def test_nothing_is_written_where_that_is_not_wanted(tmp_path: Path) -> None:
+    with started(tmp_path, "--no-metering") as server:
+        asyncio.run(send(server, server.make_queue(), 1))
+    assert not (tmp_path / "data" / "usage").exists()
+
+
+def _has_sent(folder: Path, total: int) -> bool:
+    return sends(folder) == total
+
+
+def _forwarding(target: str) -> str:
+    return (
+        '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
+        '<QueueDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">'
+        f"<ForwardTo>{target}</ForwardTo></QueueDescription></content></entry>"
+    )
+
+
+def _parquet(folder: Path) -> list[Path]:
+    return list((folder / "data" / "usage").rglob("*.parquet"))
+
+
+def _rolled_sends(folder: Path) -> int:
+    return sum(sum(pq.read_table(path, partitioning=None)["sends"].to_pylist()) for path in _parquet(folder))
