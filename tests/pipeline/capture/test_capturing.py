@@ -181,7 +181,7 @@ async def test_what_was_purged_before_it_was_captured_is_a_loss(
         return replace(found, fragments=(replace(found.fragments[0], purged=last.toSequenceNumber + 1),))
 
     monkeypatch.setattr("twinbus.pipeline.capture.entity.ask_positions", ask)
-    with pytest.raises(PipelineError, match="data was lost: .*purged"):
+    with pytest.raises(PipelineError, match=r"data was lost: .*purged"):
         await capture(Here(), settings(server, tmp_path, queue))
     await capture(Here(), settings(server, tmp_path, queue, allows_loss=True))
     assert Taken(tmp_path).ids() == [str(number) for number in (*range(5), 6, 7)]

@@ -39,6 +39,8 @@ def test_rows_of_all_partitions_arrive_once(spark: SparkSession, server: Served,
         "cast(id as string) messageId",
         "repeat('x', 100) body",
         "'order' label",
+        "timestamp'2020-01-01' scheduledEnqueueTime",
+        "600000L timeToLive",
         "map('number', named_struct('type', 'int', 'long', id)) properties",
     )
     write(rows, server, queue)

@@ -107,6 +107,7 @@ async def _until_stopped(running: Capture) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end)
+    typer.echo("Capturing; ctrl-C ends it.", err=True)
     await running.run(stop)
 
 

@@ -3,33 +3,29 @@
     files = find_files(folder, place, since, until)
     rows = rows_of(spark, folder, files, since, until, "label = 'order'")
 
-Owns: which files are read, and how: only those that have a manifest, and only those whose times are wanted. The files
-of a fragment are read one after the other by one task, so that what was in order is sent in order.
+Owns: which files are read: only those that have a manifest, and only those whose times are wanted. What a task does
+with them is in `reading`.
 """
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
-from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from twinbus.pipeline.capture.folder import Folder
 from twinbus.pipeline.capture.history import place_of
 from twinbus.pipeline.capture.manifest import ENDING, Manifest
 from twinbus.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-BATCH_ROWS: Final = 4_000
+    from twinbus.pipeline.capture.folder import Folder
+
 READ_AT_ONCE: Final = 16
 """Manifests: small files, and often far away."""
-_ORDER_DDL: Final = "uri string, files string, since timestamp, until timestamp"
 
 
 def find_place(folder: Folder, entity: str, namespace: str | None) -> str:
@@ -67,15 +63,10 @@ def rows_of(
     """What is in the files, a partition for each fragment. PipelineError if `where` is no expression of Spark's."""
     from pyspark.errors import PySparkException  # noqa: PLC0415  # whoever only looks for files does without
 
-    from twinbus.pipeline.columns import DDL  # noqa: PLC0415
+    from twinbus.pipeline.capture.reading import read_files  # noqa: PLC0415
     from twinbus.pipeline.spark import first_line  # noqa: PLC0415
 
-    orders = [
-        (folder.uri, json.dumps([[one.file, one.eventCount] for one in some]), since, until)
-        for _, some in groupby(files, lambda one: one.fragment)
-    ]
-    spread = spark.sparkContext.parallelize(orders, max(1, len(orders)))
-    rows = spark.createDataFrame(spread, _ORDER_DDL).mapInArrow(_read, DDL)
+    rows = read_files(spark, folder.uri, files, since, until)
     if where is None:
         return rows
     try:
@@ -95,48 +86,9 @@ def send(rows: DataFrame, options: Mapping[str, str]) -> None:
 
 
 def _said_last(error: Exception) -> str:
-    """What a task said when it failed, without the stack of Spark's around it."""
+    """What Python said last, in a task or before it, without the stacks around it."""
     lines = [line for line in str(error).splitlines() if "PipelineError: " in line]
-    return lines[-1].split("PipelineError: ", 1)[1] if lines else str(error).strip().split("\n", 1)[0]
-
-
-# --- in a task --------------------------------------------------------------------------------------------------------
-
-
-def _read(orders: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in orders:
-        for order in batch.to_pylist():
-            folder = Folder(order["uri"])
-            for file, count in json.loads(order["files"]):
-                yield from _read_file(folder, file, count, order["since"], order["until"])
-
-
-def _read_file(
-    folder: Folder, file: str, count: int, since: dt.datetime | None, until: dt.datetime | None
-) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
-    try:
-        with folder.open_input(file) as stream:
-            parquet = pq.ParquetFile(stream)
-            if parquet.metadata.num_rows != count:
-                found = f"{parquet.metadata.num_rows} messages, and its manifest says {count}"
-                raise PipelineError(f"{folder.uri_of(file)} has {found}: it was changed")
-            for batch in parquet.iter_batches(BATCH_ROWS):
-                yield _between(batch, since, until)
-    except (OSError, pa.ArrowException) as error:
-        raise PipelineError(f"{folder.uri_of(file)} cannot be read: {error}") from error
-
-
-def _between(batch: pa.RecordBatch, since: dt.datetime | None, until: dt.datetime | None) -> pa.RecordBatch:
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.compute as pc  # noqa: PLC0415
-
-    moments = batch.column("enqueuedTime")
-    if since is not None:
-        batch = batch.filter(pc.greater_equal(moments, pa.scalar(since, moments.type)))
-        moments = batch.column("enqueuedTime")
-    if until is not None:
-        batch = batch.filter(pc.less(moments, pa.scalar(until, moments.type)))
-    return batch
+    if lines:
+        return lines[-1].split("PipelineError: ", 1)[1]
+    plain = [line for line in str(error).split("JVM stacktrace")[0].splitlines() if line and not line[0].isspace()]
+    return plain[-1] if plain else type(error).__name__

@@ -102,7 +102,7 @@ def _checked(options: Mapping[str, str], schema: StructType, *, overwrite: bool)
     if overwrite:
         raise PipelineError("what is in an entity cannot be overwritten: write with the mode append")
     read = read_options(options)
-    check_columns(to_arrow_schema(schema), needs_entity=read.entity is None)
+    check_columns(to_arrow_schema(schema, timezone="UTC"), needs_entity=read.entity is None)
     return read
 
 

@@ -1,0 +1,93 @@
+"""Captures on real Spark, killed in the middle: nothing is lost, nothing is in the files twice."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.one_server import running, server  # noqa: F401  # fixtures
+from tests.pipeline.capture.scene import Taken, send
+from tests.pipeline.cluster import Cluster, wait_for
+
+if TYPE_CHECKING:
+    from tests.served import Served
+
+PATIENCE_S = 300
+COUNT = 4_000
+
+
+def command(server: Served, to: Path, path: str, *more: str) -> list[str]:  # noqa: F811
+    words = ["pipeline", "capture", server.connection_string, str(to), path, "--namespace=contoso", *more]
+    return [*words, "--master=local[2]"] if not any(word.startswith("--master") for word in more) else words
+
+
+def started(words: list[str], module: str = "twinbus") -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", *module.split(), *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[3],
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err
+    return out
+
+
+def partitioned(server: Served) -> str:  # noqa: F811
+    path = server.make_queue(EnablePartitioning="true")
+    for fragment_key in range(32):
+        ids = range(fragment_key, COUNT, 32)
+        asyncio.run(send(server, path, ids, body=b"x" * 1000, partition_key=str(fragment_key)))
+    return path
+
+
+def check(to: Path) -> None:
+    taken = Taken(to)
+    taken.check()
+    assert sorted(taken.ids(), key=int) == [str(number) for number in range(COUNT)]
+
+
+def test_an_executor_is_killed(server: Served, cluster: Cluster, tmp_path: Path) -> None:  # noqa: F811
+    path = partitioned(server)
+    process = started(command(server, tmp_path, path, "--available-now", "--complete", f"--master={cluster.url}"))
+    wait_for(lambda: any(tmp_path.rglob("_temporary/*/*.parquet")) or process.poll() is not None, "a file")
+    cluster.kill_executor()
+    assert f"{COUNT:,} messages in " in ended(process)
+    check(tmp_path)
+    assert server.counts(path)[0] == 0
+
+
+def test_the_driver_is_killed_between_a_file_and_its_manifest(server: Served, tmp_path: Path) -> None:  # noqa: F811
+    path = partitioned(server)
+    words = command(server, tmp_path, path, "--available-now", "--complete")
+    killed = started(["3", *words], "tests.pipeline.capture.killed_driver")
+    killed.communicate(timeout=PATIENCE_S)
+    assert killed.returncode == -signal.SIGKILL
+    taken = Taken(tmp_path)
+    assert (len(taken.files()), len(taken.manifests())) == (4, 3)
+    ended(started(words))
+    check(tmp_path)
+    assert server.counts(path)[0] == 0
+
+
+def test_a_capture_that_is_told_to_stop_ends_in_order_and_leaves_open_windows(
+    server: Served,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    path = server.make_queue()
+    asyncio.run(send(server, path, range(10)))
+    process = started(command(server, tmp_path, path, "--window=60"))
+    assert process.stderr is not None
+    said = list(iter(process.stderr.readline, "Capturing; ctrl-C ends it.\n"))
+    assert any("what others receive before its window closes is not captured" in line for line in said)
+    process.send_signal(signal.SIGTERM)
+    assert "0 messages in 0 files" in ended(process)
+    assert Taken(tmp_path).files() == []

@@ -1,0 +1,145 @@
+"""Captured files go back into an entity: all, those of some time, those of a filter; each message as it was."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.one_server import queue, running, server  # noqa: F401  # fixtures
+from tests.pipeline.capture.scene import Here, Taken, capture, settings
+from twinbus.amqp.types import Int, Symbol, ULong
+from twinbus.cli.main import app
+from twinbus.client import BrokeredMessage, MessagingFactory
+from twinbus.pipeline.capture.replaying import find_files, find_place, rows_of, send
+from twinbus.pipeline.errors import PipelineError
+from twinbus.pipeline.sink.messages import WRITTEN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.served import Served
+
+PROPERTIES = {
+    "int": Int(1),
+    "long": 2,
+    "ulong": ULong(2**64 - 1),
+    "symbol": Symbol("s"),
+    "when": dt.datetime(2026, 11, 17, 8, tzinfo=dt.UTC),
+    "tick": dt.timedelta(milliseconds=7),
+    "id": uuid.UUID(int=7),
+    "no": False,
+    "nothing": None,
+}
+MESSAGES = [
+    BrokeredMessage(b"\x00\xff", message_id="bytes", label="kept", time_to_live=dt.timedelta(hours=3)),
+    BrokeredMessage({"a": Int(1)}, message_id="value", properties=PROPERTIES, correlation_id="c", content_type="t"),
+    BrokeredMessage(None, message_id="empty", to="to", reply_to="r", reply_to_session_id="s", partition_key="k"),
+]
+
+
+async def send_messages(server: Served, path: str, messages: Sequence[BrokeredMessage]) -> None:  # noqa: F811
+    async with MessagingFactory.from_connection_string(server.connection_string) as factory:
+        for message in messages:
+            await factory.create_message_sender(path).send(message)
+
+
+async def captured(server: Served, path: str, folder: Path) -> Taken:  # noqa: F811
+    await capture(Here(), settings(server, folder, path))
+    return Taken(folder)
+
+
+async def test_a_replayed_message_is_the_one_that_was_captured(
+    spark: SparkSession,
+    server: Served,  # noqa: F811
+    queue: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    await send_messages(server, queue, MESSAGES)
+    taken = await captured(server, queue, tmp_path / "first")
+    target = server.make_queue()
+    place = find_place(taken.folder, queue, None)
+    rows = rows_of(spark, taken.folder, find_files(taken.folder, place))
+    send(rows, {"connectionString": server.connection_string, "entity": target})
+    again = await captured(server, target, tmp_path / "again")
+    columns = [name for name in WRITTEN if name != "entity"]
+    assert again.table().select(columns).equals(taken.table().select(columns))
+    assert again.ids() == ["bytes", "value", "empty"]
+
+
+async def test_times_and_filters_choose_messages_and_files(
+    spark: SparkSession,
+    server: Served,  # noqa: F811
+    queue: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    for message in MESSAGES:
+        await send_messages(server, queue, [message])
+        taken = await captured(server, queue, tmp_path)
+    (tmp_path / taken.manifests()[2].path).unlink()  # a file that does not count
+    first, second, *_ = files = find_files(taken.folder, "contoso")
+    assert len(files) == 2
+    assert find_files(taken.folder, "contoso", since=second.first) == [second]
+    assert find_files(taken.folder, "contoso", until=second.first) == [first]
+
+    def ids(**chosen: object) -> list[str]:
+        found = rows_of(spark, taken.folder, files, **chosen).select("messageId").collect()  # type: ignore[arg-type]
+        return [row.messageId for row in found]
+
+    assert ids() == ["bytes", "value"]
+    assert ids(since=second.first) == ["value"]
+    assert ids(until=second.first) == ["bytes"]
+    assert ids(where="label = 'kept'") == ["bytes"]
+    assert ids(where="properties['int'].long = 1") == ["value"]
+    with pytest.raises(PipelineError, match="the filter 'nonsense' cannot be used"):
+        ids(where="nonsense")
+
+
+async def test_a_file_that_was_changed_is_not_replayed(
+    spark: SparkSession,
+    server: Served,  # noqa: F811
+    queue: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    await send_messages(server, queue, MESSAGES[:1])
+    taken = await captured(server, queue, tmp_path)
+    (manifest,) = taken.manifests()
+    file, target = tmp_path / manifest.file, server.make_queue()
+    file.write_bytes(file.read_bytes()[:-10])
+    rows = rows_of(spark, taken.folder, [manifest])
+    with pytest.raises(PipelineError, match=rf"{file.name} cannot be read"):
+        send(rows, {"connectionString": server.connection_string, "entity": target})
+    assert server.counts(target)[0] == 0
+
+
+def test_what_was_never_captured_is_named(tmp_path: Path) -> None:
+    taken = Taken(tmp_path)
+    taken.folder.put("contoso/orders/0/2026/x", b"", "_temporary/x")
+    taken.folder.put("other/orders/0/2026/x", b"", "_temporary/x")
+    with pytest.raises(PipelineError, match=r"nothing of 'news' is in .*; it has contoso, other"):
+        find_place(taken.folder, "news", None)
+    with pytest.raises(PipelineError, match="'orders' was captured from contoso, other: say which"):
+        find_place(taken.folder, "orders", None)
+    assert find_place(taken.folder, "orders", "other") == "other/orders"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--since", "yesterday"], "--since is 'yesterday'"),
+        (["--option", "messageIds"], "has no value"),
+        (["--option", "entty=x"], "no option 'entty' for writing"),
+        ([], "nothing of 'orders'"),
+    ],
+)
+def test_a_replay_that_cannot_be_is_refused_before_spark_starts(words: list[str], said: str, tmp_path: Path) -> None:
+    where = "Endpoint=sb://contoso.example/;SharedAccessKeyName=root;SharedAccessKey=c2VjcmV0"
+    done = CliRunner().invoke(app, ["pipeline", "replay", where, str(tmp_path), "orders", *words])
+    assert done.exit_code == 1
+    assert said in done.stderr
