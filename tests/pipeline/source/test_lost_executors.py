@@ -1,0 +1,70 @@
+"""A stream on a cluster: an executor is killed in the middle, and every message is in the files once all the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.parquet as pq
+
+from tests.pipeline.cluster import wait_for
+from twinbus.client.sync import BrokeredMessage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.pipeline.cluster import Cluster
+    from tests.pipeline.source.feed import Feed
+
+COUNT: Final = 4_000
+MORE: Final = 500
+LIMIT: Final = 1_500
+PATIENCE_S: Final = 100.0
+
+
+def start(cluster: Cluster, feed: Feed, queue: str, folder: Path) -> subprocess.Popen[bytes]:
+    """The driver, in a process of its own."""
+    words = [sys.executable, "-m", "tests.pipeline.source.job", cluster.url, queue, str(folder), str(LIMIT)]
+    environment = {**os.environ, "TWINBUS": feed.server.connection_string}
+    with (folder / "said").open("ab") as said:
+        return subprocess.Popen(words, stdout=said, stderr=said, env=environment)
+
+
+def read(folder: Path) -> list[int]:
+    """By what is in Spark's own list of files: what a lost task has left behind is not."""
+    listed = [
+        line.split('"path":"', 1)[1].split('"', 1)[0].removeprefix("file://")
+        for log in (folder / "output" / "_spark_metadata").iterdir()
+        if log.name.isdecimal()
+        for line in log.read_text().splitlines()[1:]
+    ]
+    return sorted(int(body) for file in listed for body in pq.read_table(file, columns=["body"])["body"].to_pylist())
+
+
+def test_an_executor_killed_in_the_middle_loses_nothing_and_doubles_nothing(
+    cluster: Cluster, feed: Feed, tmp_path: Path
+) -> None:
+    queue = feed.queue(partitioned=True)
+    feed.send_all(queue, [BrokeredMessage(f"{n}", partition_key=uuid.uuid4().hex) for n in range(200)])
+    feed.send(queue, COUNT - 200, first=200)
+    driver = start(cluster, feed, queue, tmp_path)
+    try:
+        wait_for((tmp_path / "checkpoint/offsets/1").exists, "the second batch", PATIENCE_S)
+        feed.server.pause()  # whatever is read now is in the middle of it
+        cluster.kill_executor()
+        feed.server.resume()
+        assert driver.wait(PATIENCE_S) == 0, (tmp_path / "said").read_text()
+        assert read(tmp_path) == list(range(COUNT))
+        assert feed.count(queue) == 0
+        feed.send(queue, MORE, first=COUNT)
+        driver = start(cluster, feed, queue, tmp_path)
+        assert driver.wait(PATIENCE_S) == 0, (tmp_path / "said").read_text()
+    finally:
+        driver.kill()
+        driver.wait()
+    assert read(tmp_path) == list(range(COUNT + MORE))
+    assert feed.count(queue) == 0
+    assert feed.server.key not in (tmp_path / "said").read_text()

@@ -1,0 +1,165 @@
+"""`spark.readStream.format("servicebus")`: batch after batch, each message in one of them, completed if so wished."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.served import wait_until
+from twinbus.client.sync import BrokeredMessage
+from twinbus.model.errors import EntityClaimed
+from twinbus.pipeline.source import complete_checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import TypeAlias
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from tests.pipeline.source.feed import Feed
+
+    MakeJob: TypeAlias = Callable[..., "Job"]
+
+PATIENCE_S = 90.0
+
+
+class Job:
+    """A query from an entity to Parquet files, in run after run."""
+
+    def __init__(self, spark: SparkSession, folder: Path, options: dict[str, str]) -> None:
+        self.checkpoint = folder / "checkpoint"
+        self.options = options
+        self._spark = spark
+        self._output = folder / "output"
+
+    def writer(self) -> DataStreamWriter:
+        rows = self._spark.readStream.format("servicebus").options(**self.options).load()
+        stream = rows.writeStream.format("parquet").option("path", str(self._output))
+        return stream.option("checkpointLocation", str(self.checkpoint))
+
+    def run(self) -> StreamingQuery:
+        """With what is available now."""
+        query = self.writer().trigger(availableNow=True).start()
+        assert query.awaitTermination(int(PATIENCE_S))
+        return query
+
+    def bodies(self) -> list[int]:
+        return sorted(int(row.body) for row in self._spark.read.parquet(str(self._output)).select("body").collect())
+
+    def offsets(self, batch: int) -> dict[str, object]:
+        found: dict[str, object] = json.loads((self.checkpoint / "offsets" / f"{batch}").read_text().splitlines()[-1])
+        return found
+
+
+@pytest.fixture
+def make_job(spark: SparkSession, tmp_path: Path, feed: Feed) -> MakeJob:
+    return lambda entity, **options: Job(spark, tmp_path, feed.options(entity, **options))
+
+
+def test_runs_take_up_where_the_last_one_ended_and_leave_messages_where_they_are(feed: Feed, make_job: MakeJob) -> None:
+    queue = feed.queue(partitioned=True)
+    feed.send_all(queue, [BrokeredMessage(f"{n}", partition_key=uuid.uuid4().hex) for n in range(60)])
+    job = make_job(queue)
+    job.run()
+    assert job.bodies() == list(range(60))
+    feed.send(queue, 40, first=60)
+    job.run()
+    assert job.bodies() == list(range(100))
+    assert feed.count(queue) == 100
+    assert (job.offsets(0)["version"], job.offsets(0)["entity"]) == (1, queue)
+
+
+def test_what_was_processed_is_completed_all_of_it_and_nothing_else(feed: Feed, make_job: MakeJob) -> None:
+    queue = feed.queue()
+    feed.send(queue, 50)
+    job = make_job(queue, complete="processed", maxOffsetsPerTrigger=20)
+    query = job.run()
+    assert [progress.numInputRows for progress in query.recentProgress if progress.numInputRows] == [20, 20, 10]
+    assert job.bodies() == list(range(50))
+    assert feed.count(queue) == 0
+    feed.send(queue, 5, first=50)
+    assert complete_checkpoint(job.checkpoint, job.options) is not None
+    assert feed.count(queue) == 5
+    job.run()
+    assert job.bodies() == list(range(55))
+    assert feed.count(queue) == 0
+
+
+def test_a_query_that_completes_has_the_queue_for_itself(feed: Feed, make_job: MakeJob) -> None:
+    queue = feed.queue()
+    feed.send(queue, 10)
+    job = make_job(queue, complete="processed")
+    query = job.writer().start()
+    try:
+        wait_until(lambda: feed.count(queue) == 0, patience_s=PATIENCE_S)
+        with pytest.raises(EntityClaimed), feed.receiver(queue) as receiver:
+            receiver.open()
+        feed.send(queue, 10, first=10)
+        wait_until(lambda: feed.count(queue) == 0, patience_s=PATIENCE_S)
+    finally:
+        query.stop()
+    assert job.bodies() == list(range(20))
+    wait_until(lambda: _is_free(feed, queue))
+
+
+def _is_free(feed: Feed, queue: str) -> bool:
+    try:
+        with feed.receiver(queue) as receiver:
+            receiver.open()
+    except EntityClaimed:
+        return False
+    return True
+
+
+def test_where_others_receive_a_claim_is_refused_unless_it_is_not_wanted(feed: Feed, make_job: MakeJob) -> None:
+    queue = feed.queue()
+    feed.send(queue, 10)
+    with feed.receiver(queue) as receiver:
+        (held,) = receiver.receive_batch(1, 20)
+        with pytest.raises(Exception, match="exclusive=false"):
+            make_job(queue, complete="processed").run()
+        job = make_job(queue, complete="processed", exclusive=False)
+        job.run()
+        assert job.bodies() == list(range(10))
+        assert feed.count(queue) == 1
+        receiver.complete(held)
+
+
+def test_a_queue_with_sessions_is_claimed_and_completed_too(feed: Feed, make_job: MakeJob) -> None:
+    queue = feed.queue(RequiresSession="true")
+    feed.send_all(queue, [BrokeredMessage(f"{n}", session_id=f"s{n % 3}") for n in range(9)])
+    job = make_job(queue, complete="processed")
+    job.run()
+    assert job.bodies() == list(range(9))
+    assert feed.count(queue) == 0
+
+
+def test_lost_data_ends_a_query_or_is_passed_over(feed: Feed, make_job: MakeJob) -> None:
+    queue = feed.queue()
+    feed.send(queue, 3)
+    job = make_job(queue)
+    job.run()
+    feed.server.delete_queue(queue)
+    feed.server.put(queue, "QueueDescription")
+    feed.send(queue, 2, first=3)
+    with pytest.raises(Exception, match="deleted and created again"):
+        job.run()
+    job.options["failOnDataLoss"] = "false"
+    job.run()
+    assert job.bodies() == list(range(5))
+
+
+def test_a_checkpoint_of_another_entity_is_refused(feed: Feed, make_job: MakeJob) -> None:
+    queue, other = feed.queue(), feed.queue()
+    feed.send(queue, 1)
+    job = make_job(queue)
+    job.run()
+    job.options["entity"] = other
+    with pytest.raises(Exception, match=f"is of '{queue}', and the query reads '{other}'"):
+        job.run()
