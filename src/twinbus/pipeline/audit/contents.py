@@ -8,12 +8,14 @@ place that is not there: a row says so. A parked message is seen as what it was 
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from twinbus.amqp.errors import AmqpError
 from twinbus.amqp.types import Int
@@ -28,9 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from twinbus.client.settings import ClientOptions
 
+NAME: Final = "twinbus-places"
 PAGE: Final = 1_000
 TIMEOUT_S: Final = 60.0
 _PEEK: Final = "com.microsoft:peek-message"
@@ -86,15 +90,53 @@ def look(spark: SparkSession, access: Access, places: Sequence[str]) -> DataFram
     """All that is at these places, now: it is not looked again, whatever is made of it."""
     if not places:
         return nothing(spark)
-    paths = list(places)
+    spark.dataSource.register(PlacesDataSource)
+    told = {"places": list(places), "connectionString": access.connection_string, "caFiles": access.ca_files}
+    options = {name: value if isinstance(value, str) else json.dumps(value) for name, value in told.items()}
+    return spark.read.format(NAME).options(**options).load().localCheckpoint(eager=True)
 
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from read_place(access, paths[number])
 
-    indices = spark.range(0, len(paths), 1, len(paths))
-    return indices.mapInArrow(read, SCHEMA).localCheckpoint(eager=True)
+class PlacesDataSource(DataSource):
+    """The data source behind `look`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What Spark knows it by."""
+        return NAME
+
+    def schema(self) -> str:
+        """The columns."""
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> PlacesReader:  # noqa: ARG002
+        """For all places."""
+        access = Access(self.options["connectionString"], tuple(json.loads(self.options["caFiles"])))
+        return PlacesReader(access, json.loads(self.options["places"]))
+
+
+@dataclass
+class One(InputPartition):
+    """A place that a task looks at."""
+
+    path: str
+
+
+class PlacesReader(DataSourceReader):
+    """Looks in tasks: of each place no more than a page is in memory."""
+
+    def __init__(self, access: Access, places: Sequence[str]) -> None:
+        """All are in one namespace."""
+        self._access = access
+        self._places = places
+
+    def partitions(self) -> list[InputPartition]:
+        """One for each."""
+        return [One(path) for path in self._places]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """What is there."""
+        assert isinstance(partition, One)
+        return read_place(self._access, partition.path)
 
 
 def read_place(access: Access, path: str) -> Iterator[pa.RecordBatch]:

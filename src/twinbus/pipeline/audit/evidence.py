@@ -118,7 +118,9 @@ class Evidence:
         found = self._at(contents.where("error is null and entity is not null"), "entity", _ENTITY)
         is_dead = f.col("place").endswith("/$deadletterqueue")
         what = f.when(is_dead, f.lit("refused here")).otherwise(f.lit("parked here"))
-        return _columns(found.withColumn("what", what), outcome="state", number=None, backlog_queue="place")
+        return _columns(
+            found.withColumn("what", what), outcome="state", number=None, enqueued=None, backlog_queue="place"
+        )
 
     def of_captures(self, captures: DataFrame) -> DataFrame:
         """What was captured."""

@@ -124,7 +124,7 @@ def supposed(entities: Iterable[str], settled: Iterable[str]) -> Topology:
     for path in settled:
         topic, name = split_subscription(path.split("/$", 1)[0])
         if name:
-            subscriptions.setdefault(key_of(topic), []).append(subscription_path(key_of(topic), key_of(name)))
+            subscriptions.setdefault(key_of(topic), []).append(key_of(subscription_path(topic, name)))
     for key in sorted({key_of(entity) for entity in entities}):
         for path in sorted(set(subscriptions.get(key, [key]))):
             is_subscription = path != key

@@ -1,0 +1,103 @@
+"""The look sees all that is at a place: active, locked, deferred, scheduled, dead-lettered and parked messages."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.served_here import serving_here
+from twinbus.client import BrokeredMessage, MessagingFactory
+from twinbus.client.pairing import rewriting
+from twinbus.pipeline.audit import contents
+from twinbus.pipeline.audit.contents import Access, read_place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.served_here import ServedHere
+
+LATER = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHere]:
+    with serving_here(tmp_path_factory.mktemp("server")) as served:
+        yield served
+
+
+def rows_of(server: ServedHere, place: str) -> list[dict[str, Any]]:
+    return [row for page in read_place(Access(server.connection_string), place) for row in page.to_pylist()]
+
+
+def test_messages_of_every_state_are_seen(server: ServedHere) -> None:
+    queue, names = server.make_queue(), ("active", "locked", "deferred", "dead")
+
+    async def scenario() -> list[dict[str, Any]]:
+        async with MessagingFactory.from_connection_string(server.connection_string) as factory:
+            client = factory.create_queue_client(queue)
+            for name in names:
+                await client.send(BrokeredMessage(b"x" * 1_000, message_id=name, session_id="s"))
+            await client.sender.schedule(BrokeredMessage(message_id="scheduled"), LATER)
+            held: dict[str, BrokeredMessage] = {}
+            while len(held) < len(names):
+                held |= {str(one.message_id): one for one in await client.receiver.receive_batch(len(names))}
+            await client.receiver.abandon(held["active"])
+            await client.receiver.defer(held["deferred"])
+            await client.receiver.dead_letter(held["dead"], "broken")
+            return await asyncio.to_thread(rows_of, server, queue)
+
+    rows = asyncio.run(scenario())
+    found = {(row["message_id"], row["state"]) for row in rows}
+    assert found == {("active", "active"), ("locked", "active"), ("deferred", "deferred"), ("scheduled", "scheduled")}
+    assert {row["session_id"] for row in rows if row["message_id"] != "scheduled"} == {"s"}
+    assert all(row["place"] == queue and row["number"] and row["enqueued"] for row in rows)
+    (dead,) = rows_of(server, f"{queue}/$deadletterqueue")
+    assert (dead["message_id"], dead["error"]) == ("dead", None)
+
+
+def test_a_parked_message_is_seen_as_what_it_was(server: ServedHere) -> None:
+    queue = server.make_queue()
+
+    async def scenario() -> None:
+        async with MessagingFactory.from_connection_string(server.connection_string) as factory:
+            message = BrokeredMessage(message_id="one", session_id="s")
+            parked = rewriting.park(message.encode(0), 0, "Orders", is_possible_duplicate=False)
+            await factory.create_message_sender(queue).deliver(parked)
+
+    asyncio.run(scenario())
+    (row,) = rows_of(server, queue)
+    assert (row["entity"], row["message_id"], row["session_id"]) == ("orders", "one", "s")
+
+
+@pytest.mark.parametrize("is_partitioned", [False, True])
+def test_many_pages_are_seen_once(server: ServedHere, monkeypatch: pytest.MonkeyPatch, *, is_partitioned: bool) -> None:
+    monkeypatch.setattr(contents, "PAGE", 10)
+    queue = server.make_queue(EnablePartitioning=f"{is_partitioned}".lower())
+    names = [f"{number}" for number in range(95)]
+
+    async def scenario() -> None:
+        async with MessagingFactory.from_connection_string(server.connection_string) as factory:
+            client = factory.create_queue_client(queue)
+            await asyncio.gather(*[client.send(BrokeredMessage(message_id=name)) for name in names])
+
+    asyncio.run(scenario())
+    assert sorted(row["message_id"] for row in rows_of(server, queue)) == sorted(names)
+
+
+def test_an_empty_place_has_nothing(server: ServedHere) -> None:
+    assert rows_of(server, server.make_queue()) == []
+
+
+def test_a_place_that_is_not_there_says_so(server: ServedHere) -> None:
+    (row,) = rows_of(server, "nowhere")
+    assert row["place"] == "nowhere"
+    assert row["message_id"] is None
+    assert "nowhere" in row["error"]
+
+
+def test_a_key_is_not_shown(server: ServedHere, tmp_path: Path) -> None:
+    assert server.key not in repr(Access(server.connection_string, (str(tmp_path),)))

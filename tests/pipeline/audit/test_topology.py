@@ -1,0 +1,117 @@
+"""Where a message has to be follows from what entities are: forwarding, subscriptions, filters, duplicates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twinbus.model.info import QueueInfo, SubscriptionInfo, TopicInfo
+from twinbus.model.queue import QueueDescription, QueueRuntime
+from twinbus.model.topic import SubscriptionDescription, TopicDescription, TopicRuntime
+from twinbus.pipeline.audit.topology import Namespace, Place, Role, described, supposed
+
+RUNTIME = QueueRuntime(active_count=0, dead_letter_count=0, size_bytes=0, created_ms=17, updated_ms=17, accessed_ms=17)
+
+
+def queue(path: str, **about: Any) -> QueueInfo:  # noqa: ANN401
+    return QueueInfo(path=path, description=QueueDescription(**about), runtime=RUNTIME)
+
+
+def subscription(name: str, **about: Any) -> SubscriptionInfo:  # noqa: ANN401
+    described_as = SubscriptionDescription(**about)
+    path = f"News/Subscriptions/{name}"
+    return SubscriptionInfo(path=path, topic="News", name=name, description=described_as, runtime=RUNTIME)
+
+
+def namespace(*queues: QueueInfo, topic: TopicDescription | None = None, **subscriptions: Any) -> Namespace:  # noqa: ANN401
+    runtime = TopicRuntime(
+        size_bytes=0,
+        created_ms=17,
+        updated_ms=17,
+        accessed_ms=17,
+        scheduled_count=0,
+        subscription_count=len(subscriptions),
+    )
+    topics = {"news": TopicInfo(path="News", description=topic or TopicDescription(), runtime=runtime)}
+    found = [(subscription(name, **about), takes_all) for name, (takes_all, about) in subscriptions.items()]
+    return Namespace({one.path.lower(): one for one in queues}, topics, {"news": found})
+
+
+def test_a_queue_is_its_own_destination() -> None:
+    topology = described(namespace(queue("Orders", default_time_to_live_ms=5_000)), ["ORDERS"])
+    assert topology.routes == [("orders", "orders")]
+    assert topology.places == [
+        Place("orders", "orders", Role.MAIN),
+        Place("orders/$deadletterqueue", "orders", Role.DEAD),
+    ]
+    orders = topology.destinations["orders"]
+    assert (orders.detects_duplicates, orders.keeps_expired, orders.time_to_live_ms) == (False, False, 5_000)
+    assert (orders.made_ms, orders.is_filtered, orders.is_subscription) == (17, False, False)
+
+
+def test_each_subscription_of_a_topic_is_one() -> None:
+    found = namespace(
+        topic=TopicDescription(requires_duplicate_detection=True, default_time_to_live_ms=9_000),
+        all=(True, {"default_time_to_live_ms": 20_000}),
+        some=(False, {"default_time_to_live_ms": 1_000}),
+    )
+    topology = described(found, ["news"])
+    one, other = (topology.destinations[f"news/subscriptions/{name}"] for name in ("all", "some"))
+    assert topology.routes == [("news", one.path), ("news", other.path)]
+    assert (one.is_filtered, one.is_subscription, one.detects_duplicates, one.time_to_live_ms) == (
+        False,
+        True,
+        True,
+        9_000,
+    )
+    assert (other.is_filtered, other.time_to_live_ms) == (True, 1_000)
+
+
+def test_forwarding_is_followed_and_what_is_on_the_way_is_looked_at() -> None:
+    entities = namespace(
+        queue("orders", forward_to="Archive", requires_duplicate_detection=True, duplicate_window_ms=60_000),
+        queue("archive", forward_dead_lettered_to="graves"),
+        queue("graves"),
+    )
+    topology = described(entities, ["orders"])
+    assert topology.routes == [("orders", "archive")]
+    assert topology.destinations.keys() == {"archive"}
+    archive = topology.destinations["archive"]
+    assert (archive.detects_duplicates, archive.duplicate_window_ms, archive.time_to_live_ms) == (True, 60_000, None)
+    assert {(place.path, place.role) for place in topology.places} == {
+        ("archive", Role.MAIN),
+        ("archive/$deadletterqueue", Role.DEAD),
+        ("graves", Role.DEAD),
+        ("orders", Role.TRANSIT),
+        ("orders/$deadletterqueue", Role.DEAD),
+        ("orders/$transfer/$deadletterqueue", Role.DEAD),
+    }
+    looked_at = topology.places_to_look_at()
+    assert looked_at.index("orders") < looked_at.index("archive") < looked_at.index("graves")
+
+
+def test_two_subscriptions_that_forward_to_one_queue_are_two_copies() -> None:
+    target = {"forward_to": "archive"}
+    topology = described(namespace(queue("archive"), a=(True, target), b=(True, target)), ["news"])
+    assert topology.routes == [("news", "archive"), ("news", "archive")]
+
+
+def test_a_circle_ends() -> None:
+    topology = described(namespace(queue("a", forward_to="b"), queue("b", forward_to="a")), ["a"])
+    assert len(topology.destinations) == 1
+
+
+def test_an_entity_that_is_not_there_is_told_so() -> None:
+    topology = described(namespace(), ["gone", "news"])
+    assert [(one.path, one.is_there) for one in topology.destinations.values()] == [("gone", False), ("news", False)]
+    assert topology.places_to_look_at() == []
+
+
+def test_where_nobody_can_be_asked_journals_say_what_there_is() -> None:
+    topology = supposed(
+        ["Orders", "news"], ["orders", "News/Subscriptions/One", "news/subscriptions/one/$deadletterqueue"]
+    )
+    assert topology.routes == [("news", "news/subscriptions/one"), ("orders", "orders")]
+    orders, one = (topology.destinations[path] for path in ("orders", "news/subscriptions/one"))
+    assert (orders.detects_duplicates, orders.keeps_expired, orders.made_ms) == (None, None, None)
+    assert not orders.is_filtered
+    assert one.is_filtered
