@@ -39,7 +39,7 @@ async def test_r093_sixteen_fragments_lie_in_sixteen_stores_and_are_served_by_si
 
 
 async def test_r094_what_one_connection_sends_and_receives_is_stored_and_served_by_all_brokers(tmp_path: Path) -> None:
-    with crew(tmp_path, workers=4) as server:
+    with crew(tmp_path, workers=2) as server:
         queue = server.make_queue(EnablePartitioning="true")
         async with MessagingFactory.from_connection_string(server.connection_string) as factory:
             client = factory.create_queue_client(queue)

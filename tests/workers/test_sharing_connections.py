@@ -9,14 +9,21 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.served import PATIENCE_S
 from tests.workers.crew import crew
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.workers.crew import Crew
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    with crew(tmp_path_factory.mktemp("crew"), "--worker-timeout=60", workers=3) as server:
+        yield server
 
 
 @contextlib.contextmanager
@@ -32,28 +39,28 @@ def connected(server: Crew, count: int) -> Iterator[list[http.client.HTTPConnect
         yield connections
 
 
-def test_every_worker_gets_its_share_of_the_connections(tmp_path: Path) -> None:
-    with crew(tmp_path, workers=3) as server:
-        with connected(server, 30) as connections:
-            shares = Counter(map(server.accepted_by, connections))
-        assert sum(shares.values()) == 30
-        assert min(shares[number] for number in range(3)) >= 7  # on a busy machine one may miss its turn
+def test_every_worker_gets_its_share_of_the_connections(server: Crew) -> None:
+    with connected(server, 30) as connections:
+        shares = Counter(map(server.accepted_by, connections))
+    assert sum(shares.values()) == 30
+    assert min(shares[number] for number in range(3)) >= 7  # on a busy machine one may miss its turn
 
 
-def test_a_stopped_worker_takes_nobody_from_the_others(tmp_path: Path) -> None:
-    with crew(tmp_path, "--worker-timeout=60", workers=3) as server:
-        server.strike(2, signal.SIGSTOP)
+def test_a_stopped_worker_takes_nobody_from_the_others(server: Crew) -> None:
+    server.strike(2, signal.SIGSTOP)
+    try:
         began_s = time.monotonic()
         with connected(server, 20) as connections:
             shares = Counter(map(server.accepted_by, connections))
             assert set(shares) == {0, 1}
             assert min(shares.values()) >= 5
         assert time.monotonic() - began_s < 5
+    finally:
         server.strike(2, signal.SIGCONT)
 
 
-def test_who_comes_back_gets_the_next_ones(tmp_path: Path) -> None:
-    with crew(tmp_path, workers=2) as server, connected(server, 4):
+def test_who_comes_back_gets_the_next_ones(server: Crew) -> None:
+    with connected(server, 6):
         pid = server.strike(1, signal.SIGKILL)
         server.wait_for_another(1, pid)
         with connected(server, 2) as connections:

@@ -12,54 +12,71 @@ import ssl
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
 
 from tests.served import wait_until
 from tests.workers.crew import crew, is_worker
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
-def test_the_ready_file_is_there_when_all_workers_serve(tmp_path: Path) -> None:
-    with crew(tmp_path, workers=3) as server:
-        workers = server.workers()
-        assert set(workers) == {0, 1, 2}
-        assert all(re.search(rf"worker {number} serves pid={pid}\b", server.log) for number, pid in workers.items())
-        assert server.pid not in workers.values()
-        ports = {server.amqp_port, server.http_port, server.https_port}
-        assert len(ports) == 3
-        assert all(json.loads(server.ask_each("GET", "health", expected=200)[number]) for number in workers)
+    from tests.workers.crew import Crew
 
 
-def test_every_way_in_is_open(tmp_path: Path) -> None:
-    with crew(tmp_path) as server:
-        context = ssl.create_default_context(cafile=server.ca_file)
-        for port, is_secure, greeting in (
-            (server.amqp_port, False, b"AMQP\x00\x01\x00\x00"),
-            (5671, True, b"AMQP\x00\x01\x00\x00"),
-            (server.http_port, False, b"GET /health HTTP/1.0\r\n\r\n"),
-            (server.https_port, True, b"GET /health HTTP/1.0\r\n\r\n"),
-        ):
-            with socket.create_connection((server.host, port), timeout=10) as plain:
-                sock = context.wrap_socket(plain, server_hostname=server.host) if is_secure else plain
-                sock.sendall(greeting)
-                assert sock.recv(4) in (b"AMQP", b"HTTP")
-                sock.close()
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the server below."""
+    return tmp_path_factory.mktemp("crew")
+
+
+@pytest.fixture(scope="module")
+def running(folder: Path) -> Iterator[Crew]:
+    with crew(folder, workers=3) as server:
+        yield server
+
+
+def test_the_ready_file_is_there_when_all_workers_serve(running: Crew) -> None:
+    workers = running.workers()
+    assert set(workers) == {0, 1, 2}
+    assert all(re.search(rf"worker {number} serves pid={pid}\b", running.log) for number, pid in workers.items())
+    assert running.pid not in workers.values()
+    ports = {running.amqp_port, running.http_port, running.https_port}
+    assert len(ports) == 3
+    assert all(json.loads(running.ask_each("GET", "health", expected=200)[number]) for number in workers)
+
+
+def test_every_way_in_is_open(running: Crew) -> None:
+    context = ssl.create_default_context(cafile=running.ca_file)
+    for port, is_secure, greeting in (
+        (running.amqp_port, False, b"AMQP\x00\x01\x00\x00"),
+        (5671, True, b"AMQP\x00\x01\x00\x00"),
+        (running.http_port, False, b"GET /health HTTP/1.0\r\n\r\n"),
+        (running.https_port, True, b"GET /health HTTP/1.0\r\n\r\n"),
+    ):
+        with socket.create_connection((running.host, port), timeout=10) as plain:
+            sock = context.wrap_socket(plain, server_hostname=running.host) if is_secure else plain
+            sock.sendall(greeting)
+            assert sock.recv(4) in (b"AMQP", b"HTTP")
+            sock.close()
+
+
+def test_a_second_server_is_refused(folder: Path, running: Crew) -> None:
+    output = serve(folder / "data", "--workers=1")
+    assert f"is in use by process {running.pid}, workers " in output
 
 
 def test_sigterm_leaves_no_process_no_folder_and_no_ready_file(tmp_path: Path) -> None:
     with crew(tmp_path, workers=3) as server:
         workers = server.workers().values()
         folder = Path((tmp_path / "data" / "run").read_text().strip())
-        assert sorted(one.name for one in folder.iterdir()) == ["0.sock", "1.sock", "2.sock", "tally"]
+        assert sorted(one.name for one in folder.iterdir()) == ["0.sock", "1.sock", "2.sock"]
         assert folder.stat().st_mode & 0o777 == 0o700
         server.stop()
         assert not any(is_worker(pid) for pid in workers)
         assert not folder.exists()
         assert not (tmp_path / "data" / "run").exists()
-
-
-def test_a_second_server_is_refused(tmp_path: Path) -> None:
-    with crew(tmp_path) as server:
-        output = serve(tmp_path / "data", "--workers=1")
-        assert f"is in use by process {server.pid}, workers " in output
 
 
 def test_a_worker_whose_store_is_broken_keeps_the_server_from_starting(tmp_path: Path) -> None:
