@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from twinbus.model.usage import OTHER, ROWS_MAX
+from twinbus.model.usage import COUNTS, OTHER, ROWS_MAX, UsageRow
 from twinbus.server.metering.meter import Meter, take_rows
+
+
+def test_each_number_of_a_counter_is_in_the_column_of_its_name() -> None:
+    assert UsageRow.__struct_fields__ == ("minute", "entity", "client", "mark", *COUNTS)
+    meter = Meter()
+    counter = meter.counter("orders", "shop")
+    numbers = {name: number for number, name in enumerate(COUNTS[:-1], 1)}
+    for name, number in numbers.items():
+        setattr(counter, name, number)
+    (row,), _ = take_rows(meter.counters(), 60)
+    assert (row.minute, row.entity, row.client, row.mark, row.connections) == (60, "orders", "shop", "", 0)
+    assert {name: getattr(row, name) for name in numbers} == numbers
 
 
 def test_of_more_than_ten_thousand_rows_the_busiest_are_kept_and_the_rest_are_summed() -> None:

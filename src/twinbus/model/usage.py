@@ -63,7 +63,7 @@ LOST: Final = "lost"
 """Rows between the one before and this minute could not be written."""
 
 
-class UsageRow(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+class UsageRow(msgspec.Struct, array_like=True, frozen=True):
     """What was counted in one minute for one entity and client; its journal says in which namespace and process.
 
     Each minute has a row with neither, which tells of the connections: that is how it is known to have been counted.

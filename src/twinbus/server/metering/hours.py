@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SCHEMA: Final = pa.schema(
     [
         pa.field("minute", pa.timestamp("us", tz="UTC"), nullable=False),
-        pa.field("process", pa.int32(), nullable=False),
+        pa.field("process", pa.int64(), nullable=False),
         pa.field("life", pa.string(), nullable=False),
         pa.field("entity", pa.string(), nullable=False),
         pa.field("client", pa.string(), nullable=False),

@@ -8,7 +8,7 @@ Owns: which counter is whose, how many there may be, and the rows that a minute 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from twinbus.model.usage import COUNTS, NAMESPACE, OTHER, ROWS_MAX, UsageRow, add_rows, operations
 from twinbus.server.metering.counter import Counter
@@ -108,5 +108,4 @@ def _weight(row: UsageRow) -> tuple[bool, int]:
 
 
 def _row(minute: int, counter: Counter, counts: Sequence[int]) -> UsageRow:
-    named: dict[str, Any] = dict(zip(_COUNTED, counts, strict=True))
-    return UsageRow(minute=minute, entity=counter.entity, client=counter.client, **named)
+    return UsageRow(minute, counter.entity, counter.client, "", *counts)
