@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from twinbus.model.errors import InternalFault, StoreUnavailable
@@ -125,6 +126,14 @@ async def test_one_that_died_meanwhile_and_is_back_is_not_killed(monkeypatch: py
     monkeypatch.setattr(fleet.children[0].control, "ask", ask)
     await fleet.publish(CHANGE)
     assert struck.reasons == {}
+
+
+async def test_why_one_was_killed_before_it_served_is_why_the_server_does_not_start() -> None:
+    child = fleet_of((Step.TOLD, Line())).children[0]
+    child._on_step = lambda _: None  # noqa: SLF001
+    child._process = SimpleNamespace(returncode=None, pid=7, kill=lambda: None)  # type: ignore[assignment]  # noqa: SLF001
+    child.kill("it has given no sign of life for 60 s")
+    assert child.failure == "worker 0 was killed: it has given no sign of life for 60 s"
 
 
 async def test_idle_times_are_not_known_while_one_is_down() -> None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
+MADE_AT_ONCE: Final = 100
+"""Entities, in one turn of the loop, when all are loaded."""
 
 
 class Replica:
@@ -48,7 +50,11 @@ class Replica:
 
     async def load(self, entities: Iterable[tuple[EntityRow, Iterable[RuleDescription]]]) -> None:
         """All that there is, and what its fragments hold; a topic comes before its subscriptions."""
-        loaded = [self._add(row, rules) for row, rules in entities]
+        loaded = []
+        for row, rules in entities:
+            loaded.append(self._add(row, rules))
+            if not len(loaded) % MADE_AT_ONCE:
+                await asyncio.sleep(0)  # of ten thousand that takes its time, and who waits is to hear that this lives
         await asyncio.gather(*[_load(entity) for entity in loaded])
         for entity in loaded:
             entity.settled_down()

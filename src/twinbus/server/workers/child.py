@@ -135,6 +135,8 @@ class Child:
         if self._process is not None and self._process.returncode is None:
             log.error("worker %d is killed: %s", self.number, reason, extra={"pid": self._process.pid})
             self._process.kill()
+            if not self.is_up:
+                self.failure = f"worker {self.number} was killed: {reason}"
             self._go_to(Step.DOWN)
 
     async def stop(self) -> None:
