@@ -2,12 +2,13 @@
 
 BIN := .venv/bin
 MINUTES ?= 10
-# One more than there are processors: most tests wait, for servers and for clients that wait.
-WORKERS ?= $(shell expr $$(nproc) + 1)
+# Two more than there are processors: most tests wait, for servers and for clients that wait.
+WORKERS ?= $(shell expr $$(nproc) + 2)
 # Each worker has its tests from one part of the list, as long as there are such: so it starts fewer servers.
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
-# What starts no server is tested while the hot files are compiled, which keeps one processor busy and no other.
-ALONE := $(addprefix tests/,amqp broker filters fuzz model simulation store)
+# What starts no server is tested while the hot files are compiled, which keeps one processor busy and no other: as much of
+# it as takes as long as that.
+ALONE := $(addprefix tests/,amqp broker fuzz model simulation)
 # A hundred thousand messages are sent once in each direction: on compiled files.
 MANY := tests/interop/test_many_messages.py
 # What is compiled looks at types that Python does not: each part of it is used at least once.
