@@ -1,4 +1,4 @@
-"""The command: python -m tests.outages --outages N [--partitioned] [--seed S] [--keep DIR]."""
+"""The command: python -m tests.outages --outages N [--partitioned] [--seed S] [--keep DIR] [--journals DIR]."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ def main() -> int:
     parser.add_argument("--partitioned", action="store_true", help="entities of the primary are, and stores fail, too")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="of all that is left to chance")
     parser.add_argument("--keep", type=Path, default=None, metavar="DIR", help="leave data, ledgers and logs there")
+    parser.add_argument("--journals", type=Path, default=None, metavar="DIR", help="all programs keep journals there")
     options = parser.parse_args()
     if options.keep is not None:
         options.keep.mkdir(parents=True)
@@ -38,7 +39,7 @@ def main() -> int:
 def run(options: argparse.Namespace, folder: Path) -> int:
     """All of it, in a folder; the command's exit status."""
     say(f"seed {options.seed}")
-    plan = Plan(seed=options.seed, outages=options.outages, partitioned=options.partitioned)
+    plan = Plan(seed=options.seed, outages=options.outages, partitioned=options.partitioned, journals=options.journals)
     report = uvloop.run(endure(plan, folder, say))
     for problem in report.problems:
         say(f"PROBLEM: {problem}")

@@ -13,7 +13,7 @@ import dataclasses
 import json
 import random
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -29,10 +29,11 @@ from tests.outages.scene import SENDERS, make_entities
 from tests.relay import Relay
 from tests.served import Served, ServerFailed
 from twinbus.client import MessagingFactory
+from twinbus.client.journal import Journal
 from twinbus.client.management import NamespaceManager
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
     from tests.outages.outage import Outage
@@ -61,6 +62,8 @@ class Plan:
     """How often one of the syphons is killed."""
     partitioned: bool = False
     """The entities of the primary are, and single stores of it have outages, too."""
+    journals: Path | None = None
+    """The folder where all programs, and who receives at the end, keep journals."""
 
 
 @dataclass
@@ -77,14 +80,26 @@ class Scenery:
         return [self.folder / f"sends-{name}.json" for name in SENDERS]
 
 
-async def endure(plan: Plan, folder: Path, say: Callable[[str], None] = lambda _line: None) -> Report:
-    """Go through with a plan. A process that does not do what it has to is a problem as well."""
+async def endure(
+    plan: Plan,
+    folder: Path,
+    say: Callable[[str], None] = lambda _line: None,
+    inspect: Callable[[Scenery], Awaitable[None]] | None = None,
+) -> Report:
+    """Go through with a plan. A process that does not do what it has to is a problem as well.
+
+    `inspect` is called when all is over and both namespaces still serve.
+    """
     report, scenery, started_s = Report(plan.seed), Scenery(folder), time.monotonic()
     async with AsyncExitStack() as stack:
         try:
             await _prepare(plan, scenery, stack)
             await _live(plan, scenery, report, say)
-            await _reckon(scenery, report, say)
+            await _reckon(plan, scenery, report, say)
+            if inspect is not None:
+                await inspect(scenery)
+            for side in scenery.sides:
+                await asyncio.to_thread(side.server.stop)
         except (ServerFailed, ProgramFailed, TimeoutError) as failure:
             report.problems.append(f"{type(failure).__name__}: {failure}")
         finally:
@@ -108,6 +123,7 @@ async def _prepare(plan: Plan, scenery: Scenery, stack: AsyncExitStack) -> None:
         string_of(primary, primary.relay.port),
         string_of(secondary, secondary.relay.port),
         string_of(secondary, secondary.server.http_port),
+        None if plan.journals is None else str(plan.journals),
     ).write(place)
     for name, ledger in zip(SENDERS, scenery.ledgers(), strict=True):
         program = Program(scenery.folder / f"{name}.log", "tests.outages.sending", str(place), name, str(ledger))
@@ -180,7 +196,7 @@ async def _start_anew(syphon: Program) -> None:
     await syphon.start()
 
 
-async def _reckon(scenery: Scenery, report: Report, say: Callable[[str], None]) -> None:
+async def _reckon(plan: Plan, scenery: Scenery, report: Report, say: Callable[[str], None]) -> None:
     """All programs end; what is there then must be what was promised."""
     primary, secondary = scenery.sides
     await asyncio.gather(*[program.stop() for program in scenery.senders])
@@ -192,17 +208,31 @@ async def _reckon(scenery: Scenery, report: Report, say: Callable[[str], None]) 
     report.drained_s = time.monotonic() - before_s
     say(f"drained {report.drained_s:.1f} s later")
     await asyncio.gather(*[program.stop() for program in scenery.syphons])
-    async with MessagingFactory.from_connection_string(
-        string_of(primary, primary.server.amqp_port), operation_timeout=10 * OPERATION_S
-    ) as factory:
+    async with (
+        MessagingFactory.from_connection_string(
+            string_of(primary, primary.server.amqp_port), operation_timeout=10 * OPERATION_S
+        ) as factory,
+        _journal(plan, factory),
+    ):
         report.arrivals = await receive_everything(factory)
     (scenery.folder / "arrivals.json").write_text(
         "".join(json.dumps(dataclasses.astuple(arrival)) + "\n" for arrival in report.arrivals)
     )
     report.verdict = judge(report.sends, report.arrivals, [outage.span for outage in report.outages])
     report.problems += report.verdict.problems
-    for side in scenery.sides:
-        await asyncio.to_thread(side.server.stop)
+
+
+@asynccontextmanager
+async def _journal(plan: Plan, factory: MessagingFactory) -> AsyncIterator[None]:
+    """Of what is received, if journals are kept."""
+    journal = None if plan.journals is None else Journal(plan.journals)
+    if journal is not None:
+        journal.attach(factory)
+    try:
+        yield
+    finally:
+        if journal is not None:
+            await journal.close()
 
 
 def _told(outage: Outage) -> str:

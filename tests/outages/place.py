@@ -35,6 +35,8 @@ class Place:
     secondary: str
     management: str
     """Of the secondary, for making backlog queues."""
+    journals: str | None = None
+    """The folder where all programs keep their journals; None: they keep none."""
 
     def write(self, file: Path) -> None:
         file.write_text(json.dumps(asdict(self)))
@@ -60,6 +62,7 @@ async def paired(place: Place, **options: bool) -> AsyncIterator[Pairing]:
             backlog_queue_count=BACKLOG_QUEUES,
             backlog_cool_down=2,
             primary_namespace_name=NAME,
+            journal_dir=place.journals,
             **options,  # type: ignore[arg-type]  # those that are bool
         )
         async with await primary.pair_namespace(chosen) as pairing:

@@ -1,0 +1,131 @@
+"""`twinbus pipeline audit` shows what was found, names what is lost or doubled, and ends with the code for it."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from io import StringIO
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from tests.pipeline.audit.world import World
+from twinbus.cli.main import app
+from twinbus.cli.pipeline.audited import show
+from twinbus.pipeline.audit.report import LOST, UNKNOWN, Named, Outcome, Parked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+NOON = dt.datetime(2026, 11, 17, 12, tzinfo=dt.UTC)
+
+
+def shown(outcome: Outcome, report: str | None = None) -> str:
+    out = StringIO()
+    show(outcome, report, Console(file=out, width=140))
+    return out.getvalue()
+
+
+def named(name: str, *, sent: int = 1, came: int = 0, numbers: tuple[int, ...] = ()) -> Named:
+    return Named("orders", name, "s", sent, came, NOON, "shop", numbers, "it is nowhere")
+
+
+def test_what_is_lost_is_named_with_all_that_helps_to_find_it() -> None:
+    outcome = Outcome(counts={("orders", "delivered"): 9_999, ("orders", "lost"): 1}, lost=[named("order [17]")])
+    text = shown(outcome)
+    assert "order [17]" in text
+    assert "2026-11-17 12:00:00" in text
+    assert "shop" in text
+    assert "1 of 10,000 messages are LOST." in text
+    assert outcome.exit_code == LOST
+
+
+def test_of_very_many_the_first_are_named_and_it_is_said_where_the_others_are() -> None:
+    lost = [named(f"order {number}") for number in range(20)]
+    text = shown(Outcome(counts={("orders", "lost"): 1_234}, lost=lost), "/tmp/report")  # noqa: S108
+    assert "Lost: 1,234, the first 20; all are in /tmp/report" in text
+
+
+def test_what_came_twice_is_told_apart_from_what_was_sent_twice() -> None:
+    outcome = Outcome(
+        counts={("orders", "delivered"): 3},
+        doubled=[named("came", came=2, numbers=(7, 9))],
+        doubled_count=1,
+        sent_again=[named("again", sent=2, came=2)],
+        sent_again_count=1,
+    )
+    text = shown(outcome)
+    assert text.index("Came more often than they were sent: 1") < text.index("7, 9")
+    assert "Sent more than once, by the application: 1" in text
+    assert "Nothing is lost: 3 messages." in text
+    assert outcome.exit_code == 0
+
+
+def test_what_is_unknown_is_told_with_the_reason() -> None:
+    outcome = Outcome(
+        counts={("orders", "delivered"): 3, ("orders", "unknown"): 2},
+        unknown=[("receivers that write no journal may have had it", 2)],
+        missing=["journal 1-a has no end"],
+        until=NOON,
+    )
+    text = shown(outcome)
+    assert "Unknown, 2: receivers that write no journal may have had it" in text
+    assert "Missing: journal 1-a has no end" in text
+    assert "Sends up to 2026-11-17 12:00:00 UTC were asked about." in text
+    assert "none is known to be lost" in text
+    assert outcome.exit_code == UNKNOWN
+
+
+@pytest.mark.parametrize(("length_ms", "told"), [(1_250, "1.2 s"), (125_000, "2 min 5 s"), (7_500_000, "2 h 5 min")])
+def test_how_long_messages_were_parked_is_told(length_ms: int, told: str) -> None:
+    outcome = Outcome(counts={("orders", "delivered"): 3}, parked=[Parked("orders", 3, 1_000, 1_100, length_ms)])
+    assert told in shown(outcome)
+
+
+# --- from end to end --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spark_is_there(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command takes the session that there is: a process has one."""
+
+    @contextlib.contextmanager
+    def session(_name: str, *, master: str | None = None) -> Iterator[SparkSession]:
+        assert master == "local[2]"
+        yield spark
+
+    monkeypatch.setattr("twinbus.pipeline.spark.session", session)
+
+
+@pytest.mark.usefixtures("spark_is_there")
+def test_without_namespaces_it_says_what_receivers_had_and_of_the_rest_that_it_is_unknown(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    with world.program() as shop:
+        shop.sent("orders", "one", "two")
+        shop.settled("orders", "one", 1)
+    result = CliRunner().invoke(
+        app, ["pipeline", "audit", str(world.journals), "--covered", "*", "--master", "local[2]"]
+    )
+    assert result.exit_code == UNKNOWN, result.output
+    assert "no connection string of the primary was given" in result.output
+    assert "Of 1 of 2 messages it is unknown" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["nowhere"], "there are no journals in nowhere: no such folder"),
+        ([".", "--primary", "Endpoint"], "twinbus pipeline audit: "),
+    ],
+)
+@pytest.mark.usefixtures("spark_is_there")
+def test_what_has_to_be_mended_is_said_in_a_sentence(words: list[str], why: str) -> None:
+    result = CliRunner().invoke(app, ["pipeline", "audit", *words, "--master", "local[2]"])
+    assert result.exit_code == 1
+    assert why in result.output
+    assert "Traceback" not in result.output
