@@ -58,7 +58,9 @@ def test_the_documents_name_only_files_that_exist() -> None:
             assert (document.parent / link).exists(), f"{document.name} links to {link}"
 
 
-@pytest.mark.parametrize("package", [pytest.param(package, id=package.name) for package in PACKAGES])
+@pytest.mark.parametrize(
+    "package", [pytest.param(package, id=str(package.relative_to(ROOT / "src"))) for package in PACKAGES]
+)
 def test_every_package_says_what_it_is(package: Path) -> None:
     docstring = ast.get_docstring(ast.parse((package / "__init__.py").read_text()))
     assert docstring
