@@ -12,7 +12,7 @@ import pytest
 from tests.one_server import queue, running, server  # noqa: F401  # fixtures
 from tests.pipeline.capture.scene import Here, Taken, Told, capture, send, settings
 from tests.served import wait_until
-from twinbus.client import MessagingFactory
+from twinbus.client import MessagingFactory, ReceiveMode
 from twinbus.pipeline.capture.capturing import Capture
 from twinbus.pipeline.capture.folder import Folder
 from twinbus.pipeline.capture.window import Limits
@@ -130,6 +130,32 @@ async def test_what_failed_between_a_file_and_its_manifest_is_captured_again(
     taken.check()
     assert taken.ids() == [str(number) for number in range(20)]
     assert server.counts(queue)[0] == 0
+
+
+async def test_ranges_follow_one_another_also_where_nothing_was_left(
+    server: Served,  # noqa: F811
+    queue: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    told, stop, here = Told(), asyncio.Event(), Here()
+    wanted = settings(server, tmp_path, queue, available_now=False, limits=Limits(0.1, 10_000_000))
+    running_now = asyncio.create_task(Capture(here, wanted, told).run(stop))  # type: ignore[arg-type]
+    await send(server, queue, ["taken"])
+    async with MessagingFactory.from_connection_string(server.connection_string) as factory:
+        client = factory.create_queue_client(queue, ReceiveMode.RECEIVE_AND_DELETE)
+        await client.receive()
+    while not here.jobs:  # noqa: ASYNC110  # there is no event: nothing is captured
+        await asyncio.sleep(0.01)
+    await send(server, queue, ["kept"])
+    while not told.manifests or told.manifests[-1].lastSequenceNumber < 2:
+        await told.happened.wait()
+        told.happened.clear()
+    stop.set()
+    await running_now
+    assert told.manifests[0].fromSequenceNumber <= 1
+    assert [one.toSequenceNumber + 1 for one in told.manifests[:-1]] == [
+        one.fromSequenceNumber for one in told.manifests[1:]
+    ]
 
 
 async def test_messages_that_others_took_are_no_loss(server: Served, queue: str, tmp_path: Path) -> None:  # noqa: F811

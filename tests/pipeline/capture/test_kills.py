@@ -6,6 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from tests.pipeline.capture.scene import Taken, send
 from tests.pipeline.cluster import Cluster, wait_for
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.served import Served
 
 PATIENCE_S = 300
@@ -25,14 +28,20 @@ def command(server: Served, to: Path, path: str, *more: str) -> list[str]:  # no
     return [*words, "--master=local[2]"] if not any(word.startswith("--master") for word in more) else words
 
 
-def started(words: list[str], module: str = "twinbus") -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", *module.split(), *words],
+@contextmanager
+def started(words: list[str], module: str = "twinbus") -> Iterator[subprocess.Popen[str]]:
+    """A command in a process of its own, which is gone in the end."""
+    with subprocess.Popen(
+        [sys.executable, "-m", module, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[3],
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def ended(process: subprocess.Popen[str]) -> str:
@@ -57,10 +66,13 @@ def check(to: Path) -> None:
 
 def test_an_executor_is_killed(server: Served, cluster: Cluster, tmp_path: Path) -> None:  # noqa: F811
     path = partitioned(server)
-    process = started(command(server, tmp_path, path, "--available-now", "--complete", f"--master={cluster.url}"))
-    wait_for(lambda: any(tmp_path.rglob("_temporary/*/*.parquet")) or process.poll() is not None, "a file")
-    cluster.kill_executor()
-    assert f"{COUNT:,} messages in " in ended(process)
+    words = command(server, tmp_path, path, "--available-now", "--complete", f"--master={cluster.url}")
+    with started(words) as process:
+        wait_for(
+            lambda: any(tmp_path.rglob("_temporary/*/*.parquet")) or process.poll() is not None, "a file", PATIENCE_S
+        )
+        cluster.kill_executor()
+        assert f"{COUNT:,} messages in " in ended(process)
     check(tmp_path)
     assert server.counts(path)[0] == 0
 
@@ -68,12 +80,13 @@ def test_an_executor_is_killed(server: Served, cluster: Cluster, tmp_path: Path)
 def test_the_driver_is_killed_between_a_file_and_its_manifest(server: Served, tmp_path: Path) -> None:  # noqa: F811
     path = partitioned(server)
     words = command(server, tmp_path, path, "--available-now", "--complete")
-    killed = started(["3", *words], "tests.pipeline.capture.killed_driver")
-    killed.communicate(timeout=PATIENCE_S)
-    assert killed.returncode == -signal.SIGKILL
+    with started(["3", *words], "tests.pipeline.capture.killed_driver") as killed:
+        killed.communicate(timeout=PATIENCE_S)
+        assert killed.returncode == -signal.SIGKILL
     taken = Taken(tmp_path)
     assert (len(taken.files()), len(taken.manifests())) == (4, 3)
-    ended(started(words))
+    with started(words) as process:
+        ended(process)
     check(tmp_path)
     assert server.counts(path)[0] == 0
 
@@ -84,10 +97,12 @@ def test_a_capture_that_is_told_to_stop_ends_in_order_and_leaves_open_windows(
 ) -> None:
     path = server.make_queue()
     asyncio.run(send(server, path, range(10)))
-    process = started(command(server, tmp_path, path, "--window=60"))
-    assert process.stderr is not None
-    said = list(iter(process.stderr.readline, "Capturing; ctrl-C ends it.\n"))
-    assert any("what others receive before its window closes is not captured" in line for line in said)
-    process.send_signal(signal.SIGTERM)
-    assert "0 messages in 0 files" in ended(process)
+    with started(command(server, tmp_path, path, "--window=60")) as process:
+        assert process.stderr is not None
+        said = []
+        while (line := process.stderr.readline()) not in ("Capturing; ctrl-C ends it.\n", ""):
+            said.append(line)
+        assert any("what others receive before its window closes is not captured" in line for line in said)
+        process.send_signal(signal.SIGTERM)
+        assert "0 messages in 0 files" in ended(process)
     assert Taken(tmp_path).files() == []

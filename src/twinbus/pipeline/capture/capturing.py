@@ -92,18 +92,22 @@ class Capture:
 
     async def _go_on(self, stop: asyncio.Event) -> None:
         jobs: set[asyncio.Task[list[Report]]] = set()
+        stopped = asyncio.ensure_future(stop.wait())
         try:
             while not stop.is_set():
-                orders = await self._look()
-                if orders:
+                looking = asyncio.ensure_future(self._look())
+                await asyncio.wait((looking, stopped), return_when=asyncio.FIRST_COMPLETED)
+                if not looking.done():  # a namespace that does not answer is not waited for
+                    looking.cancel()
+                    break
+                if orders := looking.result():
                     jobs.add(asyncio.ensure_future(self._run(orders)))
                 for job in [job for job in jobs if job.done()]:
                     jobs.discard(job)
                     job.result()  # raises what will not pass
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_S):
-                        await stop.wait()
+                await asyncio.wait((stopped,), timeout=LOOK_S)
         finally:
+            stopped.cancel()
             results = await asyncio.gather(*jobs, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):

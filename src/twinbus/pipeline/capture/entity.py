@@ -55,6 +55,8 @@ class CapturedEntity:
         self._entity_id = 0
         self._windows: dict[int, Window] = {}
         self._histories: dict[int, History] = {}
+        self._covered: dict[int, int] = {}
+        """The number behind the last file of each fragment; between it and the next there may be nothing."""
         self._owed: dict[int, int] = {}
         """Up to which number each fragment is captured, and not completed yet."""
 
@@ -111,7 +113,7 @@ class CapturedEntity:
             if window is None:
                 self._windows[position.number] = await self._begin(position)
             elif self._has_lost(position, self._entity_id, window.first):
-                window.first = _first_left(position, window.first)
+                window.first = self._covered[position.number] = _first_left(position, window.first)
 
     async def _begin(self, position: FragmentPosition) -> Window:
         """Go on behind the last manifest."""
@@ -123,6 +125,7 @@ class CapturedEntity:
             first = position.low if last.entityId != self._entity_id else _first_left(position, first)
         elif last is not None:
             self._owed[number] = last.toSequenceNumber  # whoever captured it may not have come to that
+        self._covered[number] = first
         return Window(number, first, self._settings.limits)
 
     def _has_lost(self, position: FragmentPosition, entity_id: int, first: int) -> bool:
@@ -156,9 +159,10 @@ class CapturedEntity:
             self._windows[fragment].closed()
 
     def _name(self, fragment: int, written: Written) -> Manifest:
-        folder, first = self._folder, _EPOCH + dt.timedelta(microseconds=written.first_us)
+        folder, covered = self._folder, self._covered[fragment]
+        first = _EPOCH + dt.timedelta(microseconds=written.first_us)
         manifest = Manifest(
-            file=self._histories[fragment].name_next(first, self._entity_id, written.from_number),
+            file=self._histories[fragment].name_next(first, self._entity_id, covered),
             fragment=fragment,
             sizeInBytes=folder.size(written.temporary),
             eventCount=written.count,
@@ -169,13 +173,14 @@ class CapturedEntity:
             namespace=self._namespace,
             entity=self.path,
             entityId=self._entity_id,
-            fromSequenceNumber=written.from_number,
+            fromSequenceNumber=covered,
             toSequenceNumber=written.to_number,
         )
         if folder.exists(manifest.path):
             raise PipelineError(f"{folder.uri_of(manifest.path)} is there already: another capture writes there, too")
         folder.move(written.temporary, manifest.file)
         folder.put(manifest.path, manifest.encode(), f"{self._temporary}/{uuid.uuid4().hex}")
+        self._covered[fragment] = written.to_number + 1
         return manifest
 
     # --- completing ---------------------------------------------------------------------------------------------------

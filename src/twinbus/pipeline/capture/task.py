@@ -48,8 +48,8 @@ class Written:
     """A file that was written."""
 
     temporary: str
-    from_number: int
     to_number: int
+    """It has all up to here that is not in the file before."""
     count: int
     first_number: int
     last_number: int
@@ -91,14 +91,14 @@ def _capture(order: Order) -> Report:
     closing = order.closing
     batches = read_range(order.source, closing.fragment, closing.first, closing.last, entity_id=order.entity_id)
     folder, done, size = Folder(order.uri), [], 0
-    file = _File(folder, order.temporary, closing.first)
+    file = _File(folder, order.temporary)
     try:
         for piece in _pieces(batches, order.size_limit // _PIECE):
             file.add(piece)
             size += piece.nbytes
             if file.size >= order.size_limit:
                 done.append(file.finish(file.last_number))
-                file = _File(folder, order.temporary, file.last_number + 1)
+                file = _File(folder, order.temporary)
         if file.count and not closing.only_full:
             done.append(file.finish(closing.last))
     finally:
@@ -127,11 +127,10 @@ def _pieces(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.R
 class _File:
     """One Parquet file, from its first row to its last."""
 
-    def __init__(self, folder: Folder, temporary: str, from_number: int) -> None:
+    def __init__(self, folder: Folder, temporary: str) -> None:
         """Nothing is made before there is a row."""
         self._folder = folder
         self._path = f"{temporary}/{uuid.uuid4().hex}{DATA_ENDING}"
-        self._from = from_number
         self._stream: pa.NativeFile | None = None
         self._writer: object = None
         self._waiting: list[pa.RecordBatch] = []
@@ -184,7 +183,6 @@ class _File:
         self._is_finished = True
         return Written(
             temporary=self._path,
-            from_number=self._from,
             to_number=to_number,
             count=self.count,
             first_number=self.first_number,
