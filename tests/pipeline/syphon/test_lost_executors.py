@@ -8,7 +8,8 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Final, Self
 
-import pyarrow.parquet as pq
+import pytest
+import uvloop
 
 from tests.pipeline.syphon.scene import ONCE, ORDERS, parked, scene
 
@@ -16,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    import pytest
-
     from tests.pipeline.cluster import Cluster
     from tests.pipeline.syphon.scene import Scene
 
 COUNT: Final = 12_000
-PATIENCE_S: Final = 90.0
+PATIENCE_S: Final = 200.0
+LIMIT_S: Final = 400
+"""Two programs in Java for each in Python: where others keep the processors busy they start slowly."""
 
 
 class Command:
@@ -61,50 +62,47 @@ async def until(happened: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_an_executor_killed_in_the_middle_costs_nothing_but_duplicates_that_are_detected(
+@pytest.mark.timeout(LIMIT_S)
+def test_an_executor_killed_in_the_middle_costs_nothing_but_duplicates_that_are_detected(
     tmp_path: Path, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    async with scene(tmp_path) as here:
-        texts = [f"order {number}" for number in range(COUNT)]
-        # Three in a row to the same destination: each backlog queue has some for both.
-        await here.park([parked(text, ORDERS if number // 3 % 2 else ONCE) for number, text in enumerate(texts)])
-        report_place = tmp_path / "report"
-        options = ("--available-now", f"--report={report_place}")
-        with Command(here, cluster, tmp_path / "said", *options) as command:
-            await until(lambda: here.primary.counts(ORDERS)[0] > 0)
-            here.primary.pause()  # what is on its way stays so until nobody is there any more who would hear of it
-            cluster.kill_executor()
-            here.primary.resume()
-            assert await command.ended() == 0, command.said
-        assert here.left() == 0
-        arrived = Counter(await here.arrived(COUNT // 2) + await here.arrived(COUNT // 2, ONCE))
-        assert set(arrived) == set(texts), "nothing is lost"
-        is_once = {text: number // 3 % 2 == 0 for number, text in enumerate(texts)}
-        assert [text for text, count in arrived.items() if count > 1 and is_once[text]] == []
-        rows = pq.read_table(report_place).to_pylist()
-        attempts = {
-            queue: [row["attempts"] for row in rows if row["backlogQueue"] == queue] for queue in here.backlog_queues
-        }
-        assert max(map(sum, attempts.values())) > 1
-        assert not all(row["exact"] for row in rows)
-        assert ("empty", 0) in {(row["ended"], row["left"]) for row in rows}
-        assert sum(row["moved"] for row in rows) <= sum(arrived.values())
-        secrets = [here.primary.key.encode(), here.secondary.key.encode()]
-        logs = [file for file in tmp_path_factory.getbasetemp().glob("cluster*/**/*") if file.is_file()]
-        assert any("work" in file.parts for file in logs)
-        for text in (command.said.encode(), *(file.read_bytes() for file in logs)):
-            assert not any(secret in text for secret in secrets)
+    async def test() -> None:
+        async with scene(tmp_path) as here:
+            # Three in a row to the same destination: each backlog queue has some for both.
+            texts = {f"order {number}": ORDERS if number // 3 % 2 else ONCE for number in range(COUNT)}
+            await here.park([parked(text, path) for text, path in texts.items()])
+            with Command(here, cluster, tmp_path / "said", "--available-now") as command:
+                await until(lambda: here.primary.counts(ORDERS)[0] > 0)
+                here.primary.pause()  # what is on its way stays so until nobody is there who would hear of it
+                cluster.kill_executor()
+                here.primary.resume()
+                assert await command.ended() == 0, command.said
+            assert here.left() == 0
+            arrived = Counter(await here.arrived(COUNT // 2) + await here.arrived(COUNT // 2, ONCE))
+            assert set(arrived) == set(texts), "nothing is lost"
+            assert [text for text, count in arrived.items() if count > 1 and texts[text] == ONCE] == []
+            assert ">=" in command.said, "of a task that was lost it is not known what it moved last"
+            secrets = [here.primary.key.encode(), here.secondary.key.encode()]
+            logs = [file for file in tmp_path_factory.getbasetemp().glob("cluster*/**/*") if file.is_file()]
+            assert any("work" in file.parts for file in logs)
+            for text in (command.said.encode(), *(file.read_bytes() for file in logs)):
+                assert not any(secret in text for secret in secrets)
+
+    uvloop.run(test())
 
 
-async def test_told_to_stop_it_finishes_what_is_on_its_way_and_reports(tmp_path: Path, cluster: Cluster) -> None:
-    async with scene(tmp_path) as here:
-        texts = [f"order {number}" for number in range(COUNT)]
-        await here.park([parked(text) for text in texts])
-        with Command(here, cluster, tmp_path / "said") as command:
-            await until(lambda: here.primary.counts(ORDERS)[0] > 0)
-            command.stop()
-            assert await command.ended() == 0, command.said
-        left = here.left()
-        arrived = await here.arrived(COUNT - left)
-        assert len(set(arrived)) == len(arrived) == COUNT - left, "nothing half done: neither lost nor twice"
-        assert f"{len(arrived):,} messages were moved, 0 dead-lettered." in command.said
+@pytest.mark.timeout(LIMIT_S)
+def test_told_to_stop_it_finishes_what_is_on_its_way_and_reports(tmp_path: Path, cluster: Cluster) -> None:
+    async def test() -> None:
+        async with scene(tmp_path) as here:
+            await here.park([parked(f"order {number}") for number in range(COUNT)])
+            with Command(here, cluster, tmp_path / "said") as command:
+                await until(lambda: here.primary.counts(ORDERS)[0] > 0)
+                command.stop()
+                assert await command.ended() == 0, command.said
+            left = here.left()
+            arrived = await here.arrived(COUNT - left)
+            assert len(set(arrived)) == len(arrived) == COUNT - left, "nothing half done: neither lost nor twice"
+            assert f"{len(arrived):,} messages were moved, 0 dead-lettered." in command.said
+
+    uvloop.run(test())

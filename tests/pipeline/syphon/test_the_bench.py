@@ -1,0 +1,20 @@
+"""What the bench of the syphon on Spark finds is judged by the medians of both."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench import pipeline_syphon
+from bench.shovel import Moved
+
+
+def test_the_ratio_is_that_of_the_medians() -> None:
+    rates = {"in_process": (10.0, 1_000.0, 20.0), "on_spark": (1.0, 15.0, 16.0)}
+    moves = {name: [Moved(100, 100 / rate, 200 / rate) for rate in found] for name, found in rates.items()}
+    measured = pipeline_syphon.Measured(**moves)
+    (bar,) = measured.bars
+    assert bar.found == pytest.approx(0.75)
+    assert bar.is_met
+    page = pipeline_syphon.page_of(measured, {"machine": "a slow one"}, 100, "local[2,4]")
+    assert "| on Spark | 15 | 8 | 1, 15, 16 |" in page
+    assert "its first message took 6.7 s" in page
