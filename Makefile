@@ -9,6 +9,9 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 # What starts no server is tested while the hot files are compiled, which keeps one processor busy and no other: as much of
 # it as takes as long as that.
 ALONE := $(addprefix tests/,amqp broker fuzz model simulation)
+# One Spark for all of these: it takes as much memory, and time to start, as all else together.
+SPARK := tests/pipeline
+ARCHIVE := .venv/spark.jsa
 # A hundred thousand messages are sent once in each direction: on compiled files.
 MANY := tests/interop/test_many_messages.py
 # What is compiled looks at types that Python does not: each part of it is used at least once.
@@ -19,7 +22,7 @@ COMPILED := $(addprefix tests/,amqp interop $(addprefix pairing/test_,failing_ov
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help linted alone setup compile run test lint format bench partitioned syphon client outage depth entities indexes connections soak demo lock clean
+.PHONY: help linted alone served spark setup compile run test lint format bench partitioned syphon client outage depth entities indexes connections soak demo lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -34,8 +37,8 @@ run: compile ## serve a pair of namespaces, contoso and contoso-backup, and prin
 	@tools/run
 
 test: setup ## check style, types and import rules, then run all tests; the engine's and the pair's also on compiled files
-	@$(MAKE) --no-print-directory -j2 --output-sync=target compile linted alone
-	$(PYTEST) $(addprefix --ignore=,$(ALONE) $(MANY))
+	@$(MAKE) --no-print-directory -j2 --output-sync=target compile linted alone $(ARCHIVE)
+	@$(MAKE) --no-print-directory -j2 --output-sync=target served spark
 	$(PYTEST) -o pythonpath=. -m "not interpreted" $(COMPILED)
 
 lint: setup ## check style, types and import rules
@@ -50,6 +53,16 @@ linted:
 
 alone:
 	$(BIN)/pytest $(ALONE)
+
+served:
+	$(PYTEST) $(addprefix --ignore=,$(ALONE) $(SPARK) $(MANY))
+
+spark:
+	$(BIN)/pytest $(SPARK)
+
+# Depends on nothing that make knows of: one that does not fit is of no use, and does no harm.
+$(ARCHIVE):
+	PYTHONPATH=src $(BIN)/python tools/archive_spark.py $@ 2>/dev/null
 
 format: setup ## put the code in the one format
 	$(BIN)/ruff check --fix
