@@ -88,6 +88,8 @@ def test_every_setting_reaches_the_server(settings: list[ServeSettings], tmp_pat
         log_level = "debug"
         log_format = "json"
         measure_pauses = true
+        metering = false
+        usage_days = 30
         limits = { max_message_bytes = 1000000, max_locks = 5 }
     """
     assert served(settings, tmp_path, content) == ServeSettings(
@@ -113,6 +115,8 @@ def test_every_setting_reaches_the_server(settings: list[ServeSettings], tmp_pat
         log_level="debug",
         log_format="json",
         measure_pauses=True,
+        metering=False,
+        usage_days=30,
         limits=NamespaceLimits(max_message_bytes=1_000_000, max_locks=5),
     )
 

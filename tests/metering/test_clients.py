@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.metering.used import counted
 from twinbus.amqp.types import Symbol
 from twinbus.client import BrokeredMessage
 from twinbus.client.conversation import CLIENT_ID as SAID
+from twinbus.client.settings import FactorySettings
 from twinbus.server.access import Access
 from twinbus.server.keys import Key
 from twinbus.server.metering.meter import Meter
@@ -32,6 +35,22 @@ async def test_a_client_of_ours_is_counted_under_the_id_that_its_journal_has() -
             await factory.create_message_sender("orders").send(BrokeredMessage("apples"))
             found = [row for row in namespace.usage() if row.client == factory.settings.client_id]
             assert [(row.entity, counted(row)) for row in found] == [("orders", {"sends": 1, "send_units": 1})]
+
+
+@in_virtual_time
+async def test_an_application_may_say_what_its_clients_are_counted_under() -> None:
+    async with InMemoryNamespace() as namespace:
+        await namespace.create_queue("orders")
+        for _ in range(2):
+            sender = namespace.factory(client_id="shop").create_message_sender("orders")
+            await sender.send(BrokeredMessage("apples"))
+        assert [(row.client, row.sends) for row in namespace.usage()] == [("shop", 2)]
+
+
+def test_what_a_client_is_called_has_a_name_of_some_length() -> None:
+    for name in ("", "x" * 129):
+        with pytest.raises(ValueError, match="client_id"):
+            FactorySettings(client_id=name)
 
 
 def test_both_ends_mean_the_same_property() -> None:

@@ -56,7 +56,7 @@ def test_every_option_reaches_the_server(server: Server) -> None:
         "--host ::1 --amqp-port 1 --amqps-port 2 --http-port 3 --https-port 0 --workers 3 --worker-timeout 7.5 "
         "--stores 8 --store-dir a --store-dir b --ready-file r --min-free 500MB --store-timeout 2.5 "
         "--max-connections 7 --tls-cert c --tls-key k --log-level debug --log-format json "
-        "--measure-pauses --unsafe-no-sync"
+        "--measure-pauses --no-metering --usage-days 30 --unsafe-no-sync"
     )
     assert twinbus("serve", "contoso", "--data", "d", *options.split()).exit_code == 0
     assert server.settings == ServeSettings(
@@ -80,6 +80,8 @@ def test_every_option_reaches_the_server(server: Server) -> None:
         log_level="debug",
         log_format="json",
         measure_pauses=True,
+        metering=False,
+        usage_days=30,
         sync=False,
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ssl
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from twinbus.client.clock import SystemClock
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from twinbus.client.tokens import TokenProvider
 
 OPERATION_TIMEOUT_S: Final = 60.0
+CLIENT_ID_MAX_CHARACTERS: Final = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +37,16 @@ class FactorySettings:
     idle_timeout_s: float = 60.0
     """A connection on which nothing was heard for twice as long is given up."""
     client_id: str = field(default_factory=lambda: f"twinbus-{uuid.uuid4()}")
-    """What the namespace calls this factory."""
+    """What the namespace calls this factory, and counts its usage under."""
     clock: Clock = field(default_factory=SystemClock)
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
         if self.operation_timeout_s <= 0:
             raise ValueError(f"operation_timeout is {self.operation_timeout_s:g} s; it must be more than nothing")
+        if not 0 < len(self.client_id) <= CLIENT_ID_MAX_CHARACTERS:
+            most = CLIENT_ID_MAX_CHARACTERS
+            raise ValueError(f"client_id has {len(self.client_id)} characters; it can have 1 to {most}")
         if self.idle_timeout_s < 0:
             raise ValueError(f"idle_timeout is {self.idle_timeout_s:g} s; it cannot be negative (0: never given up)")
 
@@ -59,18 +63,22 @@ class ClientOptions(TypedDict, total=False):
     """How it is checked, instead."""
     token_provider: TokenProvider | None
     """Who gives tokens, instead of the key or the token in the string."""
+    client_id: str | None
+    """What the namespace calls the client, and counts its usage under; another one each time if not given."""
     clock: Clock | None
 
 
 def read_options(options: ClientOptions) -> FactorySettings:
     """The settings that these come to."""
     ca_file, tls = options.get("ca_file"), options.get("tls")
-    return FactorySettings(
+    settings = FactorySettings(
         operation_timeout_s=duration_s(options.get("operation_timeout", OPERATION_TIMEOUT_S)),
         retry_policy=options.get("retry_policy") or RetryPolicy(),
         tls=tls or (trust(ca_file) if ca_file is not None else None),
         clock=options.get("clock") or SystemClock(),
     )
+    client_id = options.get("client_id")
+    return settings if client_id is None else replace(settings, client_id=client_id)
 
 
 def trust(ca_file: str | Path | None) -> ssl.SSLContext:
