@@ -123,9 +123,9 @@ def value_of(entry: Mapping[str, object]) -> object:
     given = {name: found for name in FIELDS[1:] if (found := entry.get(name)) is not None}
     if kind is None:
         kind = _type_of(given)
-    make = _MAKERS.get(str(kind))
+    make = MAKERS.get(str(kind))
     if make is None:
-        raise ValueError(f"a property has the type {kind!r:.40}; it can have {', '.join(_MAKERS)}")
+        raise ValueError(f"a property has the type {kind!r:.40}; it can have {', '.join(MAKERS)}")
     if kind == "null":
         return None
     try:
@@ -188,7 +188,7 @@ def _float(kind: type[float]) -> Callable[[Mapping[str, object]], object]:
     return lambda given: kind(float(str(given["double"])))
 
 
-_MAKERS: Final[dict[str, Callable[[Mapping[str, object]], object]]] = {
+MAKERS: Final[dict[str, Callable[[Mapping[str, object]], object]]] = {
     **{name: _integer(kind) for kind, name in _INTEGERS.items()},
     "string": _text(str),
     "symbol": _text(Symbol),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
+from twinbus.model.path import key_of
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.source.offsets import is_one, read_offsets
 from twinbus.pipeline.source.options import read_options
@@ -58,7 +59,8 @@ def processed(checkpoint: str | Path, entity: str) -> Offsets | None:
     batches = sorted(_numbers(folder, f"{root}/{_COMMITS}"), reverse=True)
     if not batches:
         return None
-    found = [read_offsets(one, entity) for one in _offsets(folder, f"{root}/{_OFFSETS}/{batches[0]}")]
+    there = _offsets(folder, f"{root}/{_OFFSETS}/{batches[0]}")
+    found = [read_offsets(one, entity) for one in there if key_of(str(one["entity"])) == key_of(entity)]
     if not found:
         raise PipelineError(f"the checkpoint {checkpoint} is of a query that does not read '{entity}'")
     return found[0]

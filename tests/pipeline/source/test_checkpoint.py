@@ -1,0 +1,57 @@
+"""A checkpoint is read without Spark: the last batch that is done, whatever other sources its query has."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from twinbus.pipeline.errors import PipelineError
+from twinbus.pipeline.source.checkpoint import processed
+from twinbus.pipeline.source.offsets import Offsets
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write(folder: Path, batch: int, *sources: object, is_done: bool = True) -> None:
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir(exist_ok=True)
+    lines = ["v1", '{"batchWatermarkMs":0}', *(one if isinstance(one, str) else json.dumps(one) for one in sources)]
+    (folder / "offsets" / f"{batch}").write_text("\n".join(lines))
+    (folder / "offsets" / f".{batch}.crc").write_text("crc")
+    if is_done:
+        (folder / "commits" / f"{batch}").write_text("v1\n{}")
+
+
+def offsets(number: int, entity: str = "orders") -> Offsets:
+    return Offsets(entity, 7, {0: number})
+
+
+def test_the_last_batch_that_is_done_counts_not_one_that_was_begun(tmp_path: Path) -> None:
+    write(tmp_path, 9, offsets(5).to_json())
+    write(tmp_path, 10, offsets(8).to_json())
+    write(tmp_path, 11, offsets(99).to_json(), is_done=False)
+    assert processed(tmp_path, "orders") == offsets(8)
+    assert processed(f"file://{tmp_path}", "orders") == offsets(8)
+
+
+def test_a_query_that_has_done_nothing_has_processed_nothing(tmp_path: Path) -> None:
+    assert processed(tmp_path, "orders") is None
+    write(tmp_path, 0, offsets(8).to_json(), is_done=False)
+    assert processed(tmp_path, "orders") is None
+
+
+def test_other_sources_of_the_query_are_passed_over(tmp_path: Path) -> None:
+    write(tmp_path, 0, "-", {"logOffset": 3}, 17, offsets(8).to_json())
+    assert processed(tmp_path, "orders") == offsets(8)
+
+
+def test_a_checkpoint_of_another_query_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, 0, {"logOffset": 3})
+    with pytest.raises(PipelineError, match="does not read 'orders'"):
+        processed(tmp_path, "orders")
+    write(tmp_path, 1, offsets(8, "news").to_json())
+    with pytest.raises(PipelineError, match="does not read 'orders'"):
+        processed(tmp_path, "orders")
