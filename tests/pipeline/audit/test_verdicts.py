@@ -69,6 +69,12 @@ def audited(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Au
     write_settlements(world)
     world.clock.advance(3 * 3600)
     lay_out(world)
+    until = world.now
+    world.clock.advance(MINUTE_S)
+    with world.program() as shop:
+        shop.sent("orders", "too young", "before and after")
+        shop.sent("orders", "spooled, and sent after the look", is_from_spool=True)
+    world.clock.set_wall_ms(round(until.timestamp() * 1_000))
     return Audited(*world.audit(spark, covered=["[!u]*"]))
 
 
@@ -82,6 +88,7 @@ def write_sends(world: World) -> None:
             shop.sent(path, "gone")
         shop.parked("orders", *PARKED)
         shop.event(EventKind.SPOOLED, "orders", "spooled")
+        shop.event(EventKind.SPOOLED, "orders", "spooled, and sent after the look")
         shop.event(EventKind.SPOOLED, "orders", "spooled and sent")
         shop.sent("orders", "spooled and sent", is_from_spool=True)
         shop.event(EventKind.SPOOLED, "orders", "spooled and parked")
@@ -102,6 +109,7 @@ def write_sends(world: World) -> None:
         shop.sent("ledger", "noted")
         shop.sent("ledger", "noted")
         shop.sent("news", "flash", "half")
+        shop.sent("orders", "before and after")
         shop.sent("orders", "same id", session="a")
         shop.sent("orders", "same id of another", session="b")
 
@@ -128,6 +136,8 @@ def write_settlements(world: World) -> None:
             till.settled("orders", name, number)
         till.settled("orders", "unanswered and there", 20)
         till.settled("orders", "same id", 21, session="a")
+        till.settled("orders", "before and after", 22)
+        till.settled("orders", "before and after", 23)
         till.settled("payments", "paid", 1)
         till.settled("ledger", "noted", 1)
         till.settled("news/Subscriptions/All", "flash", 1)
@@ -172,6 +182,8 @@ def lay_out(world: World) -> None:
         ("cancelled", "cancelled", "taken back"),
         ("spooled", "unknown", "the spool of its sender"),
         ("spooled and sent", "delivered", ""),
+        ("spooled, and sent after the look", "unknown", "the spool of its sender"),
+        ("before and after", "delivered", ""),
         ("spooled and parked", "parked", ""),
         ("failed", "not sent", "its send failed"),
         ("rolled back", "not sent", "its send failed, or was rolled back"),
@@ -236,6 +248,11 @@ def test_what_came_more_often_than_it_was_sent_is_doubled(audited: Audited) -> N
         "twice": (12, 13),
         "again under one number": (14,),
     }
+
+
+def test_sends_after_the_look_began_are_not_asked_about(audited: Audited) -> None:
+    assert ("orders", "too young") not in audited.rows
+    assert not audited.rows["orders", "before and after"].is_doubled
 
 
 def test_what_the_application_sent_again_is_told_apart(audited: Audited) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import threading
 from pathlib import Path  # noqa: TC003  # typer reads it
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -16,11 +17,15 @@ import typer
 from twinbus.cli.pipeline.app import Master, app, plain_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import SparkSession
+    from rich.progress import Progress
 
     from twinbus.pipeline.audit.contents import Access
     from twinbus.pipeline.audit.settings import AuditSettings
 
+_LOOK_S: Final = 0.5
 _TIMES: Final = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
 
 
@@ -112,21 +117,49 @@ def run(settings: AuditSettings, master: str | None) -> int:
     from twinbus.pipeline.audit.run import audit as judge_all  # noqa: PLC0415
     from twinbus.pipeline.spark import session  # noqa: PLC0415
 
-    with _progress() as tell:
-        tell("starting Spark")
-        with session("twinbus audit", master=master) as spark:
-            outcome = judge_all(spark, settings, tell)
+    with _progress() as shown:
+        shown.tell("starting Spark")
+        with session("twinbus audit", master=master) as spark, shown.watching(spark):
+            outcome = judge_all(spark, settings, shown.tell)
     show(outcome, settings.report)
     return outcome.exit_code
 
 
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """The step that is being done, and for how long it all has lasted."""
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+class _Shown:
+    """The step that is being done, how much of it Spark has done, and for how long it all has lasted."""
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task = progress.add_task("", total=None)
+
+    def tell(self, text: str) -> None:
+        self._progress.update(self._task, description=text, total=None)
+
+    @contextlib.contextmanager
+    def watching(self, spark: SparkSession) -> Iterator[None]:
+        over = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(spark, over), name="twinbus-progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _watch(self, spark: SparkSession, over: threading.Event) -> None:
+        tracker = spark.sparkContext.statusTracker()
+        while not over.wait(_LOOK_S):
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            tasks = sum(one.numTasks for one in stages if one is not None)
+            done = sum(one.numCompletedTasks for one in stages if one is not None)
+            self._progress.update(self._task, completed=done, total=tasks or None)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[_Shown]:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("")
-        yield lambda text: progress.update(task, description=text)
+        yield _Shown(progress)

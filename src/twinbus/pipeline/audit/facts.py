@@ -23,6 +23,7 @@ def facts_of(evidence: DataFrame, destinations: DataFrame) -> DataFrame:
         _count("sent").alias("sent"),
         _count("perhaps").alias("perhaps"),
         _count("not sent").alias("not_sent"),
+        _count("outside").alias("outside"),
         f.size(f.collect_set(f.when(f.col("what") == "sent", f.col("route")))).alias("routes"),
         f.min(_time("sent", "perhaps", "not sent")).alias("first_sent"),
         f.max(_time("sent", "perhaps", "not sent")).alias("last_sent"),
@@ -79,7 +80,7 @@ def _derived(facts: DataFrame) -> DataFrame:
         "parked_until": "if(parked_here > 0, looked_at, coalesce(moved_at, enqueued))",
         "parked_ms": "unix_millis(parked_until) - unix_millis(parked_at)",
         "parked_for_ms": "if(parked_ms < 0, 0, parked_ms)",
-        "is_doubled": "came > sent + perhaps and sent + perhaps > 0",
+        "is_doubled": "came > sent + perhaps + outside and sent + perhaps > 0",
         "is_sent_again": "calls > 1",
     }
     for name, expression in expressions.items():
