@@ -13,6 +13,8 @@ from tests.pipeline.costs.recorded import NOON, Client, Server, counted
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pyspark.sql import SparkSession
+
 BACKLOG = "contoso/x-servicebus-transfer/3"
 PARKED = 1_000
 DIRECT = 4_000
@@ -26,7 +28,17 @@ class Outage:
     journals: str
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
+def spark(spark: SparkSession) -> SparkSession:
+    """Without what pays for itself with millions of rows only: compiling each query takes longer than all of these."""
+    quick = spark.newSession()
+    quick.conf.set("spark.sql.codegen.wholeStage", "false")
+    quick.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    quick.conf.set("spark.sql.adaptive.enabled", "false")
+    return quick
+
+
+@pytest.fixture(scope="session")
 def outage(tmp_path_factory: pytest.TempPathFactory) -> Outage:
     """4,000 messages to orders, 1,000 parked, brought back, and all received; the news have two subscriptions."""
     folder = tmp_path_factory.mktemp("outage")

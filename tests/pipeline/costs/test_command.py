@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -98,12 +99,14 @@ def test_what_cannot_be_is_said_in_a_sentence(arguments: tuple[str, ...], said: 
 
 @pytest.mark.usefixtures("here")
 def test_a_bill_is_explained_on_the_screen_as_parquet_and_as_a_page(outage: Outage, tmp_path: Path) -> None:
+    """C09: with failed calls that are not charged, of 57 pings one is left."""
     page, focus = tmp_path / "costs.html", tmp_path / "focus"
     places = ["--journals", outage.journals, "--parquet", str(focus), "--html", str(page)]
-    done = run(*outage.data, *places, "--since", "2026-10-01", "--period", "hour")
+    done = run(*outage.data, *places, "--since", "2026-10-01", "--period", "hour", "--no-failed-calls")
     assert done.exit_code == 0, done.output
     for said in ("contoso/orders", "57 min 00 s", "Minutes may be missing", "ended without a last word", "$9.81"):
         assert said in done.output
+    assert re.search(r"pings +│ +1 │ +1 │", done.output)
     assert list(focus.glob("*.parquet"))
     text = page.read_text()
     assert "What it cost" in text

@@ -14,9 +14,11 @@ from twinbus.pipeline.costs.charges import THE_FOUR, Charges, Model, Stage
 from twinbus.pipeline.costs.charging import to_the_cent
 from twinbus.pipeline.costs.job import Wanted, explain
 from twinbus.pipeline.costs.kinds import KINDS
+from twinbus.pipeline.costs.pulse import read_pulse
 from twinbus.pipeline.costs.tariff import read_tariff
 from twinbus.pipeline.costs.terms import Terms
 from twinbus.pipeline.errors import PipelineError
+from twinbus.pipeline.usage import read_usage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,8 +32,14 @@ TARIFF = read_tariff()
 
 
 @pytest.fixture(scope="module")
-def report(spark: SparkSession, outage: Outage) -> Report:
-    return explain(spark, Wanted(usage=outage.data, journals=[outage.journals], terms=Terms(tariff=TARIFF)))
+def focus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("costs") / "focus"
+
+
+@pytest.fixture(scope="module")
+def report(spark: SparkSession, outage: Outage, focus: Path) -> Report:
+    terms = Terms(tariff=TARIFF)
+    return explain(spark, Wanted(usage=outage.data, journals=[outage.journals], terms=terms, parquet=str(focus)))
 
 
 def test_the_four_stages_of_what_was_parked_are_told_apart(report: Report) -> None:
@@ -57,13 +65,6 @@ def test_pings_that_reached_no_server_are_known_from_the_journals(report: Report
     assert report.unseen_pings == 56
 
 
-def test_c09_they_are_not_charged_where_failed_calls_are_not(spark: SparkSession, outage: Outage) -> None:
-    terms = Terms(tariff=TARIFF, bills_failed=False)
-    report = explain(spark, Wanted(usage=outage.data, journals=[outage.journals], terms=terms))
-    assert report.stages[Stage.PING] == Charges(1, 1)
-    assert report.outages[0].charges.document == 1 + 4_020
-
-
 def test_an_outage_is_told_with_what_it_cost(report: Report) -> None:
     (one,) = report.outages
     assert (one.namespace, one.path, one.clients, one.is_over) == ("contoso", "orders", 1, True)
@@ -78,6 +79,11 @@ def test_entities_are_told_by_what_they_cost(report: Report) -> None:
     first = report.entities[0]
     assert (first.namespace, first.path, first.sent, first.received) == ("contoso", "orders", 5_000, 5_000)
     assert report.entity_count == len(report.entities) == 7
+
+
+def test_costs_of_stages_sum_up_to_the_bill(report: Report) -> None:
+    bills = sum(month.bill(TARIFF, Model.OPERATION).operations for month in report.account.months)
+    assert sum(report.costs.values()) == bills
 
 
 def test_without_journals_the_stages_are_estimated_and_outages_unknown(spark: SparkSession, outage: Outage) -> None:
@@ -98,19 +104,17 @@ def test_a_process_that_ended_without_a_last_word_is_named(report: Report) -> No
     )
 
 
-def test_one_that_is_still_alive_is_not(spark: SparkSession, tmp_path: Path) -> None:
-    now = dt.datetime.now(dt.UTC).replace(second=0, microsecond=0)
+def test_one_that_is_still_alive_is_not_and_minutes_that_could_not_be_written_are(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    now = NOON + dt.timedelta(minutes=11)
     Server(tmp_path, "contoso").minute(now, counted("orders", sends=1, send_units=1))
-    assert explain(spark, Wanted(usage=[str(tmp_path)], terms=Terms(tariff=TARIFF))).account.pulse.gaps == ()
-
-
-def test_minutes_that_could_not_be_written_are_named(spark: SparkSession, tmp_path: Path) -> None:
-    server = Server(tmp_path, "contoso")
+    server = Server(tmp_path, "contoso", process=1, life="77aa")
     server.minute(NOON, counted("orders", sends=1, send_units=1))
     server.minute(NOON + dt.timedelta(minutes=9), mark="lost")
     server.end(NOON + dt.timedelta(minutes=10))
-    (gap,) = explain(spark, Wanted(usage=[str(tmp_path)], terms=Terms(tariff=TARIFF))).account.pulse.gaps
-    assert "minutes before 2026-10-31 12:09 UTC are missing" in str(gap)
+    (gap,) = read_pulse(read_usage(spark, [tmp_path]), now).gaps
+    assert "life 77aa: could not write for a while: minutes before 2026-10-31 12:09 UTC are missing" in str(gap)
 
 
 def test_connections_are_those_of_all_processes_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
@@ -119,40 +123,39 @@ def test_connections_are_those_of_all_processes_at_a_time(spark: SparkSession, t
         for minute, connections in zip((0, 1, 60), numbers, strict=True):
             server.minute(NOON + dt.timedelta(minutes=minute), connections=connections)
         server.end(NOON + dt.timedelta(minutes=61))
-    report = explain(spark, Wanted(usage=[str(tmp_path)], terms=Terms(tariff=TARIFF)))
-    assert report.account.pulse.hourly_peaks == {dt.date(2026, 10, 1): 7 + 14}
+    pulse = read_pulse(read_usage(spark, [tmp_path]), NOON)
+    assert pulse.hourly_peaks == {dt.date(2026, 10, 1): 7 + 14}
+    assert pulse.lives == 2
 
 
-@pytest.mark.parametrize("model", list(Model))
-def test_focus_rows_sum_up_to_the_bills_to_the_cent(spark: SparkSession, tmp_path: Path, model: Model) -> None:
+def test_focus_rows_sum_up_to_the_bills_to_the_cent(spark: SparkSession, tmp_path: Path) -> None:
     server = Server(tmp_path / "data", "contoso")
     october, november = NOON, NOON + dt.timedelta(days=1)
     for when, millions in ((october, 50), (november, 150)):
         # An odd number, so that what an operation costs on average is not a round one.
         rest = millions * 1_000_000 - 7_777_777
         rows = [counted("orders", sends=1, send_units=rest), counted("invoices", "till", sends=1, send_units=7_777_777)]
-        received = counted("contoso/x-servicebus-transfer/0", "syphon", receive_bytes=3 * 2**30)
+        received = counted("contoso/x-servicebus-transfer/0", "syphon", receive_bytes=3 * 2**30, settlements=1_000_000)
         server.minute(when, *rows, received, connections=2_000)
     server.end(november + dt.timedelta(minutes=1))
-    focus = tmp_path / "focus"
-    wanted = Wanted(usage=[str(tmp_path / "data")], terms=Terms(tariff=TARIFF, model=model), parquet=str(focus))
-    report = explain(spark, wanted)
-    bills = [month.bill(TARIFF, model) for month in report.account.months]
-    assert [bill.operations for bill in bills] == [Decimal("29.60"), Decimal("94.60")]
-    billed = spark.read.parquet(str(focus)).groupBy("BillingPeriodStart").sum("BilledCost", "x_OperationCost").collect()
-    found = {row[0].date(): (to_the_cent(row[1]), to_the_cent(row[2])) for row in billed}
+    place = str(tmp_path / "focus")
+    terms = Terms(tariff=TARIFF, model=Model.DOCUMENT)
+    report = explain(spark, Wanted(usage=[str(tmp_path / "data")], terms=terms, parquet=place))
+    months = report.account.months
+    assert [month.bill(TARIFF, Model.DOCUMENT).operations for month in months] == [Decimal("29.60"), Decimal("94.60")]
+    assert [month.bill(TARIFF, Model.OPERATION).operations for month in months] == [Decimal("30.40"), Decimal("95.10")]
+    costs = ("BilledCost", "x_DocumentCost", "x_OperationCost")
+    summed = spark.read.parquet(place).groupBy("BillingPeriodStart").sum(*costs).collect()
+    found = {row[0].date(): [to_the_cent(amount) for amount in row[1:]] for row in summed}
+    models = (Model.DOCUMENT, Model.DOCUMENT, Model.OPERATION)
     assert found == {
-        month.begins: (to_the_cent(bill.total), to_the_cent(bill.total))
-        for month, bill in zip(report.account.months, bills, strict=True)
+        month.begins: [to_the_cent(month.bill(TARIFF, model).total) for model in models] for month in months
     }
 
 
-def test_c12_focus_rows_have_the_columns_of_the_specification(
-    spark: SparkSession, outage: Outage, tmp_path: Path
-) -> None:
-    focus = str(tmp_path / "focus")
-    explain(spark, Wanted(usage=outage.data, journals=[outage.journals], terms=Terms(tariff=TARIFF), parquet=focus))
-    rows = spark.read.parquet(focus)
+@pytest.mark.usefixtures("report")
+def test_c12_focus_rows_have_the_columns_of_the_specification(spark: SparkSession, focus: Path) -> None:
+    rows = spark.read.parquet(str(focus))
     assert {
         *("BilledCost", "EffectiveCost", "ListCost", "ContractedCost", "BillingCurrency", "BillingPeriodStart"),
         *("ConsumedQuantity", "ConsumedUnit", "PricingQuantity", "PricingUnit", "ChargePeriodStart", "ChargePeriodEnd"),

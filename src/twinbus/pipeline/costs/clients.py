@@ -6,6 +6,7 @@ is. A journal has a row for each message: they are summed by the minute, in one 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _DOWN: Final = ("failed over", "unreachable")
 _UP: Final = "restored"
 _COUNTED: Final = ("parked", "moved back", "pinged")
+_LOST: Final = "rows lost"
 _ADDRESSES: Final = 10_000
 """Namespaces in one set of journals."""
 _OF: Final = ("address", "client", "entity")
@@ -38,8 +40,13 @@ class Clients:
     """minute, namespace, entity, client, outcome, has_failed, messages."""
     outages: DataFrame
     """namespace, entity, client, since, until; `until` is null where nobody saw the end, `seen` is when it last was."""
-    lost: int
-    """Rows that clients could not write: their disk was slower than they were."""
+    totals: dict[str, int]
+    """Messages, by outcome."""
+
+    @property
+    def lost(self) -> int:
+        """Rows that clients could not write: their disk was slower than they were."""
+        return self.totals.get(_LOST, 0)
 
 
 def read_clients(
@@ -57,18 +64,20 @@ def read_clients(
     if until is not None:
         found = found.where(found.time < until)
     rows = _rows(found).persist(StorageLevel.DISK_ONLY)
-    rows = _named(spark, rows, namespaces)
-    lost = rows.where("outcome = 'rows lost'").selectExpr("coalesce(sum(messages), 0) AS lost").first()
-    assert lost is not None
+    found_totals = rows.groupBy("address", "primary", "outcome").sum("messages").limit(_ADDRESSES).collect()
+    totals: Counter[str] = Counter()
+    for row in found_totals:
+        totals[row.outcome] += row["sum(messages)"]
+    rows = _named(rows, [(row.address, row.primary) for row in found_totals], namespaces)
     counted = rows.where(functions.col("outcome").isin(*_COUNTED)).selectExpr(
         "time AS minute", "namespace", "entity", "client", "outcome", "has_failed", "messages"
     )
-    return Clients(counted, _outages(rows), lost.lost)
+    return Clients(counted, _outages(rows), dict(totals))
 
 
 def _rows(found: DataFrame) -> DataFrame:
     """A row for each change of state; for all else, one for each minute."""
-    wanted = (*_DOWN, _UP, *_COUNTED, "rows lost")
+    wanted = (*_DOWN, _UP, *_COUNTED, _LOST)
     return (
         found.where(functions.col("outcome").isin(*wanted))
         .selectExpr(
@@ -87,19 +96,16 @@ def _rows(found: DataFrame) -> DataFrame:
     )
 
 
-def _named(spark: SparkSession, rows: DataFrame, namespaces: Collection[str]) -> DataFrame:
+def _named(rows: DataFrame, found: list[tuple[str, str | None]], namespaces: Collection[str]) -> DataFrame:
     """The path of a backlog queue begins with the primary's name; addresses that never parked are guessed."""
-    found = rows.where("primary IS NOT NULL").select("address", "primary").distinct().limit(_ADDRESSES).collect()
-    known = {row.address: row.primary for row in found}
+    known = {address: primary for address, primary in found if primary is not None}
     named = {name.lower(): name for name in namespaces}
     primaries = set(known.values()) & set(named)
-    others = [row.address for row in rows.select("address").distinct().limit(_ADDRESSES).collect()]
-    for address in others:
-        if address not in known:
-            known[address] = _guess(address, set(named), primaries)
-    pairs = [(address, named.get(name, name)) for address, name in known.items()]
-    names = spark.createDataFrame(pairs, "address string, namespace string")
-    return rows.join(functions.broadcast(names), "address")
+    names = {address: known.get(address) or _guess(address, set(named), primaries) for address, _ in found}
+    if not names:
+        return rows.withColumn("namespace", functions.lit(""))
+    pairs = [functions.lit(text) for address, name in names.items() for text in (address, named.get(name, name))]
+    return rows.withColumn("namespace", functions.create_map(*pairs)[functions.col("address")])
 
 
 def _guess(address: str, namespaces: set[str], primaries: set[str]) -> str:

@@ -114,7 +114,7 @@ def _operations(account: Account) -> DataFrame:
         "x_Source": functions.col("source"),
         "x_Stage": functions.col("stage"),
     }
-    return _row(account.rows.where(f"{model} > 0"), values)
+    return _row(account.rows, values)  # those of the other model, too: its costs are in columns of their own
 
 
 def _egress(account: Account) -> DataFrame:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pyspark import StorageLevel
 from pyspark.sql import functions
 
 from twinbus.pipeline.costs.charges import Charges
@@ -55,15 +56,13 @@ class Outage:
 def read_outages(account: Account) -> tuple[tuple[Outage, ...], int, int]:
     """The dearest, how many there were, and how many messages were parked outside of any."""
     assert account.clients is not None
-    counted = account.clients.counted
-    outages = merged(account.clients.outages)
-    with_counts = _with_counts(outages, counted).persist()
-    priced = _priced(with_counts, account)
-    dearest = priced.orderBy(functions.desc(account.terms.model.value), "since").limit(MOST_OUTAGES).collect()
-    whole = with_counts.selectExpr("count(*) AS outages", "coalesce(sum(parked), 0) AS parked").first()
-    all_parked = counted.where("outcome = 'parked'").selectExpr("coalesce(sum(messages), 0) AS parked").first()
-    assert whole is not None
-    assert all_parked is not None
+    outages = _with_counts(merged(account.clients.outages), account.clients.counted).persist(StorageLevel.DISK_ONLY)
+    dearest = (
+        _priced(outages, account)
+        .orderBy(functions.desc(account.terms.model.value), "since")
+        .limit(MOST_OUTAGES)
+        .collect()
+    )
     terms = account.terms
     found = []
     for row in dearest:
@@ -87,7 +86,12 @@ def read_outages(account: Account) -> tuple[tuple[Outage, ...], int, int]:
                 cost=charges.by(terms.model) * month.rate(terms.tariff, terms.model),
             )
         )
-    return tuple(found), whole.outages, max(0, all_parked.parked - whole.parked)
+    count, parked = len(found), sum(one.parked for one in found)
+    if count == MOST_OUTAGES:
+        whole = outages.selectExpr("count(*) AS outages", "coalesce(sum(parked), 0) AS parked").first()
+        assert whole is not None
+        count, parked = whole.outages, whole.parked
+    return tuple(found), count, max(0, account.clients.totals.get("parked", 0) - parked)
 
 
 def _with_counts(outages: DataFrame, counted: DataFrame) -> DataFrame:

@@ -10,6 +10,7 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pyspark import StorageLevel
 from pyspark.sql import functions
 
 from twinbus.model.usage import END, LOST
@@ -55,8 +56,10 @@ class Pulse:
 
 def read_pulse(usage: DataFrame, now: dt.datetime) -> Pulse:
     """One look at few columns."""
-    rows = usage.where("entity = '' AND client = ''").select(
-        "minute", "namespace", "process", "life", "mark", "connections"
+    rows = (
+        usage.where("entity = '' AND client = ''")
+        .select("minute", "namespace", "process", "life", "mark", "connections")
+        .persist(StorageLevel.DISK_ONLY)
     )
     lives = rows.groupBy("namespace", "process", "life").agg(
         functions.expr("min(minute) AS first"),
@@ -64,16 +67,21 @@ def read_pulse(usage: DataFrame, now: dt.datetime) -> Pulse:
         functions.expr(f"coalesce(max_by(mark, struct(minute, mark = '{END}')) = '{END}', false) AS has_ended"),
         functions.expr(f"max(IF(mark = '{LOST}', minute, NULL)) AS lost"),
     )
-    gaps = lives.where(f"NOT has_ended AND last < timestamp'{now - ALIVE:%Y-%m-%d %H:%M:%S}' OR lost IS NOT NULL")
-    told = gaps.orderBy("last", ascending=False).limit(MOST_TOLD).collect()
-    whole = lives.selectExpr("min(first) AS first", "max(last) AS last", "count(*) AS lives").first()
+    has_gap = f"NOT has_ended AND last < timestamp'{now - ALIVE:%Y-%m-%d %H:%M:%S}' OR lost IS NOT NULL"
+    whole = lives.selectExpr(
+        "min(first) AS first",
+        "max(last) AS last",
+        "count(*) AS lives",
+        f"count_if({has_gap}) AS gaps",
+        f"max_by(struct(*), last, {MOST_TOLD}) FILTER (WHERE {has_gap}) AS told",
+    ).first()
     assert whole is not None
     return Pulse(
         first=utc(whole.first),
         last=utc(whole.last),
         lives=whole.lives,
-        gaps=tuple(gap for row in told for gap in _gaps(row, now)),
-        gap_count=gaps.count() if len(told) == MOST_TOLD else len(told),
+        gaps=tuple(gap for row in whole.told or () for gap in _gaps(row, now)),
+        gap_count=whole.gaps,
         hourly_peaks=_hourly_peaks(rows),
     )
 

@@ -6,9 +6,9 @@ dearest are named and the others summed. How it is shown is in `explained`.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions
 
@@ -18,8 +18,7 @@ from twinbus.pipeline.costs.outages import Outage, read_outages
 
 if TYPE_CHECKING:
     import datetime as dt
-
-    from pyspark.sql import Column
+    from decimal import Decimal
 
     from twinbus.pipeline.costs.account import Account
 
@@ -94,11 +93,7 @@ class Report:
 
 def make_report(account: Account) -> Report:
     """Ask for everything."""
-    cost = f"{account.terms.model.value}_cost"
-    of_parked = {"document": "document", "operation": "operation", "messages": "messages", "cost": cost}
-    parts = [functions.expr(f"sum({what} * parked) AS parked_{name}") for name, what in of_parked.items()]
-    found = account.rows.groupBy("stage", "kind", "source").agg(*_sums(), *parts).collect()
-    stages, costs, parked, not_parked = _stages(found, account)
+    stages, costs, parked, not_parked = _stages(account)
     outages = read_outages(account) if account.clients is not None else ((), 0, 0)
     entities, count = _entities(account)
     return Report(
@@ -107,7 +102,7 @@ def make_report(account: Account) -> Report:
         costs=costs,
         parked=parked,
         not_parked=not_parked,
-        unseen_pings=sum(row.messages for row in found if row.source == "clients"),
+        unseen_pings=sum(day.messages for day in account.days if day.source == "clients"),
         entities=entities,
         entity_count=count,
         timeline=_timeline(account),
@@ -117,28 +112,45 @@ def make_report(account: Account) -> Report:
     )
 
 
-def _stages(found: list[Any], account: Account) -> tuple[dict[Stage, Charges], dict[Stage, Decimal], Parked, Parked]:
-    stages, costs = dict.fromkeys(Stage, NONE), dict.fromkeys(Stage, ZERO)
-    moved = sent = 0
-    for row in found:
-        stage, charges, cost = Stage(row.stage), Charges(row.document, row.operation), _cost(row, account)
-        if stage is Stage.NOT_PARKED:
-            theirs = Charges(round(row.parked_document), round(row.parked_operation))
-            part = Decimal(str(row.parked_cost))
-            stages[_OF_PRIMARY[row.kind]] += theirs
-            costs[_OF_PRIMARY[row.kind]] += part
-            charges, cost = charges - theirs, cost - part
-            if row.kind == "send":
-                moved += round(row.parked_messages)
-                sent += row.messages
-        stages[stage] += charges
-        costs[stage] += cost
+def _stages(account: Account) -> tuple[dict[Stage, Charges], dict[Stage, Decimal], Parked, Parked]:
+    terms = account.terms
+    rates = {month.begins: month.rate(terms.tariff, terms.model) for month in account.months}
+    whole: Counter[tuple[dt.date, Stage, str, Model]] = Counter()
+    theirs: dict[tuple[dt.date, Stage, str, Model], float] = {}
+    for day in account.days:
+        for model, part in zip((Model.DOCUMENT, Model.OPERATION), day.parked, strict=False):
+            key = (day.day.replace(day=1), day.stage, day.kind, model)
+            whole[key] += day.charges.by(model)
+            theirs[key] = theirs.get(key, 0.0) + part
+    stages = {stage: dict.fromkeys(Model, 0) for stage in Stage}
+    costs = dict.fromkeys(Stage, ZERO)
+    for key, count in whole.items():
+        begins, stage, kind, model = key
+        moved = round(theirs[key]) if stage is Stage.NOT_PARKED else 0
+        for where, charged in ((_OF_PRIMARY.get(kind, stage), moved), (stage, count - moved)):
+            stages[where][model] += charged
+            if model is terms.model:
+                costs[where] += charged * rates[begins]
+    told = {stage: Charges(counts[Model.DOCUMENT], counts[Model.OPERATION]) for stage, counts in stages.items()}
+    return _parked(account, told, costs)
+
+
+def _parked(
+    account: Account, stages: dict[Stage, Charges], costs: dict[Stage, Decimal]
+) -> tuple[dict[Stage, Charges], dict[Stage, Decimal], Parked, Parked]:
+    sent = [day for day in account.days if day.stage is Stage.NOT_PARKED and day.kind == "send"]
+    moved = round(sum(day.parked[2] for day in sent))
     if account.parked_by == "backlog":
-        moved = sum(row.messages for row in found if row.stage == Stage.RECEIVE_FROM_BACKLOG.value)
+        moved = sum(day.messages for day in account.days if day.stage is Stage.RECEIVE_FROM_BACKLOG)
         _move(stages, costs, moved)
     four = total({stage: stages[stage] for stage in THE_FOUR})
-    parked = Parked(messages=moved, charges=four)
-    return stages, costs, parked, Parked(messages=max(0, sent - moved), charges=stages[Stage.NOT_PARKED])
+    rest = max(0, sum(day.messages for day in sent) - moved)
+    return (
+        stages,
+        costs,
+        Parked(messages=moved, charges=four),
+        Parked(messages=rest, charges=stages[Stage.NOT_PARKED]),
+    )
 
 
 def _move(stages: dict[Stage, Charges], costs: dict[Stage, Decimal], moved: int) -> None:
@@ -157,12 +169,13 @@ def _move(stages: dict[Stage, Charges], costs: dict[Stage, Decimal], moved: int)
 
 
 def _entities(account: Account) -> tuple[tuple[Entity, ...], int]:
+    model = account.terms.model.value
     by_entity = account.rows.groupBy("namespace", "entity").agg(
-        *_sums(),
+        *(functions.sum(name).alias(name) for name in ("document", "operation")),
+        functions.sum(f"{model}_cost").alias("cost"),
         functions.expr("sum(IF(kind = 'send', messages, 0)) AS sent"),
         functions.expr("sum(IF(kind = 'receive', messages, 0)) AS received"),
     )
-    model = account.terms.model.value
     dearest = by_entity.orderBy(functions.desc(model), "namespace", "entity").limit(MOST_ENTITIES).collect()
     count = by_entity.count() if len(dearest) == MOST_ENTITIES else len(dearest)
     return (
@@ -173,7 +186,7 @@ def _entities(account: Account) -> tuple[tuple[Entity, ...], int]:
                 sent=row.sent,
                 received=row.received,
                 charges=Charges(row.document, row.operation),
-                cost=_cost(row, account),
+                cost=row.cost,
             )
             for row in dearest
         ),
@@ -182,22 +195,9 @@ def _entities(account: Account) -> tuple[tuple[Entity, ...], int]:
 
 
 def _timeline(account: Account) -> dict[dt.date, dict[Stage, int]]:
-    days = account.rows.withColumn("day", functions.to_date("period"))
-    span = days.select("day").distinct().count()
-    if span > MOST_DAYS:
-        days = days.withColumn("day", functions.to_date("month"))
-    model = account.terms.model.value
+    is_long = len({day.day for day in account.days}) > MOST_DAYS
     timeline: dict[dt.date, dict[Stage, int]] = {}
-    for row in days.groupBy("day", "stage").agg(functions.sum(model).alias("charged")).orderBy("day").collect():
-        timeline.setdefault(row.day, {})[Stage(row.stage)] = row.charged
+    for day in account.days:
+        parts = timeline.setdefault(day.day.replace(day=1) if is_long else day.day, {})
+        parts[day.stage] = parts.get(day.stage, 0) + day.charges.by(account.terms.model)
     return timeline
-
-
-def _cost(row: Any, account: Account) -> Decimal:  # noqa: ANN401  # a row of Spark's
-    cost: Decimal = row.operation_cost if account.terms.model is Model.OPERATION else row.document_cost
-    return cost
-
-
-def _sums() -> list[Column]:
-    names = ("document", "operation", "messages", "document_cost", "operation_cost")
-    return [functions.sum(name).alias(name) for name in names]
