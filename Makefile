@@ -121,6 +121,9 @@ soak: compile ## try mutated input, simulated faults, kills, power cuts, slow di
 	$(BIN)/python -m tests.pairing.idle --hours 720
 	$(BIN)/python -m tests.outages --outages 30
 	$(BIN)/python -m tests.outages --outages 30 --partitioned
+	$(BIN)/python -m tests.pipeline.audit.outages --outages 30
+	$(BIN)/python -m tests.pipeline.audit.outages --outages 30 --partitioned
+	$(BIN)/python -m tests.pipeline.audit.million
 	$(BIN)/python -m tests.strikes --outages 100
 	$(BIN)/python -m tests.strikes --outages 100 --sessions
 
