@@ -1,0 +1,26 @@
+"""The example on the page about the pipeline runs, as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.one_server import running, server  # noqa: F401  # fixtures
+
+if TYPE_CHECKING:
+    from tests.served import Served
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_ten_lines_run(server: Served) -> None:  # noqa: F811  # the fixture
+    server.put("orders", "QueueDescription")
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "pipeline.md").read_text(), re.DOTALL)
+    environment = {**os.environ, "PRIMARY": server.connection_string, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-c", example], env=environment, capture_output=True, text=True, timeout=110)  # noqa: PLW1510  # looked at below
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"\|\s+0\|\s*1000\|", done.stdout), done.stdout
