@@ -24,7 +24,7 @@ _RIGHT: Final = 12
 _TOP: Final = 12
 _BOTTOM: Final = 34
 _STEPS: Final = 4
-_LABELS: Final = 6
+_LABELS: Final = 4
 _CHARACTERS: Final = 74
 """Of a name; a longer one is cut, and whole in the chart's table."""
 _ROOM: Final = 0.78

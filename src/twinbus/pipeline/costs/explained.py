@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _MODELS: Final = (Model.DOCUMENT, Model.OPERATION)
 _NAMES: Final = {Model.DOCUMENT: "document's model", Model.OPERATION: "operation model"}
 _COUNTS: Final = (">document's model", ">operation model")
+_OF_PAIR: Final = (Stage.SEND_TO_BACKLOG, Stage.RECEIVE_FROM_BACKLOG, Stage.PING, Stage.IDLE_SYPHON)
 _BARS: Final = 12
 _GAPS: Final = 20
 _SOURCES: Final = {
@@ -255,12 +256,15 @@ def _timeline(report: Report) -> Section | None:
     days = list(report.timeline)
     if len(days) < 2:  # noqa: PLR2004  # one is no line
         return None
-    stages = [stage for stage in Stage if any(stage in parts for parts in report.timeline.values())]
-    series = [(stage.value, [report.timeline[day].get(stage, 0) for day in days]) for stage in stages]
-    model = report.account.terms.model
-    chart = Stack(f"Charges over time, {_NAMES[model]}", "charges", [f"{day:%Y-%m-%d}" for day in days], series)
+    model, places = report.account.terms.model, [f"{day:%Y-%m-%d}" for day in days]
+    charts = []
+    for title, wanted in (("Charges over time", tuple(Stage)), ("What the pair added over time", _OF_PAIR)):
+        stages = [stage for stage in wanted if any(stage in parts for parts in report.timeline.values())]
+        series = [(stage.value, [report.timeline[day].get(stage, 0) for day in days]) for stage in stages]
+        if series:
+            charts.append(Stack(f"{title}, {_NAMES[model]}", "charges", places, series))
     said = "Sends to the primary by a syphon are among the messages not parked here."
-    return Section(title="Over time", paragraphs=(said,) if report.parked.messages else (), charts=(chart,))
+    return Section(title="Over time", paragraphs=(said,) if report.parked.messages else (), charts=charts)
 
 
 def _missing(report: Report) -> Section | None:
