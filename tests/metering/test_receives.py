@@ -96,6 +96,26 @@ def test_c01_a_link_that_ends_with_credit_is_a_receive_if_nothing_came(count: in
     end()
 
 
+@pytest.mark.parametrize("end", ["deleted", "cut"])
+def test_c01_a_wait_is_one_receive_also_if_the_queue_or_the_connection_is_gone(end: str) -> None:
+    @in_virtual_time
+    async def lose() -> None:
+        async with InMemoryNamespace() as namespace:
+            await namespace.create_queue("orders")
+            receiver = namespace.factory().create_message_receiver("orders", prefetch=10)
+            await receiver.open()
+            await asyncio.sleep(1)
+            assert counted(used(namespace)) == {}
+            if end == "deleted":
+                await namespace.entities.delete("orders")
+            else:
+                namespace.outage.cut()
+            await asyncio.sleep(1)
+            assert counted(used(namespace)) == {"empty_receives": 1}
+
+    lose()
+
+
 @in_virtual_time
 async def test_c03_each_delivery_counts_and_so_does_each_settlement() -> None:
     async with InMemoryNamespace() as namespace:
