@@ -144,10 +144,8 @@ def _show(done: Report) -> None:
     from rich.table import Column, Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    numbers = [
-        Column(name, justify="right", no_wrap=True) for name in ("moved", "dead", "left", "first", "last", "tasks")
-    ]
-    table = Table("queue", "destination", *numbers, "ended")
+    numbers = [Column(name, justify="right", no_wrap=True) for name in ("moved", "dead", "left", "took", "tasks")]
+    table = Table("queue", Column("destination", min_width=11), *numbers, "ended")
     for row in done.rows[:SHOWN]:
         table.add_row(*map(Text, _cells(row)))
     console = Console(soft_wrap=False)
@@ -161,9 +159,9 @@ def _show(done: Report) -> None:
 
 
 def _cells(row: Row) -> list[str]:
-    times = [f"{at:%H:%M:%S}" if at is not None else "" for at in (row.first, row.last)]
+    took = f"{(row.last - row.first).total_seconds():,.1f} s" if row.first is not None and row.last is not None else ""
     moved = f"{row.moved:,}" if row.exact else f">={row.moved:,}"
     left = "?" if row.left is None else f"{row.left:,}"
     place = row.destination or ("(nobody can tell)" if row.dead_lettered else "")
     _, _, number = row.backlog_queue.rpartition("/")
-    return [number, place, moved, f"{row.dead_lettered:,}", left, *times, str(row.attempts), row.ended]
+    return [number, place, moved, f"{row.dead_lettered:,}", left, took, str(row.attempts), row.ended]
