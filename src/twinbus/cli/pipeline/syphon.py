@@ -145,13 +145,13 @@ def _show(done: Report) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     numbers = [Column(name, justify="right", no_wrap=True) for name in ("moved", "dead", "left", "took", "tasks")]
-    table = Table("queue", Column("destination", min_width=11), *numbers, "ended")
+    table = Table("from", Column("to", overflow="fold"), *numbers, "ended")
     for row in done.rows[:SHOWN]:
         table.add_row(*map(Text, _cells(row)))
     console = Console(soft_wrap=False)
     if done.rows:
         prefix, _, _ = done.rows[0].backlog_queue.rpartition("/")
-        console.print(Text(f"Backlog queues {prefix}/..., dead: dead-lettered there"))
+        console.print(Text(f"From backlog queues {prefix}/... (dead: dead-lettered there)"))
         console.print(table)
     if len(done.rows) > SHOWN:
         console.print(f"and {len(done.rows) - SHOWN:,} rows more")
