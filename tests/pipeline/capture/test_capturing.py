@@ -8,10 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.one_server import queue, running, server  # noqa: F401  # fixtures
 from tests.pipeline.capture.scene import Here, Taken, Told, capture, send, settings
 from tests.served import wait_until
+from twinbus.cli.main import app
 from twinbus.client import MessagingFactory, ReceiveMode
 from twinbus.pipeline.capture.capturing import Capture
 from twinbus.pipeline.capture.folder import Folder
@@ -258,6 +260,26 @@ async def test_a_capture_that_goes_on_closes_windows_by_time_and_ends_when_it_is
     assert len(taken.files()) >= 2
     assert taken.ids() == [str(number) for number in range(20)]
     wait_until(lambda: server.counts(queue)[0] == 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere"], "nowhere"),
+        (["orders", "--window", "30"], "a window of 30 s; it can be 60 to 900 s"),
+        (["orders", "--size", "5"], "a size of 5 MB; it can be 10 to 500 MB"),
+    ],
+)
+def test_a_capture_that_cannot_be_is_refused_before_spark_starts(
+    server: Served,  # noqa: F811
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+) -> None:
+    done = CliRunner().invoke(app, ["pipeline", "capture", server.connection_string, str(tmp_path), *words])
+    assert done.exit_code == 1
+    assert said in done.stderr
+    assert server.key not in done.stderr
 
 
 _QUEUE = (

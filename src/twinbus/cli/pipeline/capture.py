@@ -89,8 +89,11 @@ def _say_what_may_miss(settings: CaptureSettings) -> None:
 def run(settings: CaptureSettings, master: str | None) -> None:
     """Until it is stopped, or all is done."""
     from twinbus.pipeline.capture.capturing import Capture  # noqa: PLC0415
+    from twinbus.pipeline.source import positions_of  # noqa: PLC0415
     from twinbus.pipeline.spark import session  # noqa: PLC0415
 
+    for path in settings.entities:  # what a wrong key or path makes fail does so before Spark is started
+        positions_of(settings.source_of(path))
     with session("twinbus capture", master=master) as spark, _progress() as shown:
         asyncio.run(_until_stopped(Capture(spark, settings, shown)))
     typer.echo(f"{shown.messages:,} messages in {shown.files:,} files.")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from twinbus.model.errors import CallerError, ServiceBusError
 from twinbus.pipeline.capture.entity import CapturedEntity
 from twinbus.pipeline.capture.folder import Folder
-from twinbus.pipeline.capture.task import Report, capture_window
+from twinbus.pipeline.capture.task import capture_window, failed
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.spark import first_line
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from twinbus.pipeline.capture.manifest import Manifest
     from twinbus.pipeline.capture.settings import CaptureSettings
-    from twinbus.pipeline.capture.task import Order
+    from twinbus.pipeline.capture.task import Order, Report
 
 log: Final = logging.getLogger(__name__)
 
@@ -82,11 +82,11 @@ class Capture:
         """All windows at once, and those again that fail for a reason that may pass."""
         orders = [order for entity in self._entities.values() for order in await entity.look(0.0, at_once=True)]
         for last_try in (False, False, True):
-            failed = {(one.entity, one.fragment): one.failure for one in await self._run(orders)} if orders else {}
-            if failed and last_try:
-                (path, fragment), reason = next(iter(failed.items()))
+            again = {(one.entity, one.fragment): one.failure for one in await self._run(orders)} if orders else {}
+            if again and last_try:
+                (path, fragment), reason = next(iter(again.items()))
                 raise PipelineError(f"fragment {fragment} of '{path}' was not captured: {reason}")
-            orders = [order for order in orders if (order.entity, order.closing.fragment) in failed]
+            orders = [order for order in orders if (order.entity, order.closing.fragment) in again]
         for entity in self._entities.values():
             await entity.complete_captured()
 
@@ -136,9 +136,8 @@ class Capture:
         try:
             reports = await asyncio.to_thread(self._write, orders)
         except Exception as error:  # noqa: BLE001  # whatever Spark says: the next job may succeed
-            text = f"Spark's job failed: {first_line(error)}"
-            reports = [Report(entity=one.entity, fragment=one.closing.fragment, failure=text) for one in orders]
-        failed = []
+            reports = [failed(order, f"Spark's job failed: {first_line(error)}") for order in orders]
+        again = []
         for report in reports:
             entity = self._entities[report.entity]
             if report.failure is None:
@@ -150,8 +149,8 @@ class Capture:
             if report.is_lasting:
                 raise PipelineError(report.failure)
             self._wait(report.entity, report.failure)
-            failed.append(report)
-        return failed
+            again.append(report)
+        return again
 
     async def _complete(self, entity: CapturedEntity) -> None:
         """What fails for a reason that may pass is done with the next window."""

@@ -19,7 +19,7 @@ from twinbus.pipeline.capture.manifest import Manifest, iso
 from twinbus.pipeline.capture.task import Order
 from twinbus.pipeline.capture.window import Window
 from twinbus.pipeline.errors import PipelineError
-from twinbus.pipeline.source import Positions, read_options
+from twinbus.pipeline.source import Positions
 from twinbus.pipeline.source.claim import Claim
 from twinbus.pipeline.source.connecting import connect
 from twinbus.pipeline.source.offsets import Offsets, losses
@@ -41,8 +41,7 @@ class CapturedEntity:
 
     def __init__(self, folder: Folder, settings: CaptureSettings, path: str) -> None:
         """`open` looks where to go on."""
-        given = {"connectionString": settings.connection_string, "entity": path, "caFile": settings.ca_file or ""}
-        self.source = read_options(given)
+        self.source = settings.source_of(path)
         self.path = self.source.entity
         self._folder = folder
         self._settings = settings
@@ -59,6 +58,8 @@ class CapturedEntity:
         """The number behind the last file of each fragment; between it and the next there may be nothing."""
         self._owed: dict[int, int] = {}
         """Up to which number each fragment is captured, and not completed yet."""
+        self._naming = asyncio.Lock()
+        """While a file is given its name, nobody looks for files without a manifest."""
 
     async def open(self) -> None:
         """Look where to go on. PipelineError if messages were lost meanwhile, or another capture runs."""
@@ -108,10 +109,11 @@ class CapturedEntity:
         self._entity_id = positions.entity_id
         for position in positions.fragments:
             window = self._windows.get(position.number)
-            if not position.is_available:
+            if not position.is_available or (window is not None and window.is_closing):
                 continue
             if window is None:
-                self._windows[position.number] = await self._begin(position)
+                async with self._naming:
+                    self._windows[position.number] = await self._begin(position)
             elif self._has_lost(position, self._entity_id, window.first):
                 window.first = self._covered[position.number] = _first_left(position, window.first)
 
@@ -142,12 +144,14 @@ class CapturedEntity:
 
     async def commit(self, report: Report) -> list[Manifest]:
         """A task has done its work: its files count from now on, each once its manifest is there."""
-        window, manifests = self._windows[report.fragment], []
-        for written in report.files:
-            manifests.append(await asyncio.to_thread(self._name, report.fragment, written))
-            window.written(written.to_number)
-        if report.failure is None:
-            window.written(report.up_to)
+        window, manifests = self._windows.get(report.fragment), []
+        if window is None or report.entity_id != self._entity_id:
+            return []  # of an entity that is no more, and the one that has its name now was begun anew
+        async with self._naming:
+            for written in report.files:
+                manifests.append(await asyncio.to_thread(self._name, report.fragment, written))
+                window.written(written.to_number)
+        window.written(report.up_to)
         window.closed(report.numbers, report.size)
         if manifests:
             self._owed[report.fragment] = manifests[-1].toSequenceNumber

@@ -33,9 +33,9 @@ class Folder:
 
     def __init__(self, uri: str) -> None:
         """`uri` may be a path of this machine."""
-        self.uri = uri
+        self.uri = uri if "://" in uri else str(Path(uri).absolute())
         try:
-            self._files, self._root = fs.FileSystem.from_uri(uri if "://" in uri else str(Path(uri).absolute()))
+            self._files, self._root = fs.FileSystem.from_uri(self.uri)
         except (pa.ArrowException, ValueError, OSError) as error:
             raise PipelineError(f"{uri!r:.200} is no place for files: {error}") from error
         self._is_local = self._files.type_name == "local"

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Final
 from twinbus.client.connection_string import ConnectionString
 from twinbus.pipeline.capture.window import Limits
 from twinbus.pipeline.errors import PipelineError
+from twinbus.pipeline.source import read_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from twinbus.pipeline.source import SourceOptions
 
 WINDOW_S: Final = (60.0, 900.0)
 SIZE_MB: Final = (10, 500)
@@ -44,6 +47,11 @@ class CaptureSettings:
         """The first folder of all paths."""
         where = ConnectionString.parse(self.connection_string)
         return self.namespace or where.namespace or f"{where.host}-{where.amqp_port}"
+
+    def source_of(self, path: str) -> SourceOptions:
+        """How one of the entities is read."""
+        given = {"connectionString": self.connection_string, "entity": path, "caFile": self.ca_file or ""}
+        return read_options(given)
 
 
 def check_limits(window_s: float, size_mb: int) -> Limits:

@@ -62,6 +62,7 @@ class Report:
     """What became of an order."""
 
     entity: str
+    entity_id: int
     fragment: int
     files: tuple[Written, ...] = ()
     up_to: int = -1
@@ -77,12 +78,21 @@ class Report:
 
 def capture_window(order: Order) -> Report:
     """Do it, in an executor. What can be said is reported; an exception is Spark's, which runs the task again."""
-    closing = order.closing
     try:
         return _capture(order)
     except (PipelineError, ServiceBusError, OSError) as error:
-        is_lasting = isinstance(error, PipelineError | CallerError)
-        return Report(entity=order.entity, fragment=closing.fragment, failure=str(error), is_lasting=is_lasting)
+        return failed(order, str(error), is_lasting=isinstance(error, PipelineError | CallerError))
+
+
+def failed(order: Order, reason: str, *, is_lasting: bool = False) -> Report:
+    """It was given up."""
+    return Report(
+        entity=order.entity,
+        entity_id=order.entity_id,
+        fragment=order.closing.fragment,
+        failure=reason,
+        is_lasting=is_lasting,
+    )
 
 
 def _capture(order: Order) -> Report:
@@ -106,6 +116,7 @@ def _capture(order: Order) -> Report:
     up_to = done[-1].to_number if closing.only_full and done else closing.last
     return Report(
         entity=order.entity,
+        entity_id=order.entity_id,
         fragment=closing.fragment,
         files=tuple(done),
         up_to=-1 if closing.only_full and not done else up_to,
