@@ -9,7 +9,8 @@ What must hold, on connections that a process holds which was not struck:
 - the connection stays.
 
 Those of a struck process drop within that time, and can be made anew. A moment in which this program itself did not run
-counts for nobody. Owns: this judgement and its figures. What became of messages is judged in `ledger`.
+counts for nobody, and what is refused because the machine's own disk did not answer is counted apart. Owns: this
+judgement and its figures. What became of messages is judged in `ledger`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tests.strikes.scene import has_sessions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tests.strikes.disk import DiskWatch
     from tests.strikes.lag import Lag
     from tests.strikes.ledger import Delivery, Pair, Send, StrikeLedger
     from tests.strikes.strike import Kind, Strike
@@ -33,6 +35,10 @@ LATE_S: Final = 1.0
 AGAIN: Final = 2
 """So many times later a sender whose connection was dropped has another."""
 PROBLEMS_MAX: Final = 40
+DISK_SILENT: Final = "its disk has not answered for"
+"""What a server says that has given a store up."""
+GIVEN_UP_S: Final = 2.0
+"""After so long, here."""
 RETRIABLE: Final = ("amqp:internal-error", "com.microsoft:server-busy", "com.microsoft:timeout")
 
 
@@ -85,6 +91,8 @@ class Verdict:
     longest_return_s: float = 0.0
     longest_pause_s: float = 0.0
     """From the detection of a strike on, in which no receiver of a destination without sessions got anything."""
+    without_disk: int = 0
+    """Sends that were refused because the machine's disk did not answer anybody."""
 
     def tell(self, problem: str) -> None:
         if len(self.problems) < PROBLEMS_MAX:
@@ -94,8 +102,16 @@ class Verdict:
 class Judge:
     """Knows all strikes of a campaign, of which no two overlap."""
 
-    def __init__(self, strikes: Sequence[Strike], stores: int, lag: Lag, late_s: float = LATE_S) -> None:
+    def __init__(
+        self,
+        strikes: Sequence[Strike],
+        stores: int,
+        lag: Lag,
+        late_s: float = LATE_S,
+        disk: DiskWatch | None = None,
+    ) -> None:
         self.verdict = Verdict()
+        self._disk = disk
         self._strikes = strikes
         self._ends = [strike.healed_s for strike in strikes]
         self._stores = stores
@@ -123,6 +139,9 @@ class Judge:
 
     def _judge_send(self, send: Send) -> None:
         ended_s = send.ended_s if send.ended_s is not None else float("inf")
+        if self._is_without_disk(send):
+            self.verdict.without_disk += 1
+            return
         strike = self._met(send.began_s, ended_s)
         name = f"message {send.number} of {send.stream.name}"
         if strike is None:
@@ -144,6 +163,12 @@ class Judge:
         is_fine = send.is_accepted or (kind is Class.STRUCK and (send.refusal or "").startswith(RETRIABLE))
         if not is_fine and send.ended_s is not None:
             self.verdict.tell(f"error: {about}: {_outcome(send)}")
+
+    def _is_without_disk(self, send: Send) -> bool:
+        """No store could keep it: whoever asked the disk in that time had no answer."""
+        if self._disk is None or send.ended_s is None or DISK_SILENT not in (send.refusal or ""):
+            return False
+        return self._disk.was_slow(send.ended_s - GIVEN_UP_S, send.ended_s)
 
     def _met(self, began_s: float, ended_s: float) -> Strike | None:
         """The first strike that was under way in that time."""

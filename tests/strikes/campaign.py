@@ -21,6 +21,7 @@ from tests.faults import management
 from tests.faults.server_process import ServerFailed
 from tests.faults.shim import Shim
 from tests.strikes.answers import LATE_S, Judge
+from tests.strikes.disk import DiskWatch
 from tests.strikes.lag import Lag
 from tests.strikes.ledger import StrikeLedger
 from tests.strikes.load import Load, drain
@@ -80,7 +81,8 @@ async def endure(plan: Plan, folder: Path, say: Callable[[str], None] = lambda _
         server = Several(folder, shim, workers=plan.workers, stores=plan.stores, worker_timeout_s=timeout_s)
         try:
             await server.start()
-            await Campaign(plan, server, shim, report, say).run()
+            with DiskWatch(folder) as disk:
+                await Campaign(plan, server, shim, report, say, disk).run()
         except (ServerFailed, NotNoticed, NotHealed) as failure:
             report.problems.append(f"{type(failure).__name__}: {failure}\n{server.log_tail()}")
         finally:
@@ -92,7 +94,16 @@ async def endure(plan: Plan, folder: Path, say: Callable[[str], None] = lambda _
 class Campaign:
     """One, on a server that serves."""
 
-    def __init__(self, plan: Plan, server: Several, shim: Shim, report: Report, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        server: Several,
+        shim: Shim,
+        report: Report,
+        say: Callable[[str], None],
+        disk: DiskWatch,
+    ) -> None:
+        self._disk = disk
         self._rng = random.Random(plan.seed)
         self._plan = plan
         self._server = server
@@ -163,7 +174,7 @@ class Campaign:
     def _tell(self, lag: Lag) -> None:
         """What is known now, also if it goes no further."""
         report, ledger = self._report, self._ledger
-        report.messages, report.lag_s = ledger.figures(), lag.longest_s
+        report.messages, report.lag_s, report.disk_s = ledger.figures(), lag.longest_s, self._disk.longest_s
         report.accepted = sum(send.is_accepted for send in ledger.sends)
         report.connections, report.doubles = self._load.connections, len(ledger.doubles())
 
@@ -171,7 +182,7 @@ class Campaign:
         report, ledger = self._report, self._ledger
         report.problems += await _empty(self._server, ledger, self._plan.scene)
         report.problems += ledger.close()
-        judge = Judge(report.strikes, self._plan.stores, lag, self._plan.late_s)
+        judge = Judge(report.strikes, self._plan.stores, lag, self._plan.late_s, self._disk)
         report.verdict = judge.judge(ledger, self._load.drops, self._load.returns)
         report.problems += report.verdict.problems
         self._tell(lag)

@@ -47,6 +47,8 @@ class Report:
     shares: list[float] = field(default_factory=list)
     """Of the senders' connections: what each process held when something was struck."""
     lag_s: float = 0.0
+    disk_s: float = 0.0
+    """For how long the machine's disk did not answer, at most."""
     seconds: float = 0.0
 
     def table(self) -> str:
@@ -88,7 +90,8 @@ class Report:
             f"{self.messages}; {self.doubles} there twice; {self.connections:,} connections, of which a process "
             f"held {held}; those of a struck process ended {verdict.longest_drop_s:.2f} s after it was known at most, "
             f"senders had another {verdict.longest_return_s:.2f} s later at most; nothing was received for "
-            f"{verdict.longest_pause_s:.2f} s at most; this program stood still for {self.lag_s:.2f} s at most; "
+            f"{verdict.longest_pause_s:.2f} s at most; this program stood still for {self.lag_s:.2f} s at most, "
+            f"the machine's disk for {self.disk_s:.2f} s ({verdict.without_disk} sends refused for that); "
             f"{len(self.problems)} problems"
         )
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.strikes.answers import Class, Drop, Judge, Return, Verdict
+from tests.strikes.answers import DISK_SILENT, Class, Drop, Judge, Return, Verdict
+from tests.strikes.disk import DiskWatch
 from tests.strikes.lag import Lag
 from tests.strikes.ledger import FRAGMENT_SHIFT, Copy, Delivery, Pair, Send, StrikeLedger
 from tests.strikes.scene import Stream
 from tests.strikes.strike import Kind, Strike
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 STRUCK, WELL = 100, 101
 STORES = 4
@@ -93,6 +98,17 @@ def test_the_time_in_which_this_program_stood_still_is_nobodys() -> None:
     lag.stretches.append((55.5, 56.0))
     assert judged(replace(ACCEPTED, ended_s=56.4), lag=lag).problems == []
     assert kinds(judged(replace(ACCEPTED, ended_s=56.6), lag=lag)) == ["late"]
+
+
+def test_what_the_machines_disk_did_not_keep_is_counted_apart(tmp_path: Path) -> None:
+    refused = replace(ACCEPTED, is_accepted=False, refusal=f"amqp:internal-error: store 3: {DISK_SILENT} 2 s")
+    assert kinds(judged(refused)) == ["error"]
+    disk, ledger = DiskWatch(tmp_path), StrikeLedger(random.Random(1))
+    ledger.sends.append(refused)
+    assert refused.ended_s is not None
+    for silent_s, found in ((0.8, ["error"]), (1.8, [])):
+        disk.stretches[:] = [(refused.ended_s - silent_s, refused.ended_s)]
+        assert kinds(Judge([STOPPED, HANGING], STORES, Lag(), disk=disk).judge(ledger, (), ())) == found
 
 
 def delivery(since_s: float, *, fragment: int = 6, holder: int = WELL) -> Delivery:

@@ -1,0 +1,56 @@
+"""When the machine's own disk did not answer: then what a server refuses for that reason is no strike of ours.
+
+Owns: one thread that asks the disk again and again, in the folder where the stores are.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Final, Self
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EVERY_S: Final = 0.1
+SLOW_S: Final = 0.5
+
+
+class DiskWatch:
+    """Stretches of time in which a sync took long."""
+
+    def __init__(self, folder: Path) -> None:
+        self.stretches: list[tuple[float, float]] = []
+        self._path = folder / "probe"
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT)
+        try:
+            while not self._over.wait(EVERY_S):
+                before_s = time.monotonic()
+                os.pwrite(descriptor, b"still there?", 0)
+                os.fsync(descriptor)
+                if time.monotonic() - before_s > SLOW_S:
+                    self.stretches.append((before_s, time.monotonic()))
+        finally:
+            os.close(descriptor)
+
+    def was_slow(self, since_s: float, until_s: float) -> bool:
+        """For most of that time it did not answer."""
+        slow_s = sum(max(0.0, min(until_s, end) - max(since_s, start)) for start, end in self.stretches)
+        return slow_s > (until_s - since_s) / 2
+
+    @property
+    def longest_s(self) -> float:
+        return max((end - start for start, end in self.stretches), default=0.0)
