@@ -13,7 +13,7 @@ from twinbus.model.usage import DOCUMENT_TERMS, FAILED_TERMS, OPERATION_TERMS
 from twinbus.pipeline.costs.charges import THE_FOUR, Charges, Model, Stage
 from twinbus.pipeline.costs.charging import to_the_cent
 from twinbus.pipeline.costs.job import Wanted, explain
-from twinbus.pipeline.costs.kinds import KINDS
+from twinbus.pipeline.costs.kinds import KINDS, Period, one_pass
 from twinbus.pipeline.costs.pulse import read_pulse
 from twinbus.pipeline.costs.tariff import read_tariff
 from twinbus.pipeline.costs.terms import Terms
@@ -113,7 +113,7 @@ def test_one_that_is_still_alive_is_not_and_minutes_that_could_not_be_written_ar
     server.minute(NOON, counted("orders", sends=1, send_units=1))
     server.minute(NOON + dt.timedelta(minutes=9), mark="lost")
     server.end(NOON + dt.timedelta(minutes=10))
-    (gap,) = read_pulse(read_usage(spark, [tmp_path]), now).gaps
+    (gap,) = read_pulse(one_pass(read_usage(spark, [tmp_path]), Period.DAY), now).gaps
     assert "life 77aa: could not write for a while: minutes before 2026-10-31 12:09 UTC are missing" in str(gap)
 
 
@@ -123,7 +123,7 @@ def test_connections_are_those_of_all_processes_at_a_time(spark: SparkSession, t
         for minute, connections in zip((0, 1, 60), numbers, strict=True):
             server.minute(NOON + dt.timedelta(minutes=minute), connections=connections)
         server.end(NOON + dt.timedelta(minutes=61))
-    pulse = read_pulse(read_usage(spark, [tmp_path]), NOON)
+    pulse = read_pulse(one_pass(read_usage(spark, [tmp_path]), Period.DAY), NOON)
     assert pulse.hourly_peaks == {dt.date(2026, 10, 1): 7 + 14}
     assert pulse.lives == 2
 

@@ -20,7 +20,7 @@ from twinbus.pipeline.costs.bill import Month
 from twinbus.pipeline.costs.charges import NONE, Charges, Model, Stage
 from twinbus.pipeline.costs.clients import read_clients
 from twinbus.pipeline.costs.joining import ROOT, parked_shares, unseen_pings
-from twinbus.pipeline.costs.kinds import by_kind, sums
+from twinbus.pipeline.costs.kinds import by_kind, one_pass, sums
 from twinbus.pipeline.costs.pulse import Pulse, read_pulse
 from twinbus.pipeline.errors import PipelineError
 
@@ -83,8 +83,8 @@ def open_account(
 ) -> Account:
     """Read and join it all. PipelineError where nothing was counted. `tell` is called with what is done next."""
     tell("adding up what servers counted")
-    summed = sums(usage, terms.period).persist(StorageLevel.DISK_ONLY)
-    namespaces = [row.namespace for row in summed.select("namespace").distinct().collect()]
+    passed = one_pass(usage, terms.period).persist(StorageLevel.DISK_ONLY)
+    namespaces = [row.namespace for row in passed.select("namespace").distinct().collect()]
     if not namespaces:
         raise PipelineError("nothing was counted in that time")
     clients = None
@@ -92,11 +92,11 @@ def open_account(
         tell("reading the clients' journals")
         clients = read_clients(usage.sparkSession, journals, namespaces, since=terms.since, until=terms.until)
     tell("joining both")
-    parked_by, rows = _joined(by_kind(summed, bills_failed=terms.bills_failed), clients, terms)
+    parked_by, rows = _joined(by_kind(sums(passed, terms.period), bills_failed=terms.bills_failed), clients, terms)
     rows = rows.withColumn("egress_bytes", _egress(terms)).persist(StorageLevel.DISK_ONLY)
     days = _days(rows)
     tell("looking for connections and missing minutes")
-    pulse = read_pulse(usage, dt.datetime.now(dt.UTC))
+    pulse = read_pulse(passed, dt.datetime.now(dt.UTC))
     months = _months(days, pulse)
     return Account(
         terms=terms,

@@ -1,7 +1,7 @@
 """Rows of usage, summed by period, and taken apart by what was done: a row for each kind of operation.
 
 Owns: which column of usage is of which kind, what a kind counts in each of the two models, and what a path tells of an
-entity. All of it runs inside Spark. `sums` is the one pass over everything; what follows it is small.
+entity. All of it runs inside Spark; what follows `one_pass` is small.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from twinbus.model.usage import COUNTS
+from twinbus.model.usage import COUNTS, END, LOST
 from twinbus.pipeline.costs.charges import Stage
 
 if TYPE_CHECKING:
@@ -91,16 +91,45 @@ IS_BACKLOG: Final = r"entity RLIKE '(?i)^[^/]+/x-servicebus-transfer/[0-9]+$'"
 ROOT: Final = r"lower(regexp_replace(entity, '(?i)/(subscriptions/|[$]).*$', ''))"
 """The queue or topic that a subscription or a dead-letter queue is of; paths differ by more than case."""
 IS_SUBQUEUE: Final = r"contains(entity, '/$')"
+IS_OWN: Final = "entity = '' AND client = ''"
+"""A row of a namespace itself: each of its processes writes one each minute."""
 BY: Final = ("period", "namespace", "entity", "client")
 _SECONDS: Final = {Period.DAY: 86_400, Period.HOUR: 3_600}
 
 
-def sums(usage: DataFrame, period: Period) -> DataFrame:
+def one_pass(usage: DataFrame, period: Period) -> DataFrame:
+    """The only look at all rows: sums of each period; and, of the rows of the namespaces themselves, each minute.
+
+    `begun` counts periods, or minutes; `peak` is the highest number of connections, and `has_ended` and `has_lost` are
+    the marks.
+    """
+    from pyspark.sql import functions  # noqa: PLC0415  # a prediction does without
+
+    # Whole numbers: what knows of time zones takes longer than all of the sum.
+    length = f"IF({IS_OWN}, 60L, {_SECONDS[period]}L)"
+    keyed = usage.selectExpr(
+        f"unix_seconds(minute) div {length} AS begun",
+        "namespace",
+        "entity",
+        "client",
+        f"IF({IS_OWN}, process, -1L) AS process",
+        f"IF({IS_OWN}, life, '') AS life",
+        "mark",
+        *COUNTS,
+    )
+    return keyed.groupBy("begun", *BY[1:], "process", "life").agg(
+        *(functions.sum(name).alias(name) for name in _SUMMED),
+        functions.max("connections").alias("peak"),
+        functions.expr(f"max(mark = '{END}') AS has_ended"),
+        functions.expr(f"max(mark = '{LOST}') AS has_lost"),
+    )
+
+
+def sums(passed: DataFrame, period: Period) -> DataFrame:
     """Of each period, namespace, entity and client."""
     seconds = _SECONDS[period]
-    # Whole numbers: what knows of time zones takes longer than all of the sum.
-    begun = usage.selectExpr(f"unix_seconds(minute) div {seconds} AS begun", *BY[1:], *_SUMMED)
-    summed = begun.groupBy("begun", *BY[1:]).sum(*_SUMMED)
+    begun = f"IF({IS_OWN}, begun * 60 div {seconds}, begun) AS begun"
+    summed = passed.selectExpr(begun, *BY[1:], *_SUMMED).groupBy("begun", *BY[1:]).sum(*_SUMMED)
     columns = [f"coalesce(`sum({name})`, 0) AS {name}" for name in _SUMMED]
     return summed.selectExpr(f"timestamp_seconds(begun * {seconds}) AS period", *BY[1:], *columns)
 

@@ -10,10 +10,9 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pyspark import StorageLevel
 from pyspark.sql import functions
 
-from twinbus.model.usage import END, LOST
+from twinbus.pipeline.costs.kinds import IS_OWN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -54,18 +53,23 @@ class Pulse:
     """By the first day of the month: the sum of the highest numbers of connections of all hours and namespaces."""
 
 
-def read_pulse(usage: DataFrame, now: dt.datetime) -> Pulse:
-    """One look at few columns."""
-    rows = (
-        usage.where("entity = '' AND client = ''")
-        .select("minute", "namespace", "process", "life", "mark", "connections")
-        .persist(StorageLevel.DISK_ONLY)
+def read_pulse(passed: DataFrame, now: dt.datetime) -> Pulse:
+    """Of what `one_pass` gives."""
+    rows = passed.where(IS_OWN).selectExpr(
+        "timestamp_seconds(begun * 60) AS minute",
+        "namespace",
+        "process",
+        "life",
+        "has_ended",
+        "has_lost",
+        "peak",
+        "begun",
     )
     lives = rows.groupBy("namespace", "process", "life").agg(
         functions.expr("min(minute) AS first"),
         functions.expr("max(minute) AS last"),
-        functions.expr(f"coalesce(max_by(mark, struct(minute, mark = '{END}')) = '{END}', false) AS has_ended"),
-        functions.expr(f"max(IF(mark = '{LOST}', minute, NULL)) AS lost"),
+        functions.expr("max_by(has_ended, minute) AS has_ended"),
+        functions.expr("max(IF(has_lost, minute, NULL)) AS lost"),
     )
     has_gap = f"NOT has_ended AND last < timestamp'{now - ALIVE:%Y-%m-%d %H:%M:%S}' OR lost IS NOT NULL"
     whole = lives.selectExpr(
@@ -87,9 +91,8 @@ def read_pulse(usage: DataFrame, now: dt.datetime) -> Pulse:
 
 
 def _hourly_peaks(rows: DataFrame) -> dict[dt.date, int]:
-    minutes = rows.selectExpr("unix_seconds(minute) div 60 AS minute", "namespace", "connections")
-    at_once = minutes.groupBy("minute", "namespace").sum("connections").withColumnRenamed("sum(connections)", "peak")
-    hours = at_once.selectExpr("minute div 60 AS hour", "namespace", "peak").groupBy("hour", "namespace").max("peak")
+    at_once = rows.groupBy("begun", "namespace").sum("peak").withColumnRenamed("sum(peak)", "peak")
+    hours = at_once.selectExpr("begun div 60 AS hour", "namespace", "peak").groupBy("hour", "namespace").max("peak")
     months = hours.selectExpr("trunc(timestamp_seconds(hour * 3600), 'MONTH') AS month", "`max(peak)` AS peak")
     return {row.month: row.peak for row in months.groupBy("month").sum("peak").toDF("month", "peak").collect()}
 
