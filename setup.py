@@ -80,6 +80,7 @@ COMPILED = {
     "client": ("deadlines", "link_end", "receiving_link", "sending_link"),
     "client/pairing": ("destination", "draining", "parcel", "rewriting"),
     "model": ("hashing",),
+    "pipeline": ("properties", "row", "rows"),
     "server": ("incoming", "outgoing", "session_link", "socket_room", "spreading"),
     "server/metering": ("counter",),
     "store": ("changes",),

@@ -6,10 +6,15 @@ Knows nothing of Arrow: `columns` makes record batches of what is gathered here.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from twinbus.pipeline.properties import Entry, entry_of
 from twinbus.pipeline.row import DATA, Row, read_row
+
+if TYPE_CHECKING:
+    from collections import deque
+
+    from twinbus.amqp.delivery import IncomingDelivery
 
 _REASON: Final = "DeadLetterReason"
 _DESCRIPTION: Final = "DeadLetterErrorDescription"
@@ -79,6 +84,15 @@ class Rows:
         row = read_row(payload)
         self._put(row)
         return row.sequence_number
+
+    def take(self, arrived: deque[IncomingDelivery], most: int, most_bytes: int) -> list[IncomingDelivery]:
+        """Deliveries that have arrived, from the first on, until there are so many rows, or bytes; those that were."""
+        taken: list[IncomingDelivery] = []
+        while arrived and self.count < most and self.size < most_bytes:
+            delivery = arrived.popleft()
+            self._put(read_row(delivery.payload))
+            taken.append(delivery)
+        return taken
 
     def _put(self, row: Row) -> None:
         body, at = row.body, self.count

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.client.receiving_link import ReceivingLink
     from twinbus.pipeline.source.options import SourceOptions
 
@@ -89,14 +88,9 @@ class _RangeReader:
         return rows if rows.count else None
 
     def _take(self, link: ReceivingLink, rows: Rows) -> None:
-        arrived, number = link.arrived, self._next - 1
-        taken: list[IncomingDelivery] = []
-        while arrived and rows.count < BATCH_ROWS and rows.size < BATCH_BYTES:
-            delivery = arrived.popleft()
-            number = rows.add(delivery.payload)
-            taken.append(delivery)
+        taken = rows.take(link.arrived, BATCH_ROWS, BATCH_BYTES)
         if taken:
-            self._next, self._failures = number + 1, 0
+            self._next, self._failures = rows.sequence_number[-1] + 1, 0
             link.take(taken)
         if link.credit * 2 <= self._options.prefetch:
             link.grant(self._options.prefetch)

@@ -1,0 +1,40 @@
+"""The bench of the data source runs from its start to its end, and what it finds is judged."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from bench.pipeline_read import BROWSING, DELETING, IN_C, SPARK, Ran, find_bars, growth_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_every_reader_has_every_message_and_its_rate_is_told(tmp_path: Path) -> None:
+    words = ["--rounds", "1", "--count", "2000", "--sizes", "500", "--results", str(tmp_path)]
+    # A process of its own: at its end it stops the session, which others in this one may use.
+    ended = subprocess.run([sys.executable, "-m", "bench.pipeline_read", *words], capture_output=True, check=False)
+    assert (tmp_path / "pipeline_read.json").exists(), ended.stderr.decode()
+    measured = json.loads((tmp_path / "pipeline_read.json").read_text())
+    assert ended.returncode == any(not bar["is_met"] for bar in measured["bars"])
+    (found,) = measured["rounds"]
+    assert [(ran["who"], ran["count"]) for ran in found] == [
+        (SPARK, 500),
+        (SPARK, 2000),
+        (BROWSING, 2000),
+        (DELETING, 2000),
+        (IN_C, 2000),
+    ]
+
+
+def test_spark_is_compared_with_the_faster_way_of_our_client_round_by_round() -> None:
+    def run(spark_s: float) -> list[Ran]:
+        others = [Ran(BROWSING, 100, 2.0, 1), Ran(DELETING, 100, 1.0, 1), Ran(IN_C, 100, 0.5, 1)]
+        return [Ran(SPARK, 50, 1.0, 3.0), Ran(SPARK, 100, spark_s, 2.0), *others]
+
+    rounds = [run(1.0), run(2.0), run(4.0)]
+    assert [bar.found for bar in find_bars(rounds, 100)] == [0.5, 0.25]
+    assert "| 100 | 2.0 s | 50 | 2.0 us |" in growth_table(rounds)
