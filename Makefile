@@ -73,6 +73,7 @@ bench: compile ## measure engine, queues, syphon and client beside others: Rabbi
 	$(BIN)/python -m bench.speed
 	$(BIN)/python -m bench.partitioned
 	$(BIN)/python -m bench.syphon
+	$(BIN)/python -m bench.pipeline_syphon
 	$(BIN)/python -m bench.sdk
 	$(BIN)/python -m bench.paired
 
@@ -127,7 +128,7 @@ soak: compile ## try mutated input, simulated faults, kills, power cuts, slow di
 	$(BIN)/python -m tests.strikes --outages 100
 	$(BIN)/python -m tests.strikes --outages 100 --sessions
 
-demo: compile ## show an outage from end to end (under a minute)
+demo: compile ## show an outage from end to end: parked, drained by Spark, audited and priced (about a minute)
 	@$(BIN)/python tools/demo.py
 
 lock: setup ## pin the newest versions in requirements.lock and tests/sdk_js/package-lock.json

@@ -146,7 +146,8 @@ def _show(done: Report) -> None:
 
     numbers = [Column(name, justify="right", no_wrap=True) for name in ("moved", "dead", "left", "took", "tasks")]
     table = Table("from", Column("to", overflow="fold"), *numbers, "ended")
-    for row in done.rows[:SHOWN]:
+    ordered = sorted(done.rows, key=lambda row: (len(row.backlog_queue), row.backlog_queue, row.destination or ""))
+    for row in ordered[:SHOWN]:
         table.add_row(*map(Text, _cells(row)))
     console = Console(soft_wrap=False)
     if done.rows:
