@@ -235,11 +235,12 @@ def _sections_of(payload: bytes) -> tuple[bytes, bytes, bytes, bytes, bytes]:
         header, annotations = message.content(_HEADER), message.content(_ANNOTATIONS)
         return header, annotations, message.content(_PROPERTIES), message.content(_OWN), rest
     header_end, annotations_at, annotations_end, properties_at, properties_end, body_at = outline
+    # Compiled, a slice that ends before it begins is no empty one but an error: what is not there is not sliced.
     return (
-        payload[3:header_end],
-        payload[annotations_at + 3 : annotations_end],
+        payload[3:header_end] if header_end else b"",
+        payload[annotations_at + 3 : annotations_end] if annotations_end else b"",
         payload[properties_at + 3 : properties_end],
-        payload[properties_end + 3 : body_at],
+        payload[properties_end + 3 : body_at] if body_at > properties_end else b"",
         payload[body_at:],
     )
 
