@@ -93,9 +93,13 @@ class Verdict:
     """From the detection of a strike on, in which no receiver of a destination without sessions got anything."""
     without_disk: int = 0
     """Sends that were refused because the machine's disk did not answer anybody."""
+    _told: Counter[str] = field(default_factory=Counter)
 
     def tell(self, problem: str) -> None:
-        if len(self.problems) < PROBLEMS_MAX:
+        """Of each kind so many at most: none hides another."""
+        kind = problem.partition(":")[0]
+        self._told[kind] += 1
+        if self._told[kind] <= PROBLEMS_MAX:
             self.problems.append(problem)
 
 
