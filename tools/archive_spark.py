@@ -30,7 +30,9 @@ def main() -> None:
     with session("archive", master="local[1]") as spark, tempfile.TemporaryDirectory() as folder:
         spark.sql("SELECT id, id % 7 AS part FROM range(100)").groupBy("part").count().write.parquet(f"{folder}/rows")
         spark.read.parquet(f"{folder}/rows").collect()
-        java = spark.sparkContext._gateway.proc  # noqa: SLF001  # nobody else knows when it has ended
+        gateway = spark.sparkContext._gateway  # noqa: SLF001  # nobody else knows when Java has ended
+        assert gateway is not None
+        java = gateway.proc
     java.stdin.close()
     java.wait()
     part.rename(place)
