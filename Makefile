@@ -10,7 +10,7 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 # it as takes as long as that.
 ALONE := $(addprefix tests/,amqp broker fuzz model simulation)
 # One Spark for all of these: it takes as much memory, and time to start, as all else together.
-SPARK := tests/pipeline
+SPARK := $(addprefix tests/,pipeline bench/test_reading_with_spark_is_measured.py)
 ARCHIVE := .venv/spark.jsa
 # A hundred thousand messages are sent once in each direction: on compiled files.
 MANY := tests/interop/test_many_messages.py
@@ -57,8 +57,9 @@ alone:
 served:
 	$(PYTEST) $(addprefix --ignore=,$(ALONE) $(SPARK) $(MANY))
 
+# A test here starts several Javas, on a machine that may be small and busy.
 spark:
-	$(BIN)/pytest $(SPARK)
+	$(BIN)/pytest -o timeout=600 $(SPARK)
 
 # Depends on nothing that make knows of: one that does not fit is of no use, and does no harm.
 $(ARCHIVE):

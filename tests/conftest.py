@@ -17,8 +17,8 @@ import uvloop
 
 SOURCES = Path(__file__).parents[1] / "src"
 
-TIME_LIMIT_S = 110
-"""Less than pytest's own, which ends the whole process."""
+EARLIER_S = 10
+"""By so much a coroutine's time is over before pytest's own, which ends the whole process."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -27,7 +27,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     wanted = inspect.signature(pyfuncitem.obj).parameters
     test = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in wanted})
-    uvloop.run(asyncio.wait_for(test, TIME_LIMIT_S))
+    own = pyfuncitem.get_closest_marker("timeout")
+    limit_s = float(own.args[0] if own is not None else pyfuncitem.config.getini("timeout"))
+    uvloop.run(asyncio.wait_for(test, limit_s - EARLIER_S))
     return True
 
 

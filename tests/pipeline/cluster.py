@@ -23,7 +23,7 @@ import pyspark
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-START_S: Final = 60.0
+START_S: Final = 180.0
 WORKERS: Final = 2
 _EXECUTOR: Final = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _URL: Final = re.compile(r"(?:Starting Spark master at|Successfully registered with master) (spark://[\d.]+:\d+)")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 COUNT: Final = 4_000
 MORE: Final = 500
 LIMIT: Final = 1_500
-PATIENCE_S: Final = 100.0
+PATIENCE_S: Final = 300.0
 
 
 def start(cluster: Cluster, feed: Feed, queue: str, folder: Path) -> subprocess.Popen[bytes]:

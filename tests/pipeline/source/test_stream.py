@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     MakeJob: TypeAlias = Callable[..., "Job"]
 
-PATIENCE_S = 90.0
+PATIENCE_S = 300.0
 
 
 class Job:
