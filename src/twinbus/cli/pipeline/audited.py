@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from twinbus.pipeline.audit.report import NAMED
 from twinbus.pipeline.audit.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -37,8 +38,10 @@ def show(outcome: Outcome, report: str | None, console: Console | None = None) -
     _show_named(console, "Sent more than once, by the application", outcome.sent_again, outcome.sent_again_count, more)
     for reason, count in outcome.unknown:
         console.print(Text(f"Unknown, {count:,}: {reason}"))
-    for what in outcome.missing:
+    for what in outcome.missing[:NAMED]:
         console.print(Text(f"Missing: {what}"))
+    if len(outcome.missing) > NAMED:
+        console.print(Text(f"Missing: {len(outcome.missing) - NAMED:,} more like these"))
     if outcome.until is not None:
         console.print(Text(f"Sends up to {outcome.until:%Y-%m-%d %H:%M:%S} UTC were asked about."))
     console.print(Text(conclusion(outcome)))

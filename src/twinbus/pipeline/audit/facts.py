@@ -35,7 +35,7 @@ def facts_of(evidence: DataFrame, destinations: DataFrame) -> DataFrame:
         _count("from spool").alias("unspooled"),
         f.min(f.when(f.col("outcome") == "parked", f.col("time"))).alias("parked_at"),
         f.max("backlog_queue").alias("backlog_queue"),
-        f.max(_time("moved")).alias("moved_at"),
+        f.min(_time("moved")).alias("moved_at"),
         f.max("enqueued").alias("enqueued"),
         _count("parked here").alias("parked_here"),
         _numbers("completed").alias("completed"),
