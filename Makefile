@@ -10,6 +10,7 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 # it as takes as long as that.
 ALONE := $(addprefix tests/,amqp broker fuzz model simulation)
 # One Spark for all of these: it takes as much memory, and time to start, as all else together.
+WHICH :=
 SPARK := tests/pipeline tests/bench/test_reading_with_spark_is_measured.py
 ARCHIVE := .venv/spark.jsa
 # A hundred thousand messages are sent once in each direction: on compiled files.
@@ -39,7 +40,7 @@ run: compile ## serve a pair of namespaces, contoso and contoso-backup, and prin
 test: setup ## check style, types and import rules, then run all tests; the engine's and the pair's also on compiled files
 	@$(MAKE) --no-print-directory -j2 --output-sync=target compile linted alone $(ARCHIVE)
 	@$(MAKE) --no-print-directory served
-	@$(MAKE) --no-print-directory spark
+	@$(MAKE) --no-print-directory spark WHICH="not cluster"
 	$(PYTEST) -o pythonpath=. -m "not interpreted" $(COMPILED)
 
 lint: setup ## check style, types and import rules
@@ -60,11 +61,11 @@ served:
 
 # A test here starts several Javas, on a machine that may be small and busy. Each folder has a Spark to itself: what one job
 # leaves behind in it is not for the next to find.
-spark:
+spark: setup ## run the tests of jobs on Spark alone, and those that need a cluster of it
 	@set -e; for part in $(wildcard tests/pipeline/*/) "$(wildcard tests/pipeline/test_*.py) $(lastword $(SPARK))"; do \
 		case $$part in *__pycache__*) continue;; esac; \
-		echo $(BIN)/pytest -o timeout=600 $$part; \
-		$(BIN)/pytest -q -o timeout=600 $$part; \
+		echo $(BIN)/pytest -m "$(WHICH)" $$part; \
+		$(BIN)/pytest -q -o timeout=600 -m "$(WHICH)" $$part; \
 	done
 
 # Depends on nothing that make knows of: one that does not fit is of no use, and does no harm.

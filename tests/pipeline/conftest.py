@@ -33,6 +33,12 @@ SMALL = {
 }
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and "cluster" in item.fixturenames:
+            item.add_marker(pytest.mark.cluster)
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     session = start("tests", master="local[2]", settings=SMALL)
