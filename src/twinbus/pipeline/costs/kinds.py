@@ -129,7 +129,9 @@ def sums(passed: DataFrame, period: Period) -> DataFrame:
     """Of each period, namespace, entity and client."""
     seconds = _SECONDS[period]
     begun = f"IF({IS_OWN}, begun * 60 div {seconds}, begun) AS begun"
-    summed = passed.selectExpr(begun, *BY[1:], *_SUMMED).groupBy("begun", *BY[1:]).sum(*_SUMMED)
+    # Of the namespaces' own rows there is one a minute, and next to none of them has anything to add.
+    has_any = f"NOT ({IS_OWN}) OR greatest({', '.join(_SUMMED)}) > 0"
+    summed = passed.where(has_any).selectExpr(begun, *BY[1:], *_SUMMED).groupBy("begun", *BY[1:]).sum(*_SUMMED)
     columns = [f"coalesce(`sum({name})`, 0) AS {name}" for name in _SUMMED]
     return summed.selectExpr(f"timestamp_seconds(begun * {seconds}) AS period", *BY[1:], *columns)
 
