@@ -9,9 +9,10 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 # What starts no server is tested while the hot files are compiled, which keeps one processor busy and no other: as much of
 # it as takes as long as that.
 ALONE := $(addprefix tests/,amqp broker fuzz model simulation)
-# One Spark for all of these: it takes as much memory, and time to start, as all else together.
 WHICH :=
-SPARK := tests/pipeline tests/bench/test_reading_with_spark_is_measured.py
+# What is on Spark, by folders, and beside them.
+SPARKS := $(patsubst tests/pipeline/%/,spark_%,$(filter-out %/__pycache__/,$(wildcard tests/pipeline/*/))) spark_rest
+ON_SPARK_TOO := $(wildcard tests/pipeline/test_*.py) tests/bench/test_reading_with_spark_is_measured.py
 ARCHIVE := .venv/spark.jsa
 # A hundred thousand messages are sent once in each direction: on compiled files.
 MANY := tests/interop/test_many_messages.py
@@ -23,7 +24,7 @@ COMPILED := $(addprefix tests/,amqp interop $(addprefix pairing/test_,failing_ov
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help linted alone served spark setup compile run test lint format bench partitioned syphon client outage depth entities indexes connections soak demo lock clean
+.PHONY: help linted alone served spark $(SPARKS) setup compile run test lint format bench partitioned syphon client outage depth entities indexes connections soak demo lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -57,16 +58,16 @@ alone:
 	$(BIN)/pytest $(ALONE)
 
 served:
-	$(PYTEST) $(addprefix --ignore=,$(ALONE) $(SPARK) $(MANY))
+	$(PYTEST) $(addprefix --ignore=,$(ALONE) tests/pipeline $(ON_SPARK_TOO) $(MANY))
 
-# A test here starts several Javas, on a machine that may be small and busy. Each folder has a Spark to itself: what one job
-# leaves behind in it is not for the next to find.
+# Each folder has a Spark to itself: what one job leaves behind in it is not for the next to find. A Java that starts, and a
+# Spark that plans, keep one processor busy: two at a time.
 spark: setup ## run the tests of jobs on Spark alone, and those that need a cluster of it
-	@set -e; for part in $(wildcard tests/pipeline/*/) "$(wildcard tests/pipeline/test_*.py) $(lastword $(SPARK))"; do \
-		case $$part in *__pycache__*) continue;; esac; \
-		echo $(BIN)/pytest -m "$(WHICH)" $$part; \
-		$(BIN)/pytest -q -o timeout=600 -m "$(WHICH)" $$part; \
-	done
+	@$(MAKE) --no-print-directory -j2 --output-sync=target $(SPARKS)
+
+# A test here starts several Javas, on a machine that may be small and busy.
+$(SPARKS):
+	$(BIN)/pytest -q -o timeout=600 $(if $(WHICH),-m "$(WHICH)") $(if $(filter $@,spark_rest),$(ON_SPARK_TOO),$(@:spark_%=tests/pipeline/%))
 
 # Depends on nothing that make knows of: one that does not fit is of no use, and does no harm.
 $(ARCHIVE):

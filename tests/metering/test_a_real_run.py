@@ -5,26 +5,31 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
+
 from tests.metering.parking import drain, park, predict, receive_all, restored
 from tests.served import Served
 from twinbus.client import MessagingFactory
 from twinbus.client.management import NamespaceManager
 from twinbus.client.pairing import SendAvailabilityPairedNamespaceOptions
-from twinbus.model.usage import add_rows, document_operations, operations, read_journal, unrolled
+from twinbus.model.usage import COUNTS, UsageRow, add_rows, document_operations, operations, read_journal, unrolled
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.metering.parking import Prediction
-    from twinbus.model.usage import UsageRow
 
 QUEUES = 10
 MESSAGES = 1_000
 
 
 def metered(folder: Path) -> UsageRow:
-    """In all lives of a server; what the test itself has asked for over HTTP is not among it."""
-    rows = [row for path in unrolled(folder / "data" / "usage") for _, row in read_journal(path)]
+    """In all lives of a server: what is in journals, and what a later life has made a Parquet file of."""
+    usage = folder / "data" / "usage"
+    rows = [row for path in unrolled(usage) for _, row in read_journal(path)]
+    for path in usage.rglob("*.parquet"):
+        rolled = pq.read_table(path, columns=list(COUNTS), partitioning=None).to_pylist()
+        rows += [UsageRow(minute=0, **found) for found in rolled]
     return add_rows(rows)
 
 

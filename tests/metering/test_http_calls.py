@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -57,6 +58,18 @@ async def test_messages_over_http_are_counted_as_those_over_amqp_are() -> None:
         received = {"receives": 4, "receive_units": 6, "empty_receives": 1, "settlements": 3, "renewals": 1}
         assert counted(used(namespace)) == sent | received
         assert {row.client for row in namespace.usage()} == {"RootManageSharedAccessKey"}
+
+
+@in_virtual_time
+async def test_a_call_that_waits_while_minutes_pass_is_counted_all_the_same() -> None:
+    async with InMemoryNamespace() as namespace, web(namespace) as client:
+        await namespace.create_queue("orders")
+        meter = namespace._running.meter  # noqa: SLF001  # its minutes are not written
+        waiting = asyncio.ensure_future(client.delete("/orders/messages/head?timeout=50", timeout=60))
+        await asyncio.sleep(10)
+        meter.forget(meter.counters())  # as at the end of a minute in which nothing was counted
+        assert (await waiting).status_code == 204
+        assert counted(used(namespace)) == {"empty_receives": 1}
 
 
 @in_virtual_time

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from twinbus.broker.clock import Times
 from twinbus.model.usage import BEGIN, END, LOST, UsageRow, read_journal
+from twinbus.server.metering import clerk as clerk_module
 from twinbus.server.metering.clerk import Clerk, Desk
 from twinbus.server.metering.meter import Meter
-from twinbus.server.system_clock import TimerDrive
+from twinbus.server.system_clock import SystemClock, TimerDrive
 from twinbus.testing import LoopClock, in_virtual_time
 
 if TYPE_CHECKING:
@@ -165,6 +167,28 @@ def test_a_full_disk_costs_rows_says_so_once_and_marks_it(
     said = [record.message for record in caplog.records if "usage" in record.message or "use" in record.message]
     assert len(said) == 2
     assert "No space left on device" in said[0]
+
+
+async def test_the_last_rows_of_a_life_follow_those_that_a_slow_disk_has_not_taken_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meter, sync, goes_on = Meter(), os.fsync, threading.Event()
+
+    def wait(file: int) -> None:
+        goes_on.wait()
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", wait)
+    monkeypatch.setattr(clerk_module, "STOP_S", 0.05)
+    clock = SystemClock()
+    working = Clerk(meter, clock, Times(clock).timers, Desk(folder=tmp_path / "usage", namespace="contoso"))
+    working.start()
+    meter.counter("orders", "shop").sends += 1
+    await working.close()  # waits no longer, though not even the first rows are written
+    goes_on.set()
+    while len(rows := written(tmp_path)) < 5:  # noqa: ASYNC110  # threads write, as long as the process lives
+        await asyncio.sleep(0.01)
+    assert [(row.mark, row.sends) for row in rows] == [(BEGIN, 0), ("", 0), (END, 0), ("", 0), ("", 1)]
 
 
 @in_virtual_time

@@ -39,6 +39,8 @@ DISK_SILENT: Final = "its disk has not answered for"
 """What a server says that has given a store up."""
 GIVEN_UP_S: Final = 2.0
 """After so long, here."""
+NOBODY: Final = 0
+"""Holds a connection whose process was gone before anybody could see which one it was."""
 RETRIABLE: Final = ("amqp:internal-error", "com.microsoft:server-busy", "com.microsoft:timeout")
 
 
@@ -180,7 +182,8 @@ class Judge:
         return self._strikes[at] if at < len(self._strikes) and self._strikes[at].began_s <= ended_s else None
 
     def _class_of(self, send: Send, strike: Strike) -> Class:
-        if strike.worker is not None and send.holder == strike.worker:
+        is_gone = send.holder == NOBODY and strike.ends_connections
+        if is_gone or (strike.worker is not None and send.holder == strike.worker):
             return Class.OF_STRUCK_PROCESS
         if send.fragment is None:
             return Class.KEYLESS
@@ -190,13 +193,13 @@ class Judge:
 
     def _judge_drop(self, drop: Drop) -> None:
         strike = self._met(drop.at_s, drop.at_s)
-        if strike is None or not strike.ends_connections or drop.holder not in {strike.worker, 0}:
+        if strike is None or not strike.ends_connections or drop.holder not in {strike.worker, NOBODY}:
             self.verdict.tell(f"dropped: process {drop.holder}, which was not struck, ended a connection: {drop.why}")
             return
         self.verdict.drops[strike.kind] += 1
         late_s = self._lag.without(strike.detected_s, drop.at_s)
         self.verdict.longest_drop_s = max(self.verdict.longest_drop_s, late_s)
-        if late_s > self._late_s and drop.holder:
+        if late_s > self._late_s and drop.holder != NOBODY:
             self.verdict.tell(f"late: a connection of a struck process ended {late_s:.2f} s after the detection")
 
     # --- messages -----------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from bench.processes import Family, holder_of, stores_of
 from tests.faults.server_process import ServerProcess
+from tests.strikes.answers import NOBODY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,9 +52,9 @@ class Several(ServerProcess):
         return stores_of(worker)
 
     def holder_of(self, line: Line) -> int:
-        """Who has the other end of a connection; 0 if that is nobody any more."""
+        """Who has the other end of a connection; `NOBODY` if its process is gone already."""
         port = line.peer.transport.get_extra_info("sockname")[1]
-        return holder_of(port, self.endpoint.amqp_port, self.workers) or 0
+        return holder_of(port, self.endpoint.amqp_port, self.workers) or NOBODY
 
     @property
     def tracebacks(self) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.strikes.answers import DISK_SILENT, Class, Drop, Judge, Return, Verdict
+from tests.strikes.answers import DISK_SILENT, NOBODY, Class, Drop, Judge, Return, Verdict
 from tests.strikes.disk import DiskWatch
 from tests.strikes.lag import Lag
 from tests.strikes.ledger import FRAGMENT_SHIFT, Copy, Delivery, Pair, Send, StrikeLedger
@@ -66,6 +66,13 @@ def test_what_was_sent_through_the_struck_process_may_be_cut_off() -> None:
     verdict = judged(replace(cut_off, holder=STRUCK))
     assert verdict.problems == []
     assert verdict.figures[Kind.STOPPED, Class.OF_STRUCK_PROCESS].cut_off == 1
+
+
+def test_a_process_that_was_gone_before_it_was_seen_is_the_struck_one() -> None:
+    cut_off = replace(ACCEPTED, is_accepted=False, is_cut_off=True, holder=NOBODY)
+    assert judged(cut_off).problems == []
+    assert kinds(judged(replace(cut_off, began_s=71, ended_s=72.5))) == ["error"]
+    assert kinds(judged(replace(cut_off, began_s=60, ended_s=60.1))) == ["error"]
 
 
 def test_where_nothing_was_struck_there_is_no_error() -> None:

@@ -68,9 +68,10 @@ async def test_a_replayed_message_is_the_one_that_was_captured(
     rows = rows_of(spark, taken.folder, find_files(taken.folder, place))
     send(rows, {"connectionString": server.connection_string, "entity": target})
     again = await captured(server, target, tmp_path / "again")
-    columns = [name for name in WRITTEN if name != "entity"]
-    assert again.table().select(columns).equals(taken.table().select(columns))
-    assert again.ids() == ["bytes", "value", "empty"]
+    assert again.ids() == taken.ids() == ["bytes", "value", "empty"]
+    for name in WRITTEN:
+        if name != "entity":
+            assert again.table().column(name).to_pylist() == taken.table().column(name).to_pylist(), name
 
 
 async def test_times_and_filters_choose_messages_and_files(

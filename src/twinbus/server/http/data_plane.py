@@ -123,12 +123,12 @@ class DataPlane:
         _check_version(call, target)
         if address.sub_queue is not SubQueue.MAIN:
             raise NotAllowed(f"nothing can be sent to '{call.entity}': a dead-letter queue is filled by its queue")
-        counter = self._meter.counter(call, target.path)
-        try:
-            await self._send_to(target, call, counter)
-        except ServiceBusError:
-            counter.failed_sends += 1
-            raise
+        with self._meter.counter(call, target.path) as counter:
+            try:
+                await self._send_to(target, call, counter)
+            except ServiceBusError:
+                counter.failed_sends += 1
+                raise
         return Response(status_code=201)
 
     async def _send_to(self, target: Sendable, call: Call, counter: Counter) -> None:
@@ -219,16 +219,17 @@ class DataPlane:
         source.check_open(sub_queue)
         source.claim_of(sub_queue).check_open(call.entity)
         source.note_use(self._namespace.clock)
-        counter = self._meter.counter(call, f"{source.path}{sub_queue.value}")
-        try:
-            delivery = await Taker(fragments, Caller.of(call.request.scope)).take(wait_s)
-        except ClientDisconnect:
-            counter.empty_receives += 1
-            raise
-        if delivery is not None:
-            counter.add_receives([delivery])
-        else:
-            counter.empty_receives += 1
+        with self._meter.counter(call, f"{source.path}{sub_queue.value}") as counter:
+            try:
+                delivery = await Taker(fragments, Caller.of(call.request.scope)).take(wait_s)
+            except ClientDisconnect:
+                counter.empty_receives += 1
+                raise
+            if delivery is not None:
+                counter.add_receives([delivery])
+            else:
+                counter.empty_receives += 1
+        if delivery is None:
             _check_works(fragments)
             source.check_outage()
         return source, fragments, delivery
@@ -263,11 +264,11 @@ class DataPlane:
     async def _find_lock(self, call: Call, *, renews: bool = False) -> tuple[Fragment, int]:
         """The number of the lock that the address names. NoSuchLock."""
         source, sub_queue, fragments = await self._find_receivable(call)
-        counter = self._meter.counter(call, f"{source.path}{sub_queue.value}")
-        if renews:
-            counter.renewals += 1
-        else:
-            counter.settlements += 1
+        with self._meter.counter(call, f"{source.path}{sub_queue.value}") as counter:
+            if renews:
+                counter.renewals += 1
+            else:
+                counter.settlements += 1
         try:
             token = uuid.UUID(call.names["token"])
         except ValueError:

@@ -6,6 +6,7 @@ that is not there is asked of the namespace.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from twinbus.model import path
@@ -13,7 +14,7 @@ from twinbus.model.usage import NAMESPACE
 from twinbus.server.sas import Token
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from starlette.responses import Response
 
@@ -39,9 +40,15 @@ class HttpMeter:
         self._meter = meter
         self._entities = entities
 
-    def counter(self, call: Call, entity: str) -> Counter:
-        """Where a call about an entity is counted. Its token was checked."""
-        return self._meter.counter(entity, _key_name(call.token))
+    @contextmanager
+    def counter(self, call: Call, entity: str) -> Iterator[Counter]:
+        """Where a call about an entity is counted, however long it takes. Its token was checked."""
+        found = self._meter.counter(entity, _key_name(call.token))
+        found.users += 1
+        try:
+            yield found
+        finally:
+            found.users -= 1
 
     async def managed(self, call: Call, handler: Handler) -> Response:
         """Answer a call of management, and count it: with what it makes, or what it deletes."""
@@ -49,7 +56,8 @@ class HttpMeter:
         try:
             return await handler(call)
         finally:
-            self.counter(call, before or self._find(call) or NAMESPACE).management += 1
+            with self.counter(call, before or self._find(call) or NAMESPACE) as counter:
+                counter.management += 1
 
     def _find(self, call: Call) -> str | None:
         entity, subscription = call.names.get("entity"), call.names.get("subscription")

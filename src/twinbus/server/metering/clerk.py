@@ -70,14 +70,16 @@ class Clerk:
         self._desk = desk
         self._journal = Journal(desk.folder, namespace=desk.namespace, process=desk.process, life=self.life)
         self._roller = Roller(desk.folder, desk.days, run)
-        self._marks = [BEGIN]
-        """To be written with the next rows."""
+        self._marks: list[str] = []
+        """To be written with the next rows; of the thread that writes."""
         self._is_failing = False
         self._minute = 0
         self._written_s = 0.0
         self._rolled_hour = -1
         self._timer: Timer | None = None
-        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="metering")
+        # One for each: what is written on a disk that is slow is followed by the next, never overtaken.
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metering")
+        self._rolls = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rolling")
         self._writing: asyncio.Future[list[Counter]] | None = None
         self._rolling: asyncio.Future[None] | None = None
 
@@ -86,7 +88,7 @@ class Clerk:
     def start(self) -> None:
         """Say that a life begins, and write down each minute from now on."""
         self._minute = self._this_minute()
-        self._write(self._minute, [])
+        self._write(self._minute, [], BEGIN)
         self._look_soon()
 
     async def close(self) -> None:
@@ -95,11 +97,11 @@ class Clerk:
             self._timer.cancel()
         self._roller.stop()
         await self._done(self._writing)
-        self._marks.append(END)
-        self._write(self._minute, self._meter.counters())
+        self._write(self._minute, self._meter.counters(), END)
         await self._done(self._writing)
         await self._done(self._rolling)
-        self._threads.shutdown(wait=False)
+        for threads in (self._writer, self._rolls):
+            threads.shutdown(wait=False)
 
     def _look_soon(self) -> None:
         wall_s = self._clock.wall_ms() / 1000
@@ -118,10 +120,10 @@ class Clerk:
     def _this_minute(self) -> int:
         return self._clock.wall_ms() // 1000 // MINUTE_S * MINUTE_S
 
-    def _write(self, minute: int, counters: list[Counter]) -> None:
+    def _write(self, minute: int, counters: list[Counter], mark: str | None = None) -> None:
         loop, connections = asyncio.get_running_loop(), self._meter.take_connections()
         self._written_s = self._clock.monotonic_s()
-        self._writing = loop.run_in_executor(self._threads, self._put, minute, counters, connections)
+        self._writing = loop.run_in_executor(self._writer, self._put, minute, counters, connections, mark)
         self._writing.add_done_callback(self._written)
 
     def _written(self, writing: asyncio.Future[list[Counter]]) -> None:
@@ -134,7 +136,7 @@ class Clerk:
         if hour != self._rolled_hour and (self._rolling is None or self._rolling.done()):
             self._rolled_hour = hour
             loop = asyncio.get_running_loop()
-            self._rolling = loop.run_in_executor(self._threads, self._roller.roll, self._is_finished)
+            self._rolling = loop.run_in_executor(self._rolls, self._roller.roll, self._is_finished)
 
     async def _done(self, work: asyncio.Future[list[Counter]] | asyncio.Future[None] | None) -> None:
         if work is not None and not work.done():
@@ -142,9 +144,11 @@ class Clerk:
 
     # --- on a thread --------------------------------------------------------------------------------------------------
 
-    def _put(self, minute: int, counters: list[Counter], connections: int) -> list[Counter]:
+    def _put(self, minute: int, counters: list[Counter], connections: int, mark: str | None) -> list[Counter]:
         """Write what was counted; those counters in which nothing was."""
         rows, quiet = take_rows(counters, minute)
+        if mark is not None:
+            self._marks.append(mark)
         marks = [UsageRow(minute=minute, mark=mark) for mark in self._marks]
         try:
             self._journal.append([*marks, UsageRow(minute=minute, connections=connections), *rows], minute)
