@@ -21,7 +21,7 @@ def answer(expression: str, record: bytes) -> str:
         return ERROR
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(filters, messages)
 def test_any_filter_on_any_message(tree: Tree, message: dict[str, Any]) -> None:
     right = {FALSE if outcome == UNKNOWN else outcome for outcome in outcomes(tree, message)}

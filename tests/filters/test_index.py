@@ -56,7 +56,7 @@ rules = st.one_of(
 steps = st.lists(st.tuples(st.integers(0, 7), st.none() | rules), min_size=1, max_size=14)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(steps, st.lists(st.tuples(messages, st.sampled_from([None, "x"])), min_size=1, max_size=4))
 def test_it_finds_what_one_by_one_finds(
     steps: list[tuple[int, CompiledRule | None]], sent: list[tuple[dict[str, Any], str | None]]

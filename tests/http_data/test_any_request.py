@@ -129,7 +129,7 @@ BODIES = st.one_of(
 
 @seed(20_260_101)
 @settings(
-    max_examples=1_500,
+    max_examples=600,
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
