@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 async def test_a_server_whose_power_is_cut_again_and_again_loses_nothing(tmp_path: Path) -> None:
-    report = await endure(Plan(seed=1, death=Death.POWER_CUT, deaths=3, life_s=(0.1, 1.5)), tmp_path)
+    report = await endure(Plan(seed=1, death=Death.POWER_CUT, deaths=5, life_s=(0.1, 1.5)), tmp_path)
     assert report.problems == [], str(report)
     assert report.deaths == 5
     assert report.ledger is not None
