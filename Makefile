@@ -24,7 +24,7 @@ COMPILED := $(addprefix tests/,amqp interop $(addprefix pairing/test_,failing_ov
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help linted alone served spark $(SPARKS) setup compile run test lint format bench partitioned syphon client outage depth entities indexes connections soak demo lock clean
+.PHONY: help linted alone served spark $(SPARKS) setup compile run test lint format bench pipeline partitioned syphon client outage depth entities indexes connections soak demo lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -77,14 +77,20 @@ format: setup ## put the code in the one format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: compile ## measure engine, queues, syphon and client beside others: RabbitMQ 4 (as root; minutes at first), Azure's SDK
+bench: compile ## measure engine, queues, syphon, client and pipeline beside others: RabbitMQ 4 (as root; minutes at first), Azure's SDK
 	$(BIN)/python -m bench.engine
 	$(BIN)/python -m bench.speed
 	$(BIN)/python -m bench.partitioned
 	$(BIN)/python -m bench.syphon
-	$(BIN)/python -m bench.pipeline_syphon
 	$(BIN)/python -m bench.sdk
 	$(BIN)/python -m bench.paired
+	@$(MAKE) --no-print-directory pipeline
+
+pipeline: compile ## measure the pipeline: Spark beside our client and the in-process syphon, a year of usage priced
+	$(BIN)/python -m bench.pipeline_read
+	$(BIN)/python -m bench.pipeline_write
+	$(BIN)/python -m bench.pipeline_syphon
+	$(BIN)/python -m bench.costs
 
 partitioned: compile ## measure partitioned queues beside plain ones, and by numbers of fragments and processes
 	$(BIN)/python -m bench.partitioned

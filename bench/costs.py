@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from typing import Final
 from bench.costs_generator import write_journals, write_usage
 from bench.processes import children_of
 from bench.record import RESULTS, Bar, bars_table, facts, judge, surroundings, write
-from bench.serving import MIB, Proc
+from bench.serving import MIB
 from twinbus.pipeline.costs.explained import tell_report
 from twinbus.pipeline.costs.job import Wanted, explain
 from twinbus.pipeline.costs.page import write_page
@@ -39,6 +40,7 @@ MAX_S: Final = 180.0
 MAX_MIB: Final = 3_072
 """The heap of Java has 2 GiB; what is beyond it, and Python, get half as much."""
 LOOK_EVERY_S: Final = 0.1
+PAGE_BYTES: Final = resource.getpagesize()
 _DAY: Final = ROWS_PER_MINUTE * 1_440
 
 
@@ -104,12 +106,12 @@ def measure(folder: Path, rows: int) -> Run:
 
 
 def resident_mib(pid: int) -> float:
-    """Of a process and all that came of it."""
+    """Of a process and all that came of it; nothing of one that has ended."""
     try:
-        own = Proc(pid).resident_bytes / MIB
-    except OSError:  # it has just ended
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        return pages * PAGE_BYTES / MIB + sum(resident_mib(child) for child in children_of(pid))
+    except OSError:
         return 0.0
-    return own + sum(resident_mib(child) for child in children_of(pid))
 
 
 def price(folder: Path) -> None:

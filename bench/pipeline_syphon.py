@@ -1,6 +1,6 @@
 """The syphon on Spark beside the in-process one: how fast each brings parked messages back, in turns.
 
-    python -m bench.pipeline_syphon [--rounds 3] [--count 100000] [--master local[2,4]]
+    python -m bench.pipeline_syphon [--rounds 3] [--count 100000] [--sizes 25000 50000 200000] [--master local[2,4]]
 
 Between two `twinbus serve` processes lie the same messages in the same backlog queues as in bench/syphon.py. One syphon
 is hosted by a program of its own, the other by tasks of a Spark that was started before. Both are measured from the
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 NEEDED: Final = 0.7
 MASTER: Final = "local[2,4]"
+SIZES: Final = (25_000, 50_000, 200_000)
+"""That are moved as well, to see how it grows."""
 
 
 class OnSpark(Syphon):
@@ -97,12 +99,24 @@ def measure(in_process: Syphon, on_spark: Syphon, rounds: int, count: int) -> Me
         for name, syphon in (("in-process", in_process), ("Spark", on_spark)):
             moved, _ = syphon.move(count)
             (measured.on_spark if syphon is on_spark else measured.in_process).append(moved)
-            print(f"round {number}, {name}: {moved.rate:,.0f}/s, {moved.whole_rate:,.0f}/s with its start", flush=True)
+            told = f"{moved.rate:,.0f}/s, {moved.whole_rate:,.0f}/s with its start"
+            print(f"{count:,} messages, round {number}, {name}: {told}", flush=True)
     return measured
 
 
-def page_of(measured: Measured, where: dict[str, str], count: int, master: str) -> str:
+def growth_table(grown: dict[int, Measured]) -> str:
+    """How it grows with what is parked."""
+    lines = ["| messages | in a program of its own | on Spark | of that | on Spark, with the start |", "|---|---|---|---|---|"]
+    for count, found in sorted(grown.items()):
+        cells = [rate_of(found.in_process), rate_of(found.on_spark)]
+        rates = " | ".join(f"{rate:,.0f}" for rate in cells)
+        lines.append(f"| {count:,} | {rates} | {cells[1] / cells[0]:.2f}x | {whole_rate_of(found.on_spark):,.0f} |")
+    return "\n".join(lines)
+
+
+def page_of(grown: dict[int, Measured], where: dict[str, str], count: int, master: str) -> str:
     """All of it, for people."""
+    measured = grown[count]
     lines = [
         f"| {name} | {rate_of(moves):,.0f} | {whole_rate_of(moves):,.0f} | "
         f"{', '.join(f'{move.rate:,.0f}' for move in moves)} |"
@@ -120,6 +134,7 @@ def page_of(measured: Measured, where: dict[str, str], count: int, master: str) 
         "| messages/s | median | with the start | each round |\n|---|---|---|---|\n"
         + "\n".join(lines)
         + f"\n\nFrom the start of a job to its first message took {start_s:,.1f} s.\n\n"
+        f"How it grows, messages a second:\n\n{growth_table(grown)}\n\n"
         f"{facts(where)}\n"
     )
 
@@ -129,6 +144,7 @@ def main(words: list[str] | None = None) -> int:
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--rounds", type=int, default=3)
     cli.add_argument("--count", type=int, default=100_000)
+    cli.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="moved once each; default: %(default)s")
     cli.add_argument("--master", default=MASTER, help="default: %(default)s")
     cli.add_argument("--results", type=Path, default=RESULTS)
     asked = cli.parse_args(words)
@@ -138,14 +154,17 @@ def main(words: list[str] | None = None) -> int:
         Server.started(Path(folder) / "secondary") as secondary,
         OnSpark(primary, secondary, asked.master) as on_spark,
     ):
-        measured = measure(Syphon(primary, secondary), on_spark, asked.rounds, asked.count)
+        in_process = Syphon(primary, secondary)
+        grown = {count: measure(in_process, on_spark, 1, count) for count in asked.sizes}
+        grown[asked.count] = measured = measure(in_process, on_spark, asked.rounds, asked.count)
     where = surroundings("uvloop", "rocksdict", "pyspark")
     kept = {
         "bars": measured.bars,
         **{name: [asdict(moved) for moved in moves] for name, moves in measured.rows.items()},
+        "grown": {count: asdict(found) for count, found in grown.items()},
         "surroundings": where,
     }
-    write(asked.results, "pipeline_syphon", page_of(measured, where, asked.count, asked.master), kept)
+    write(asked.results, "pipeline_syphon", page_of(grown, where, asked.count, asked.master), kept)
     return judge(measured.bars)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import uuid
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from tests.pipeline.capture.scene import Here, Taken, capture, settings
 from twinbus.amqp.types import Int, Symbol, ULong
 from twinbus.cli.main import app
 from twinbus.client import BrokeredMessage, MessagingFactory
+from twinbus.pipeline import spark as spark_module
 from twinbus.pipeline.capture.replaying import find_files, find_place, rows_of, send
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.sink.messages import WRITTEN
@@ -117,6 +119,24 @@ async def test_a_file_that_was_changed_is_not_replayed(
     with pytest.raises(PipelineError, match=rf"{file.name} cannot be read"):
         send(rows, {"connectionString": server.connection_string, "entity": target})
     assert server.counts(target)[0] == 0
+
+
+async def test_the_command_counts_and_sends_what_was_chosen(
+    spark: SparkSession,
+    server: Served,  # noqa: F811
+    queue: str,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await send_messages(server, queue, MESSAGES)
+    await captured(server, queue, tmp_path)
+    monkeypatch.setattr(spark_module, "session", lambda *_, **__: contextlib.nullcontext(spark))
+    target = server.make_queue()
+    words = ["pipeline", "replay", server.connection_string, str(tmp_path), queue, "--to", target]
+    for more, said, there in ((["--dry-run"], "would be", 0), ([], "were", 1)):
+        done = CliRunner().invoke(app, [*words, "--filter", "label = 'kept'", *more])
+        assert (done.exit_code, done.stdout) == (0, f"1 messages {said} sent.\n")
+        assert server.counts(target)[0] == there
 
 
 def test_what_was_never_captured_is_named(tmp_path: Path) -> None:

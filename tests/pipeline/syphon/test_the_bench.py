@@ -15,6 +15,8 @@ def test_the_ratio_is_that_of_the_medians() -> None:
     (bar,) = measured.bars
     assert bar.found == pytest.approx(0.75)
     assert bar.is_met
-    page = pipeline_syphon.page_of(measured, {"machine": "a slow one"}, 100, "local[2,4]")
+    few = pipeline_syphon.Measured(in_process=[Moved(50, 1, 2)], on_spark=[Moved(50, 2, 4)])
+    page = pipeline_syphon.page_of({100: measured, 50: few}, {"machine": "a slow one"}, 100, "local[2,4]")
     assert "| on Spark | 15 | 8 | 1, 15, 16 |" in page
     assert "its first message took 6.7 s" in page
+    assert "| 50 | 50 | 25 | 0.50x | 12 |\n| 100 | 20 | 15 | 0.75x | 8 |" in page
