@@ -9,4 +9,4 @@ from twinbus.pipeline import register
 
 def test_a_session_may_be_told_twice_and_so_may_its_copies(spark: SparkSession) -> None:
     register(spark)
-    register(SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession()))  # as `foreachBatch` has one
+    register(SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession()))  # noqa: SLF001  # as `foreachBatch` has one

@@ -22,17 +22,12 @@ __all__ = ["ServiceBusDataSource", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Let a session read and write entities: `format("servicebus")`. One that can already stays as it is."""
-    from pyspark.errors import PySparkException  # noqa: PLC0415  # needs PySpark, as who calls this has
-
-    from twinbus.pipeline.data_source import ServiceBusDataSource  # noqa: PLC0415
+    """Let a session read and write entities: `format("servicebus")`. It may be called again."""
+    from twinbus.pipeline.data_source import ServiceBusDataSource  # noqa: PLC0415  # needs PySpark, as who calls this has
+    from twinbus.pipeline.spark import make_known  # noqa: PLC0415
 
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")  # else Spark refuses a source that can
-    try:
-        spark.dataSource.register(ServiceBusDataSource)
-    except PySparkException as error:  # a copy of a session, as `foreachBatch` has one, has its sources already
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            raise
+    make_known(spark, ServiceBusDataSource)
 
 
 def __getattr__(name: str) -> object:

@@ -21,6 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from twinbus.client.journal_file import SCHEMA, SUFFIX, batches, has_end
 from twinbus.pipeline.errors import PipelineError
+from twinbus.pipeline.spark import make_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -87,7 +88,7 @@ def journals(spark: SparkSession, *folders: Path | str) -> DataFrame:
 
 def rows_of(spark: SparkSession, files: Sequence[JournalFile]) -> DataFrame:
     """All rows of these files."""
-    spark.dataSource.register(JournalDataSource)
+    make_known(spark, JournalDataSource)
     return spark.read.format(NAME).option("files", json.dumps([(str(one.path), one.size) for one in files])).load()
 
 

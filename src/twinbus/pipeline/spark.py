@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
 
 JAVA: Final = 17
 """The oldest that Spark 4 runs on."""
@@ -73,6 +74,17 @@ def start(name: str, *, master: str | None = None, settings: Mapping[str, str] |
 
     register(spark)
     return spark
+
+
+def make_known(spark: SparkSession, source: type[DataSource]) -> None:
+    """Let a session use a data source. One that can already stays as it is."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415  # who has a session has PySpark
+
+    try:
+        spark.dataSource.register(source)
+    except PySparkException as error:  # a copy of a session, as `foreachBatch` has one, has its sources already
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 def first_line(error: BaseException) -> str:

@@ -25,6 +25,7 @@ from twinbus.client.pairing.rewriting import PATH, SESSION_ID
 from twinbus.model.errors import ServiceBusError
 from twinbus.model.message import BrokeredMessage
 from twinbus.model.path import key_of
+from twinbus.pipeline.spark import make_known
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -90,7 +91,7 @@ def look(spark: SparkSession, access: Access, places: Sequence[str]) -> DataFram
     """All that is at these places, now: it is not looked again, whatever is made of it."""
     if not places:
         return nothing(spark)
-    spark.dataSource.register(PlacesDataSource)
+    make_known(spark, PlacesDataSource)
     told = {"places": list(places), "connectionString": access.connection_string, "caFiles": access.ca_files}
     options = {name: value if isinstance(value, str) else json.dumps(value) for name, value in told.items()}
     return spark.read.format(NAME).options(**options).load().localCheckpoint(eager=True)

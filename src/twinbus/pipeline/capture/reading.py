@@ -20,6 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from twinbus.pipeline.capture.folder import Folder
 from twinbus.pipeline.columns import DDL, SCHEMA
 from twinbus.pipeline.errors import PipelineError
+from twinbus.pipeline.spark import make_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,7 +38,7 @@ def read_files(
     spark: SparkSession, uri: str, files: Sequence[Manifest], since: dt.datetime | None, until: dt.datetime | None
 ) -> DataFrame:
     """What is in the files, a partition for each fragment: all, or what was enqueued from a time on, or before one."""
-    spark.dataSource.register(CapturedDataSource)
+    make_known(spark, CapturedDataSource)
     times = {name: time.isoformat() for name, time in (("since", since), ("until", until)) if time is not None}
     listed = json.dumps([(one.fragment, one.file, one.eventCount) for one in files])
     return spark.read.format(NAME).options(uri=uri, files=listed, **times).load()

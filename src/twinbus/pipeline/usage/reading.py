@@ -15,6 +15,7 @@ from pyspark import StorageLevel
 
 from twinbus.model.usage import COLUMNS, COUNTS, JOURNAL_SUFFIX, PARQUET_SUFFIX, JournalUnreadable, read_head
 from twinbus.pipeline.errors import PipelineError
+from twinbus.pipeline.spark import make_known
 from twinbus.pipeline.usage.journal import UsageJournals
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def _parquet(spark: SparkSession, place: str) -> DataFrame:
 
 def _read_journals(spark: SparkSession, journals: Sequence[str]) -> DataFrame:
     """Read now, and kept: later they may be gone."""
-    spark.dataSource.register(UsageJournals)
+    make_known(spark, UsageJournals)
     found = spark.read.format(UsageJournals.name()).schema(f"{SCHEMA}, journal string")
     rows = found.option("journals", json.dumps(journals)).load().persist(StorageLevel.DISK_ONLY)
     rows.count()
