@@ -7,6 +7,7 @@ import datetime as dt
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.metering.test_minutes import clerk
+from twinbus.broker.clock import Times
 from twinbus.model.usage import COLUMNS, Head, UsageRow, read_journal, unrolled, write_frame
 from twinbus.server.metering import hours
+from twinbus.server.metering.clerk import Clerk, Desk
 from twinbus.server.metering.hours import write_hour
 from twinbus.server.metering.meter import Meter
 from twinbus.server.metering.roll import NO_PYARROW, remove_older
@@ -75,6 +78,52 @@ def test_each_hour_becomes_a_file_as_soon_as_it_is_over(tmp_path: Path) -> None:
     assert sum(row["sends"] for row in rolled) + sum(row.sends for row in kept) == 150
     assert max(row["minute"] for row in rolled) < dt.datetime.fromtimestamp(kept[0].minute, dt.UTC)
     assert len({row["minute"] for row in rolled}) == len(rolled)
+
+
+class Minutes:
+    """A clock that a test sets."""
+
+    def __init__(self, wall_s: int) -> None:
+        self.wall_s = wall_s
+
+    def wall_ms(self) -> int:
+        return self.wall_s * 1000
+
+    def monotonic_s(self) -> float:
+        return self.wall_s
+
+
+async def test_a_journal_that_is_only_just_opened_is_not_taken_for_one_that_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Journals are rolled on one thread while another opens the next one, on a disk that takes its time."""
+    rolled, goes_on, sync, clock = threading.Event(), threading.Event(), os.fsync, Minutes(HOUR + 3_540)
+    given: list[list[str]] = []
+
+    def roll(words: list[str]) -> None:
+        given.append(words[2:])
+        rolled.set()
+
+    def wait(file: int) -> None:
+        goes_on.wait()
+        sync(file)
+
+    times = Times(clock)
+    working = Clerk(Meter(), clock, times.timers, Desk(folder=tmp_path / "usage", namespace="contoso"), roll)
+    working.start()
+    while not list((tmp_path / "usage").glob("*.journal")):  # noqa: ASYNC110  # a thread writes it
+        await asyncio.sleep(0.01)
+    for minute in (HOUR + 3_600, HOUR + 3_660):  # the last minute of an hour is written, then the first of the next
+        await asyncio.sleep(0.1)
+        if minute == HOUR + 3_660:
+            monkeypatch.setattr(os, "fsync", wait)
+        clock.wall_s = minute
+        times.timers.run_due()
+    await asyncio.to_thread(rolled.wait)
+    goes_on.set()
+    await working.close()
+    ((over,),) = given
+    assert over.endswith("2023111422.journal")
 
 
 def test_a_file_has_all_columns_with_the_namespace_and_the_date_in_the_names_of_folders(tmp_path: Path) -> None:

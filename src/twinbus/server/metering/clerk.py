@@ -13,13 +13,14 @@ counted since the last one was written: if the clock is set back, it is the same
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from twinbus.model.usage import BEGIN, END, HOUR_S, JOURNAL_SUFFIX, LOST, MINUTE_S, UsageRow
+from twinbus.model.usage import BEGIN, END, HOUR_S, LOST, MINUTE_S, Head, UsageRow
 from twinbus.server.metering.journal import Journal
 from twinbus.server.metering.meter import take_rows
 from twinbus.server.metering.roller import Roller
@@ -132,11 +133,13 @@ class Clerk:
 
     def _roll(self, minute: int) -> None:
         """What is of another hour becomes Parquet files: in the first minute of each, and what was left, in any."""
-        hour = minute // HOUR_S
+        hour = minute // HOUR_S * HOUR_S
         if hour != self._rolled_hour and (self._rolling is None or self._rolling.done()):
             self._rolled_hour = hour
             loop = asyncio.get_running_loop()
-            self._rolling = loop.run_in_executor(self._rolls, self._roller.roll, self._is_finished)
+            self._rolling = loop.run_in_executor(
+                self._rolls, self._roller.roll, functools.partial(self._is_finished, hour=hour)
+            )
 
     async def _done(self, work: asyncio.Future[list[Counter]] | asyncio.Future[None] | None) -> None:
         if work is not None and not work.done():
@@ -168,9 +171,15 @@ class Clerk:
             self._is_failing = True
             log.warning("what clients use is not written down, and lost: %s", error)
 
-    def _is_finished(self, path: Path) -> bool:
-        """It is a journal of ours, or of nobody, to which nothing is written any more."""
-        number = path.name.split("-")[0]
-        if path == self._journal.path or path.suffix != JOURNAL_SUFFIX or not number.isdigit():
+    def _is_finished(self, path: Path, hour: int) -> bool:
+        """It is a journal of this process, or of nobody, to which nothing is written from that hour on.
+
+        Its name says so: of our own, the thread that writes may be about to open the next one.
+        """
+        number, _, rest = path.name.partition("-")
+        if not number.isdigit():
             return False
+        if rest.startswith(f"{self.life}-"):
+            now = Head(namespace=self._desk.namespace, process=self._desk.process, life=self.life, hour=hour)
+            return path.name < now.journal_name
         return int(number) == self._desk.process or (not self._desk.process and int(number) >= self._desk.processes)

@@ -22,8 +22,6 @@ class Journal:
 
     def __init__(self, folder: Path, *, namespace: str, process: int, life: str) -> None:
         """Nothing is opened before there is something to write."""
-        self.path: Path | None = None
-        """Of the file that is written to."""
         self._folder = folder
         self._namespace = namespace
         self._process = process
@@ -45,7 +43,7 @@ class Journal:
         """Nothing more is written."""
         if self._file >= 0:
             os.close(self._file)
-        self._file, self._hour, self.path = -1, -1, None
+        self._file, self._hour = -1, -1
 
     def _open(self, hour: int) -> None:
         head = Head(namespace=self._namespace, process=self._process, life=self._life, hour=hour)
@@ -59,7 +57,7 @@ class Journal:
         except OSError:
             self.close()
             raise
-        self._hour, self.path = hour, path
+        self._hour = hour
 
     def _write(self, frame: bytes) -> None:
         os.ftruncate(self._file, self._end)
