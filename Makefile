@@ -143,7 +143,7 @@ soak: compile ## try mutated input, simulated faults, kills, power cuts, slow di
 	$(BIN)/python -m tests.strikes --outages 100
 	$(BIN)/python -m tests.strikes --outages 100 --sessions
 
-demo: compile ## show an outage from end to end: parked, drained by Spark, audited and priced (about a minute)
+demo: compile ## show an outage from end to end: parked, drained by Spark, audited and priced (two or three minutes)
 	@$(BIN)/python tools/demo.py
 
 lock: setup ## pin the newest versions in requirements.lock and tests/sdk_js/package-lock.json
