@@ -59,7 +59,8 @@ def start(name: str, *, master: str | None = None, settings: Mapping[str, str] |
     """The same, to be stopped by whoever asked for it."""
     _check_java()
     builder_class = _builder()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # on a cluster it may lie elsewhere
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     master = master or LOCAL
     builder = builder_class.appName(name).master(master)
     is_here = master.startswith("local") or "//127.0.0.1" in master or "//localhost" in master
@@ -68,7 +69,7 @@ def start(name: str, *, master: str | None = None, settings: Mapping[str, str] |
     try:
         spark = builder.getOrCreate()
     except Exception as error:
-        raise PipelineError(f"Spark does not start on {master}: {first_line(error)}") from error
+        raise PipelineError(f"Spark does not start on {master}, if that is a master: {first_line(error)}") from error
     spark.sparkContext.setLogLevel("ERROR")
     from twinbus.pipeline import register  # noqa: PLC0415  # needs PySpark, which was looked for above
 
@@ -90,6 +91,17 @@ def make_known(spark: SparkSession, source: type[DataSource]) -> None:
 def first_line(error: BaseException) -> str:
     """What a Java exception says, without the stack that it brings along."""
     return str(error).strip().split("\n", 1)[0] or type(error).__name__
+
+
+def said_last(error: BaseException) -> str:
+    """Why a job failed: what Python said last, in a task or before it, else what Java did; without their stacks."""
+    lines = str(error).split("JVM stacktrace")[0].splitlines()
+    ours = [line for line in str(error).splitlines() if "PipelineError: " in line]
+    if ours:
+        return ours[-1].split("PipelineError: ", 1)[1]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    plain = [line.removeprefix(": ") for line in lines if line and not line[0].isspace()]
+    return (causes or plain or [type(error).__name__])[-1]
 
 
 def _builder() -> SparkSession.Builder:

@@ -75,6 +75,11 @@ def test_several_namespaces_and_the_folder_itself_may_be_named(spark: SparkSessi
     assert sends(spark, tmp_path / "one" / "usage", tmp_path / "two") == 16
 
 
+def test_a_folder_that_is_named_twice_counts_once(spark: SparkSession, tmp_path: Path) -> None:
+    two_hours(tmp_path)
+    assert sends(spark, tmp_path, tmp_path / "usage", tmp_path / "usage" / ".." / "usage") == 8
+
+
 def test_a_time_may_be_chosen(spark: SparkSession, tmp_path: Path) -> None:
     two_hours(tmp_path).roll()
     two_hours(tmp_path / "journals")

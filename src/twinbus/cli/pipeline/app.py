@@ -40,3 +40,22 @@ def plain_errors(command: str) -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo(f"twinbus pipeline {command}: stopped", err=True)
         raise typer.Exit(130) from None
+    except Exception as error:
+        reason = _reason(error)
+        if reason is None:
+            raise
+        typer.echo(f"twinbus pipeline {command}: {reason}", err=True)
+        raise typer.Exit(1) from error
+
+
+def _reason(error: Exception) -> str | None:
+    """Why Spark failed, or that it is not there; None of what is none of its errors. It is known by the name of it."""
+    if isinstance(error, ImportError):
+        names = [one.name or "" for one in (error, error.__cause__) if isinstance(one, ImportError)]
+        missing = {name.partition(".")[0] for name in names} & {"pyspark", "pyarrow"}
+        return f"{missing.pop()} is not installed: pip install 'twinbus[spark]'" if missing else None
+    if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+        return None
+    from twinbus.pipeline.spark import said_last  # noqa: PLC0415
+
+    return f"Spark gave up: {said_last(error)}"

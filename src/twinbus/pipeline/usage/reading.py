@@ -46,7 +46,8 @@ def read_usage(
     """
     if not places:
         raise PipelineError("no usage: name the data folder of a server, as given to `twinbus serve --data`")
-    parts = [part for place in places for part in _parts(spark, str(place))]
+    folders = dict.fromkeys(_folder(str(place)) for place in places)  # one that is named twice counts once
+    parts = [part for folder in folders for part in _parts(spark, folder)]
     usage = parts[0]
     for part in parts[1:]:
         usage = usage.unionByName(part)
@@ -62,9 +63,9 @@ def _between(usage: DataFrame, since: dt.datetime | None, until: dt.datetime | N
     return usage
 
 
-def _parts(spark: SparkSession, place: str) -> list[DataFrame]:
+def _folder(place: str) -> str | Path:
     if "://" in place:
-        return [_parquet(spark, place)]
+        return place
     folder = Path(place)
     if (folder / USAGE).is_dir():
         folder /= USAGE
@@ -72,6 +73,12 @@ def _parts(spark: SparkSession, place: str) -> list[DataFrame]:
         raise PipelineError(
             f"{place} is no folder: name the data folder of a server, as given to `twinbus serve --data`"
         )
+    return folder.resolve()
+
+
+def _parts(spark: SparkSession, folder: str | Path) -> list[DataFrame]:
+    if isinstance(folder, str):
+        return [_parquet(spark, folder)]
     journals = {name: place for path in sorted(folder.glob(f"*{JOURNAL_SUFFIX}")) for name, place in _places(path)}
     rows = _read_journals(spark, list(journals)) if journals else None
     has_parquet = next(folder.glob(f"namespace=*/date=*/*{PARQUET_SUFFIX}"), None) is not None
@@ -80,7 +87,7 @@ def _parts(spark: SparkSession, place: str) -> list[DataFrame]:
     parts = []
     rolled = set()
     if has_parquet:
-        parquet = _parquet(spark, str(folder.resolve()))
+        parquet = _parquet(spark, str(folder))
         parts.append(parquet)
         if rows is not None:
             listed = {"/".join(file.split("/")[-3:]) for file in parquet.inputFiles()}

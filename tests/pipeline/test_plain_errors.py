@@ -1,0 +1,78 @@
+"""What goes wrong with Spark is said in a sentence, and so is that it is not there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import typer
+from pyspark.errors import PySparkException
+
+from twinbus.cli.pipeline.app import plain_errors
+from twinbus.pipeline.spark import said_last
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+WITHOUT = """
+import sys
+sys.modules[sys.argv.pop(1)] = None
+from twinbus.cli.main import app
+app(["pipeline", *sys.argv[1:]])
+"""
+NAMESPACE = "Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=root;SharedAccessKey=c2VjcmV0;UseDevelopmentEmulator=true"
+
+
+@pytest.mark.parametrize("package", ["pyspark", "pyarrow"])
+@pytest.mark.parametrize("words", [("audit", "."), ("replay", NAMESPACE, ".", "orders"), ("costs", ".")])
+def test_a_package_that_is_missing_is_named(package: str, words: tuple[str, ...], tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, package, *words],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert f"twinbus pipeline {words[0]}: {package} is not installed: pip install 'twinbus[spark]'" in (
+        done.stderr.replace("PySpark", "pyspark")
+    )
+
+
+def test_a_job_that_fails_is_told_without_stacks(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(typer.Exit), plain_errors("costs"):
+        spark.range(1).write.parquet(str(tmp_path / "file" / "below"))
+    said = capsys.readouterr().err
+    assert said.startswith("twinbus pipeline costs: Spark gave up: ")
+    assert len(said.splitlines()) == 1
+
+
+def test_what_is_no_fault_of_spark_is_not_hidden() -> None:
+    with pytest.raises(KeyError), plain_errors("costs"):
+        raise KeyError("a fault of ours")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "in a task\n  File x\ntwinbus.PipelineError: no such entity\n\nJVM stacktrace:\n  at y",
+            "no such entity",
+        ),
+        ("An error occurred while calling o1.x.\n: java.X: a\n\tat y\nCaused by: java.Y: b\n\tat z", "java.Y: b"),
+        ("An error occurred while calling o1.x.\n: java.X: a\n\tat y", "java.X: a"),
+    ],
+)
+def test_the_last_sentence_is_found(text: str, said: str) -> None:
+    assert said_last(PySparkException(text)) == said
