@@ -7,24 +7,31 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from tests.pipeline.audit.world import World
 from twinbus.pipeline.audit.captures import find_captured
+from twinbus.pipeline.audit.contents import Access
+from twinbus.pipeline.audit.settings import AuditSettings
 from twinbus.pipeline.capture.manifest import Manifest
+from twinbus.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
+CONTOSO = ("contoso",)
 NOON = dt.datetime(2026, 11, 17, 12, tzinfo=dt.UTC)
 
 
-def capture(folder: Path, first: int, last: int, *, entity: str = "Orders", minute: int = 0) -> Manifest:
+def capture(
+    folder: Path, first: int, last: int, *, entity: str = "Orders", minute: int = 0, namespace: str = "contoso"
+) -> Manifest:
     """A file with a message for each number, named after it."""
     numbers = list(range(first, last + 1))
     time = NOON + dt.timedelta(minutes=minute)
-    path = f"contoso/{entity.lower()}/0/2026/11/17/12/{minute:02d}/00-1-{first}.parquet"
+    path = f"{namespace}/{entity.lower()}/0/2026/11/17/12/{minute:02d}/00-1-{first}.parquet"
     file = folder / path
     file.parent.mkdir(parents=True)
     columns = {
@@ -43,7 +50,7 @@ def capture(folder: Path, first: int, last: int, *, entity: str = "Orders", minu
         lastSequenceNumber=last,
         firstEnqueueTime=time.isoformat(),
         lastEnqueueTime=time.isoformat(),
-        namespace="contoso",
+        namespace=namespace,
         entity=entity,
         entityId=1,
         fromSequenceNumber=first,
@@ -56,7 +63,7 @@ def capture(folder: Path, first: int, last: int, *, entity: str = "Orders", minu
 def test_a_whole_capture_has_no_gaps(tmp_path: Path) -> None:
     capture(tmp_path, 1, 5)
     capture(tmp_path, 6, 7, minute=1)
-    found = find_captured([str(tmp_path)])
+    found = find_captured([str(tmp_path)], CONTOSO)
     assert (found.count, found.gaps, len(found.files["orders"])) == (7, [], 2)
 
 
@@ -64,7 +71,7 @@ def test_a_file_that_is_missing_or_cut_is_a_gap_up_to_its_last_message(tmp_path:
     first, second = capture(tmp_path, 1, 5), capture(tmp_path, 6, 7, minute=1)
     (tmp_path / first.file).unlink()
     (tmp_path / second.file).write_bytes(b"cut")
-    found = find_captured([str(tmp_path)])
+    found = find_captured([str(tmp_path)], CONTOSO)
     assert [(gap.entity, gap.until) for gap in found.gaps] == [("orders", first.last), ("orders", second.last)]
     assert found.files == {}
 
@@ -72,9 +79,40 @@ def test_a_file_that_is_missing_or_cut_is_a_gap_up_to_its_last_message(tmp_path:
 def test_numbers_that_no_manifest_has_are_a_gap_up_to_the_next_file(tmp_path: Path) -> None:
     capture(tmp_path, 1, 5)
     after = capture(tmp_path, 9, 10, minute=2)
-    (gap,) = find_captured([str(tmp_path)]).gaps
+    (gap,) = find_captured([str(tmp_path)], CONTOSO).gaps
     assert (gap.entity, gap.until) == ("orders", after.last)
     assert "numbers 6 to 8" in gap.why
+
+
+def test_captures_of_other_namespaces_are_left_out(tmp_path: Path) -> None:
+    capture(tmp_path, 1, 5)
+    capture(tmp_path, 1, 9, namespace="fabrikam")
+    found = find_captured([str(tmp_path)], ["Contoso"])
+    assert (found.count, len(found.files["orders"])) == (5, 1)
+
+
+def test_a_folder_without_a_capture_of_the_namespace_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"there are no captures in .*mistyped: not one manifest"):
+        find_captured([str(tmp_path / "mistyped")], CONTOSO)
+    capture(tmp_path, 1, 5, namespace="fabrikam")
+    with pytest.raises(PipelineError, match="has no captures of contoso, but of fabrikam"):
+        find_captured([str(tmp_path)], CONTOSO)
+    with pytest.raises(PipelineError, match="give --primary, or --captured-as NAME"):
+        find_captured([str(tmp_path)], ())
+
+
+@pytest.mark.parametrize(
+    ("host", "names", "found"),
+    [
+        ("contoso.servicebus.windows.net", (), ["contoso"]),
+        ("127.0.0.1:5672", (), ["127.0.0.1-5672"]),
+        ("127.0.0.1:5672", ("shop",), ["shop"]),
+    ],
+)
+def test_a_capture_and_the_audit_call_a_namespace_the_same(host: str, names: tuple[str, ...], found: list[str]) -> None:
+    string = f"Endpoint=sb://{host};SharedAccessKeyName=a;SharedAccessKey=Yg==;UseDevelopmentEmulator=true"
+    settings = AuditSettings(journals=["."], captured_as=names, primary=Access(string))
+    assert list(settings.names_in_captures()) == found
 
 
 def test_what_was_captured_was_delivered_and_what_was_not_is_lost(spark: SparkSession, tmp_path: Path) -> None:
@@ -84,6 +122,6 @@ def test_what_was_captured_was_delivered_and_what_was_not_is_lost(spark: SparkSe
         shop.sent("orders", "1", "2", "3", "4")
     world.clock.advance(60)
     capture(tmp_path / "captured", 1, 3)
-    _, rows = world.audit(spark, captures=[str(tmp_path / "captured")])
+    _, rows = world.audit(spark, captures=[str(tmp_path / "captured")], captured_as=["contoso"])
     found = {name: (row.verdict, row.came) for (_, name), row in rows.items()}
     assert found == {"1": ("delivered", 1), "2": ("delivered", 1), "3": ("delivered", 1), "4": ("lost", 0)}

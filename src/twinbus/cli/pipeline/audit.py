@@ -47,6 +47,10 @@ def audit(  # noqa: PLR0913  # as many as there are options
     captures: Annotated[
         list[str] | None, typer.Option("--captures", metavar="FOLDER", help="Captured files; repeatable.")
     ] = None,
+    captured_as: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="What captures call the primary; if not said, its host's name; repeatable."),
+    ] = None,
     covered: Annotated[
         list[str] | None,
         typer.Option(
@@ -83,6 +87,7 @@ def audit(  # noqa: PLR0913  # as many as there are options
         settings = AuditSettings(
             journals=journals,
             captures=captures or (),
+            captured_as=captured_as or (),
             primary=_access(primary, ca_file or ()),
             primary_admin=_access(primary_admin, ca_file or ()),
             secondary=_access(secondary, ca_file or ()),

@@ -1,6 +1,7 @@
 """Captured messages, as evidence: whatever is in a captured file has been at its entity.
 
-Owns: which files count, and what is missing of a capture. Files and manifests are `capture`'s.
+Owns: which files count, and what is missing of a capture. Files and manifests are `capture`'s. Another namespace may
+have an entity of the same name: only captures under the names of the audited one count.
 
 | what is found | what is not known |
 |---|---|
@@ -21,9 +22,10 @@ from twinbus.model.path import key_of
 from twinbus.pipeline.audit.lives import BEGINNING, Gap
 from twinbus.pipeline.capture.folder import Folder
 from twinbus.pipeline.capture.manifest import ENDING, Manifest
+from twinbus.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -40,12 +42,12 @@ class Captured:
     count: int = 0
 
 
-def find_captured(folders: Sequence[str]) -> Captured:
-    """Look through folders."""
+def find_captured(folders: Sequence[str], namespaces: Collection[str]) -> Captured:
+    """Look through folders for captures of a namespace, by the names it has there; PipelineError where one has none."""
     captured = Captured()
     for uri in folders:
         folder = Folder(uri)
-        manifests = [Manifest.decode(folder.uri_of(path), folder.read(path)) for path in folder.walk("", ENDING)]
+        manifests = _manifests(folder, namespaces)
         lines: dict[tuple[str, int, int], list[Manifest]] = {}
         for one in manifests:
             lines.setdefault((key_of(one.entity), one.fragment, one.entityId), []).append(one)
@@ -53,6 +55,24 @@ def find_captured(folders: Sequence[str]) -> Captured:
         for line in lines.values():
             captured.gaps += _holes(line)
     return captured
+
+
+def _manifests(folder: Folder, namespaces: Collection[str]) -> list[Manifest]:
+    """A folder without any is a mistake: taken for empty, it would make lost what was captured."""
+    found = [Manifest.decode(folder.uri_of(path), folder.read(path)) for path in folder.walk("", ENDING)]
+    if not found:
+        raise PipelineError(f"there are no captures in {folder.uri}: not one manifest")
+    if not namespaces:
+        raise PipelineError("whose captures count is not known: give --primary, or --captured-as NAME")
+    wanted = {name.lower() for name in namespaces}
+    chosen = [one for one in found if one.namespace.lower() in wanted]
+    if not chosen:
+        others = ", ".join(sorted({one.namespace for one in found}))
+        raise PipelineError(
+            f"{folder.uri} has no captures of {', '.join(sorted(wanted))}, but of {others}: if that is the primary, "
+            "give --captured-as NAME"
+        )
+    return chosen
 
 
 def _take(captured: Captured, folder: Folder, manifest: Manifest) -> None:

@@ -56,7 +56,7 @@ def weigh(spark: SparkSession, settings: AuditSettings, found: Found, tell: Tell
     tell("reading what is missing in journals and captures")
     files = find(settings.journals)
     rows = rows_of(spark, files)
-    captured = captures.find_captured(settings.captures)
+    captured = captures.find_captured(settings.captures, settings.names_in_captures())
     file_facts = read_facts(rows)
     gaps = gaps_of(lives_of(files, file_facts), dt.datetime.now(dt.UTC), found.up_to_date)
     gaps += [*bulk_gaps(file_facts.values()), *captured.gaps]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from twinbus.model.path import key_of
 from twinbus.pipeline.audit.lives import PATIENCE_S
+from twinbus.pipeline.capture.settings import CaptureSettings
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -24,6 +25,8 @@ class AuditSettings:
     journals: Sequence[Path | str]
     """Folders of journals: of senders, of receivers, of syphons."""
     captures: Sequence[str] = ()
+    captured_as: Sequence[str] = ()
+    """Names of the primary in captures. None: the one that a capture gives it if it is not told another."""
     primary: Access | None = None
     """Without it nobody looks into entities."""
     primary_admin: Access | None = None
@@ -43,6 +46,12 @@ class AuditSettings:
     """How long to wait for journals that are written to."""
     report: str | None = None
     """Where each message with its verdict is written."""
+
+    def names_in_captures(self) -> Sequence[str]:
+        """Of the namespace that is audited; none where nobody said."""
+        if self.captured_as or self.primary is None:
+            return self.captured_as
+        return [CaptureSettings(connection_string=self.primary.connection_string, entities=(), to="").namespace_name()]
 
     def covers(self, key: str) -> bool:
         """Nobody receives from there unseen."""
