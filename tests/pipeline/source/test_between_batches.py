@@ -115,7 +115,7 @@ def test_what_lies_before_the_next_batch_is_completed_if_that_is_wished() -> Non
     assert entity.completed == []
     reader = make(entity, complete="processed")
     reader.latestOffset(offsets(5), ReadAllAvailable())
-    reader.commit(offsets(11))
+    reader.latestOffset(offsets(11), ReadAllAvailable())
     assert entity.completed == [{0: 5}, {0: 11}]
 
 
@@ -124,7 +124,22 @@ def test_nothing_is_completed_in_another_entity_of_the_name() -> None:
     reader = make(entity, complete="processed", failOnDataLoss="false")
     assert reader.latestOffset(offsets(500), ReadAllAvailable()) == offsets(11, entity_id=8)
     reader.commit(offsets(500))
-    assert entity.completed == []
+    assert entity.completed == [{}]
+
+
+def test_a_log_that_was_restored_is_read_again_before_it_is_completed() -> None:
+    entity = FakeEntity(11, 21)
+    reader = make(entity, complete="processed", failOnDataLoss="false")
+    assert reader.latestOffset(offsets(1_000, 5), ReadAllAvailable()) == offsets(11, 21)
+    assert entity.completed == [{1: 5}]
+    assert [one.value for one in reader.partitions(offsets(1_000, 5), offsets(11, 21))] == [
+        Range(0, 1, 10, 7),
+        Range(1, 5, 20, 7),
+    ]
+    entity.ends = [2_000, 21]
+    reader.commit(offsets(1_000, 5))
+    reader.latestOffset(offsets(11, 21), ReadAllAvailable())
+    assert entity.completed[1:] == [{0: 11, 1: 21}]
 
 
 def test_a_loss_ends_the_query_or_is_passed_over() -> None:

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from twinbus.pipeline.errors import PipelineError
-from twinbus.pipeline.source.checkpoint import processed
+from twinbus.pipeline.source.checkpoint import complete_checkpoint, processed
 from twinbus.pipeline.source.offsets import Offsets
+from twinbus.pipeline.source.options import read_options
+from twinbus.pipeline.source.positions import positions_of
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.pipeline.source.feed import Feed
 
 
 def write(folder: Path, batch: int, *sources: object, is_done: bool = True) -> None:
@@ -55,3 +59,16 @@ def test_a_checkpoint_of_another_query_is_refused(tmp_path: Path) -> None:
     write(tmp_path, 1, offsets(8, "news").to_json())
     with pytest.raises(PipelineError, match="does not read 'orders'"):
         processed(tmp_path, "orders")
+
+
+def test_a_log_that_ends_before_its_offsets_is_not_completed(tmp_path: Path, feed: Feed) -> None:
+    queue = feed.queue()
+    feed.send(queue, 10)
+    options = feed.options(queue, complete="processed")
+    entity_id = positions_of(read_options(options)).entity_id
+    write(tmp_path, 0, Offsets(queue, entity_id, {0: 1_000}).to_json())
+    complete_checkpoint(tmp_path, options)
+    assert feed.count(queue) == 10
+    write(tmp_path, 1, Offsets(queue, entity_id, {0: 5}).to_json())
+    complete_checkpoint(tmp_path, options)
+    assert feed.count(queue) == 6

@@ -78,3 +78,11 @@ def test_another_entity_of_the_name_a_log_that_ends_sooner_and_a_purge_are() -> 
 def test_of_a_fragment_that_is_down_nothing_is_known() -> None:
     down = Positions(7, (FragmentPosition(0, 0, 0, 0, is_available=False),))
     assert losses(Offsets("orders", 7, {0: 20}), down) == []
+    assert Offsets("orders", 7, {0: 20}).within(down).fragments == {}
+
+
+def test_an_offset_behind_the_end_of_a_log_or_of_another_entity_tells_nothing_of_what_is_there() -> None:
+    offsets = Offsets("orders", 7, {0: 20, 1: SECOND + 5})
+    assert offsets.within(positions((1, 20), (SECOND + 1, SECOND + 5))) == offsets
+    assert offsets.within(positions((1, 19), (SECOND + 1, SECOND + 5))).fragments == {1: SECOND + 5}
+    assert offsets.within(positions((1, 20), (SECOND + 1, SECOND + 5), entity_id=8)).fragments == {}

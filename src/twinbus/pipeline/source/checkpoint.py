@@ -11,6 +11,7 @@ Owns: where Spark keeps offsets and commits, and how an offset is found among th
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING, Final
 
 from twinbus.model.path import key_of
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 _OFFSETS: Final = "offsets"
 _COMMITS: Final = "commits"
+_LEFT: Final = "it is not available now, or ends before the checkpoint's offset, or is of another entity of the name"
+
+log: Final = logging.getLogger(__name__)
 
 
 def complete_checkpoint(checkpoint: str | Path, given: Mapping[str, str]) -> Offsets | None:
@@ -45,9 +49,12 @@ def complete_checkpoint(checkpoint: str | Path, given: Mapping[str, str]) -> Off
     if offsets is not None:
         entity = Entity(options)
         try:
-            if entity.positions().entity_id == offsets.entity_id:
+            done = offsets.within(entity.positions())
+            for fragment in offsets.fragments.keys() - done.fragments.keys():
+                log.warning("fragment %d of '%s' is not completed: %s", fragment, offsets.entity, _LEFT)
+            if done.fragments:
                 entity.claim()
-                entity.complete(offsets)
+                entity.complete(done)
         finally:
             entity.close()
     return offsets

@@ -44,6 +44,15 @@ class Offsets:
         """The same, come so far."""
         return Offsets(self.entity, self.entity_id, dict(fragments))
 
+    def within(self, positions: Positions) -> Offsets:
+        """Those before which all that is there was read: none of another entity, nor behind the end of a log.
+
+        Of a fragment that is down it is not known where it ends.
+        """
+        is_same = self.entity_id == positions.entity_id
+        ends = {one.number: one.next for one in positions.fragments if is_same and one.is_available}
+        return self.moved({number: at for number, at in self.fragments.items() if at <= ends.get(number, -1)})
+
 
 def is_one(found: object) -> bool:
     """Whether something in a checkpoint looks like offsets of this source."""

@@ -112,10 +112,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [RangePartition(one) for one in divided]
 
     def commit(self, end: dict[str, object]) -> None:
-        """All before `end` was processed."""
-        offsets = read_offsets(end, self._options.entity)
-        if self._options.completes:
-            self._complete(offsets, self._positions())
+        """Nothing: what lies before `end` was completed when Spark asked for more from there.
+
+        Later it cannot be told from a log that was restored and has grown behind `end` since, with messages unread.
+        """
 
     def stop(self) -> None:
         """The query is over."""
@@ -146,8 +146,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return positions
 
     def _complete(self, done: Offsets, positions: Positions) -> None:
-        if self._options.completes and self._entity is not None and done.entity_id == positions.entity_id:
-            self._entity.complete(done)
+        if self._options.completes and self._entity is not None:
+            self._entity.complete(done.within(positions))
 
     def _end(self, begin: Offsets, positions: Positions) -> Offsets:
         """Up to where there is something, without a limit."""
