@@ -16,7 +16,9 @@ from tests.served import wait_until
 from twinbus.cli.main import app
 from twinbus.client import MessagingFactory, ReceiveMode
 from twinbus.pipeline.capture.capturing import Capture
+from twinbus.pipeline.capture.entity import CapturedEntity
 from twinbus.pipeline.capture.folder import Folder
+from twinbus.pipeline.capture.task import capture_window
 from twinbus.pipeline.capture.window import Limits
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.source.positions import Positions, ask_positions
@@ -213,6 +215,73 @@ async def test_what_was_purged_before_it_was_captured_is_a_loss(
         await capture(Here(), settings(server, tmp_path, queue))
     await capture(Here(), settings(server, tmp_path, queue, allows_loss=True))
     assert Taken(tmp_path).ids() == [str(number) for number in (*range(5), 6, 7)]
+
+
+async def captured_further(server: Served, path: str, to: Path) -> None:  # noqa: F811
+    """Ten messages are captured, and, as the manifest has it, many more, as if the namespace was restored since."""
+    await send(server, path, range(10))
+    await capture(Here(), settings(server, to, path, completes=True))
+    (one,) = Taken(to).manifests()
+    (to / one.path).write_bytes(replace(one, toSequenceNumber=1000).encode())
+
+
+async def test_what_is_there_after_a_restore_is_captured_before_it_is_completed(
+    server: Served,  # noqa: F811
+    queue: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    await captured_further(server, queue, tmp_path)
+    await send(server, queue, ["new-0", "new-1"])
+    with pytest.raises(PipelineError, match=r"restored to an earlier state.*--allow-data-loss"):
+        await capture(Here(), settings(server, tmp_path, queue, completes=True))
+    assert server.counts(queue)[0] == 2
+    await capture(Here(), settings(server, tmp_path, queue, completes=True, allows_loss=True))
+    await send(server, queue, ["new-2"])
+    await capture(Here(), settings(server, tmp_path, queue, completes=True))  # goes on behind the newer file
+    await capture(Here(), settings(server, tmp_path, queue, completes=True))
+    taken = Taken(tmp_path)
+    assert taken.ids() == [*map(str, range(10)), "new-0", "new-1", "new-2"]
+    assert taken.files() == [tmp_path / one.file for one in taken.manifests()]
+    assert server.counts(queue)[0] == 0
+
+
+async def test_a_restore_before_a_file_of_the_same_numbers_overwrites_nothing(
+    server: Served,  # noqa: F811
+    queue: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    await send(server, queue, range(3))
+    await capture(Here(), settings(server, tmp_path, queue))
+    (old,) = Taken(tmp_path).manifests()
+    (tmp_path / old.path).write_bytes(replace(old, toSequenceNumber=1000).encode())
+    for _ in range(2):
+        await capture(Here(), settings(server, tmp_path, queue, allows_loss=True))
+    _, anew = Taken(tmp_path).manifests()
+    assert (anew.fromSequenceNumber, anew.eventCount) == (old.fromSequenceNumber, 3)
+    assert Taken(tmp_path).ids() == [*"012", *"012"]
+
+
+async def test_a_restore_while_a_capture_runs_is_noticed_and_soon_in_a_file(
+    server: Served,  # noqa: F811
+    queue: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    wanted = settings(server, tmp_path, queue, completes=True, allows_loss=True)
+    await send(server, queue, range(3))
+    entity = CapturedEntity(Folder(str(tmp_path)), wanted, queue)
+    try:
+        await entity.open()
+        entity._windows[0].first = 1000  # noqa: SLF001  # as if so many had been captured
+        entity._owed[0] = 999  # noqa: SLF001
+        (order,) = await entity.look(0.0, at_once=False)
+        await entity.complete_captured()
+        assert server.counts(queue)[0] == 3
+        await entity.commit(await asyncio.to_thread(capture_window, order))
+        await entity.complete_captured()
+    finally:
+        await entity.close()
+    assert Taken(tmp_path).ids() == ["0", "1", "2"]
+    assert server.counts(queue)[0] == 0
 
 
 async def test_a_queue_with_sessions_is_captured_and_completed(server: Served, tmp_path: Path) -> None:  # noqa: F811

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from twinbus.pipeline.capture.folder import Folder
-from twinbus.pipeline.capture.history import History, place_of
+from twinbus.pipeline.capture.history import History, order_of, place_of
 from twinbus.pipeline.capture.manifest import Manifest, iso
 from twinbus.pipeline.errors import PipelineError
 
@@ -83,6 +83,21 @@ def test_an_entity_that_was_created_again_comes_behind_the_one_before(folder: Fo
     add(folder, NOON, 100, 500)
     last = add(folder, NOON, 1, 2, entity_id=8)
     assert History(folder, PLACE).find_last() == last
+
+
+def test_numbers_that_begin_anew_count_more_and_have_names_of_their_own(folder: Folder) -> None:
+    old = [add(folder, NOON, 1, 1), add(folder, NOON, 2, 500)]
+    for last in (2, 7):
+        history = History(folder, PLACE)
+        history.find_last()
+        history.begin_anew()
+        anew = manifest(history.name_next(NOON, 7, 1), 1, last)
+        assert not folder.exists(anew.file)
+        folder.put(anew.file, b"rows", "_temporary/1")
+        folder.put(anew.path, anew.encode(), "_temporary/2")
+        assert History(folder, PLACE).find_last() == anew
+        old.append(anew)
+    assert sorted(old, key=order_of) == old
 
 
 def test_a_file_without_a_manifest_is_removed(folder: Folder) -> None:

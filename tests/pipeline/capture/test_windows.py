@@ -53,6 +53,12 @@ def test_what_is_left_behind_full_files_waits_for_its_own_time() -> None:
     assert window.look(1_501, 130.0) == Closing(3, 1_001, 1_500, only_full=False)
 
 
+def test_a_window_that_is_hurried_closes_with_its_first_message() -> None:
+    window = Window(3, 1, LIMITS, is_hurried=True)
+    assert window.look(1, 0.0) is None
+    assert window.look(2, 0.0) == Closing(3, 1, 1, only_full=False)
+
+
 def test_a_window_that_failed_is_written_again_at_once() -> None:
     window = known()
     window.look(2, 0.0)

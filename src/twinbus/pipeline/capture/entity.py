@@ -115,7 +115,8 @@ class CapturedEntity:
                 async with self._naming:
                     self._windows[position.number] = await self._begin(position)
             elif self._has_lost(position, self._entity_id, window.first):
-                window.first = self._covered[position.number] = _first_left(position, window.first)
+                is_anew = window.first > position.next
+                self._windows[position.number] = self._begin_behind_loss(position, window.first, is_anew=is_anew)
 
     async def _begin(self, position: FragmentPosition) -> Window:
         """Go on behind the last manifest."""
@@ -124,11 +125,22 @@ class CapturedEntity:
         last = await asyncio.to_thread(history.find_last)
         first = position.low if last is None else last.toSequenceNumber + 1
         if last is not None and self._has_lost(position, last.entityId, first):
-            first = position.low if last.entityId != self._entity_id else _first_left(position, first)
-        elif last is not None:
+            is_anew = last.entityId != self._entity_id or first > position.next
+            return self._begin_behind_loss(position, first, is_anew=is_anew)
+        if last is not None:
             self._owed[number] = last.toSequenceNumber  # whoever captured it may not have come to that
         self._covered[number] = first
         return Window(number, first, self._settings.limits)
+
+    def _begin_behind_loss(self, position: FragmentPosition, first: int, *, is_anew: bool) -> Window:
+        """Go on with what is left: from `first` on, or with all that there is where numbers come again."""
+        number = position.number
+        if is_anew:  # what has these numbers now is in no file, and must not be completed before it is
+            first = position.low
+            self._histories[number].begin_anew()
+            self._owed.pop(number, None)
+        first = self._covered[number] = min(max(first, position.purged + 1), position.next)
+        return Window(number, first, self._settings.limits, is_hurried=is_anew)
 
     def _has_lost(self, position: FragmentPosition, entity_id: int, first: int) -> bool:
         """Whether messages from a number on were lost before they were captured. PipelineError unless that may be."""
@@ -154,6 +166,7 @@ class CapturedEntity:
         window.written(report.up_to)
         window.closed(report.numbers, report.size)
         if manifests:
+            window.is_hurried = False
             self._owed[report.fragment] = manifests[-1].toSequenceNumber
         return manifests
 
@@ -206,8 +219,3 @@ class CapturedEntity:
             await browser.close()
         if skipped:
             log.warning("%d captured messages of '%s' stay: somebody has them", skipped, self.path)
-
-
-def _first_left(position: FragmentPosition, first: int) -> int:
-    """Where to go on in a fragment that has lost something."""
-    return min(max(first, position.purged + 1), position.next)

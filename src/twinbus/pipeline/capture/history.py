@@ -3,8 +3,9 @@
     {namespace}/{entity}/{fragment}/{year}/{month}/{day}/{hour}/{minute}/{second}-{entity id}-{first number}.parquet
 
 Owns: the names of captured files, and where a fragment's capture goes on. The time in a path is that of the file's
-first message, but never earlier than that of the file before: so the last file of a fragment is found without looking
-at all of them. A file without a manifest is one that was not finished: it is removed, and captured again.
+first message, but never earlier than that of the file before, and later where numbers begin anew: so the last file of
+a fragment is found without looking at all of them, and no name is given twice. A file without a manifest is one that
+was not finished: it is removed, and captured again.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ class History:
         return None
 
     def _last_of_minute(self, path: str, names: list[str]) -> Manifest | None:
-        """Of the files of one minute; one of an entity that came later counts more, whatever its numbers."""
+        """Of the files of one minute; one that was begun anew counts more, whatever its numbers."""
         whole = {name.removesuffix(ENDING) for name in names if name.endswith(ENDING)}
         for name in names:
             if name.endswith(DATA_ENDING) and name.removesuffix(DATA_ENDING) not in whole:
                 self._folder.delete(posixpath.join(path, name))
         manifests = [self._read(posixpath.join(path, name + ENDING)) for name in whole]
-        last = max(manifests, key=lambda one: (one.entityId, one.toSequenceNumber), default=None)
+        last = max(manifests, key=order_of, default=None)
         if last is not None:
-            self._latest = max(self._time_in(one.file) for one in manifests)
+            self._latest = self._time_in(last.file)
         return last
 
     def _read(self, path: str) -> Manifest:
@@ -66,11 +67,21 @@ class History:
         text = posixpath.relpath(file, self._place).split("-", 1)[0]
         return dt.datetime.strptime(text, _FORM).replace(tzinfo=dt.UTC)
 
+    def begin_anew(self) -> None:
+        """Numbers of files that there are come again: what is named from now on is of a later second than these."""
+        if self._latest is not None:
+            self._latest += dt.timedelta(seconds=1)
+
     def name_next(self, first: dt.datetime, entity_id: int, from_number: int) -> str:
         """The path of a file whose first message is of that time."""
         time = first.replace(microsecond=0)
         self._latest = time = time if self._latest is None else max(time, self._latest)
         return posixpath.join(self._place, f"{time.strftime(_FORM)}-{entity_id}-{from_number}{DATA_ENDING}")
+
+
+def order_of(manifest: Manifest) -> tuple[str, int, int]:
+    """What the files of a fragment are sorted by: as they were captured, also where numbers began anew."""
+    return manifest.file.rsplit("-", 2)[0], manifest.entityId, manifest.toSequenceNumber
 
 
 def place_of(namespace: str, entity: str, fragment: int | None = None) -> str:

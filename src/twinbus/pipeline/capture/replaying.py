@@ -12,7 +12,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from twinbus.pipeline.capture.history import place_of
+from twinbus.pipeline.capture.history import order_of, place_of
 from twinbus.pipeline.capture.manifest import ENDING, Manifest
 from twinbus.pipeline.errors import PipelineError
 
@@ -48,7 +48,7 @@ def find_files(
             lambda path: Manifest.decode(folder.uri_of(path), folder.read(path)), folder.walk(place, ENDING)
         )
         wanted = [one for one in read if (since is None or one.last >= since) and (until is None or one.first < until)]
-    return sorted(wanted, key=lambda one: (one.fragment, one.entityId, one.fromSequenceNumber))
+    return sorted(wanted, key=lambda one: (one.fragment, *order_of(one)))
 
 
 def rows_of(

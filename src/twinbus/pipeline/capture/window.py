@@ -37,12 +37,14 @@ class Closing:
 class Window:
     """The open one of a fragment."""
 
-    def __init__(self, fragment: int, first: int, limits: Limits) -> None:
+    def __init__(self, fragment: int, first: int, limits: Limits, *, is_hurried: bool = False) -> None:
         """`first` is the first number that is not captured yet."""
         self.fragment = fragment
         self.first = first
         self.is_closing = False
         """A job writes it now."""
+        self.is_hurried = is_hurried
+        """It closes as soon as there is something: until there is a file, nothing tells that numbers began anew."""
         self._limits = limits
         self._opened_s: float | None = None
         self._bytes_each = FIRST_GUESS
@@ -54,7 +56,7 @@ class Window:
             return None
         if self._opened_s is None:
             self._opened_s = now_s
-        is_due = at_once or now_s - self._opened_s >= self._limits.seconds
+        is_due = at_once or self.is_hurried or now_s - self._opened_s >= self._limits.seconds
         is_large = (next_number - self.first) * self._bytes_each >= self._limits.size
         if not is_due and not is_large:
             return None
