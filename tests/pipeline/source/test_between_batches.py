@@ -96,6 +96,15 @@ def test_what_comes_after_the_start_is_not_available_now() -> None:
     assert reader.reportLatestOffset() == offsets(99)
 
 
+def test_a_log_that_was_restored_is_available_now_too() -> None:
+    entity = FakeEntity(11, 21)
+    reader = make(entity, failOnDataLoss="false")
+    reader.prepareForTriggerAvailableNow()
+    entity.ends = [99, 99]
+    assert reader.latestOffset(offsets(1_000, 5), ReadAllAvailable()) == offsets(11, 21)
+    assert reader.latestOffset(offsets(11, 21), ReadAllAvailable()) == offsets(11, 21)
+
+
 def test_a_fragment_that_is_down_stays_where_it_is_and_the_others_go_on() -> None:
     entity = FakeEntity(11, 21)
     reader = make(entity)

@@ -159,10 +159,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             found[number] = begin.fragments.get(number, 0) if is_same else 0
         if self._target is not None and self._target.entity_id == positions.entity_id:
             at_start = begin.fragments if is_same else {}
-            found = {
-                number: max(min(end, self._target.fragments.get(number, end)), at_start.get(number, 0))
-                for number, end in found.items()
-            }
+            for number, end in found.items():
+                now = min(end, self._target.fragments.get(number, end))
+                reached = at_start.get(number, 0)
+                found[number] = max(now, reached) if reached <= end else now  # behind the end: the log was restored
         return latest.moved(found)
 
     @staticmethod
