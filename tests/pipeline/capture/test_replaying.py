@@ -104,6 +104,32 @@ async def test_times_and_filters_choose_messages_and_files(
         ids(where="nonsense")
 
 
+async def test_what_lies_below_the_folder_of_an_entity_is_not_replayed_with_it(
+    server: Served,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    topic = "replayed"
+    server.put(topic, "TopicDescription")
+    server.put(f"{topic}/Subscriptions/all", "SubscriptionDescription")
+    queue = server.make_queue()  # noqa: F811
+    dead = f"{queue}/$DeadLetterQueue"
+    await send_messages(server, queue, MESSAGES[:1])
+    async with MessagingFactory.from_connection_string(server.connection_string) as factory:
+        receiver = factory.create_message_receiver(queue)
+        message = await receiver.receive()
+        assert message is not None
+        await receiver.dead_letter(message)
+    await send_messages(server, queue, MESSAGES[1:])
+    await send_messages(server, topic, MESSAGES)
+    await capture(Here(), settings(server, tmp_path, queue, dead, f"{topic}/Subscriptions/all"))
+    words = ["pipeline", "replay", server.connection_string, str(tmp_path)]
+    for path, count in ((queue.upper(), 2), (dead, 1), (f"{topic}/subscriptions/ALL", 3)):
+        folder = Taken(tmp_path).folder
+        assert sum(one.eventCount for one in find_files(folder, find_place(folder, path, None), path)) == count
+    done = CliRunner().invoke(app, [*words, topic])
+    assert (done.exit_code, done.stdout) == (0, f"No captured file of '{topic}' has messages of that time.\n")
+
+
 async def test_a_file_that_was_changed_is_not_replayed(
     spark: SparkSession,
     server: Served,  # noqa: F811

@@ -70,8 +70,8 @@ def replay(  # noqa: PLR0913  # as many as there are options
         read_options(options)  # what is wrong with them is known before Spark starts
         times = {"since": _time("--since", since), "until": _time("--until", until)}
         folder = Folder(source)
-        files = find_files(folder, find_place(folder, entity, namespace), **times)
-        _tell(files)
+        files = find_files(folder, find_place(folder, entity, namespace), entity, **times)
+        _tell(entity, files)
         if files:
             with session("twinbus replay", master=master) as spark:
                 rows = rows_of(spark, folder, files, **times, where=where)
@@ -98,9 +98,9 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _tell(files: Sequence[Manifest]) -> None:
+def _tell(entity: str, files: Sequence[Manifest]) -> None:
     if not files:
-        typer.echo("No captured file has messages of that time.")
+        typer.echo(f"No captured file of '{entity}' has messages of that time.")
         return
     first, last = min(one.first for one in files), max(one.last for one in files)
     messages, size = sum(one.eventCount for one in files), sum(one.sizeInBytes for one in files)

@@ -1,6 +1,6 @@
 """Replay: captured files back into an entity, through the data source's writing half.
 
-    files = find_files(folder, place, since, until)
+    files = find_files(folder, place, "orders", since=since, until=until)
     rows = rows_of(spark, folder, files, since, until, "label = 'order'")
 
 Owns: which files are read: only those that have a manifest, and only those whose times are wanted. What a task does
@@ -12,6 +12,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
+from twinbus.model.path import key_of
 from twinbus.pipeline.capture.history import order_of, place_of
 from twinbus.pipeline.capture.manifest import ENDING, Manifest
 from twinbus.pipeline.errors import PipelineError
@@ -40,14 +41,30 @@ def find_place(folder: Folder, entity: str, namespace: str | None) -> str:
 
 
 def find_files(
-    folder: Folder, place: str, since: dt.datetime | None = None, until: dt.datetime | None = None
+    folder: Folder,
+    place: str,
+    entity: str | None = None,
+    *,
+    since: dt.datetime | None = None,
+    until: dt.datetime | None = None,
 ) -> list[Manifest]:
-    """The manifests of an entity's files that have messages from `since` on and before `until`, in order."""
+    """The manifests below a place of files that have messages from `since` on and before `until`, in order.
+
+    Below the folder of an entity are those of others too: dead letters, subscriptions, longer paths. With `entity`
+    there are none of these.
+    """
+    key = None if entity is None else key_of(entity)
     with ThreadPoolExecutor(READ_AT_ONCE) as threads:
         read = threads.map(
             lambda path: Manifest.decode(folder.uri_of(path), folder.read(path)), folder.walk(place, ENDING)
         )
-        wanted = [one for one in read if (since is None or one.last >= since) and (until is None or one.first < until)]
+        wanted = [
+            one
+            for one in read
+            if (key is None or key_of(one.entity) == key)
+            and (since is None or one.last >= since)
+            and (until is None or one.first < until)
+        ]
     return sorted(wanted, key=lambda one: (one.fragment, *order_of(one)))
 
 
