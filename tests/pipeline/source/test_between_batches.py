@@ -162,6 +162,14 @@ def test_a_loss_ends_the_query_or_is_passed_over() -> None:
     assert [one.value for one in reader.partitions(offsets(500), offsets(11))] == [Range(0, 9, 10, 7)]
 
 
+def test_a_loss_is_noticed_before_a_batch_is_done_again() -> None:
+    entity = FakeEntity(21, low=9)
+    entity.purged = 8
+    with pytest.raises(PipelineError, match=r"purged up to 8.*failOnDataLoss=false"):
+        make(entity).partitions(offsets(5), offsets(11))
+    assert [one.value for one in make(entity).partitions(offsets(9), offsets(11))] == [Range(0, 9, 10, 7)]
+
+
 def test_a_batch_is_divided_and_none_has_no_tasks() -> None:
     reader = make(FakeEntity(101, 101), maxOffsetsPerPartition="60")
     assert list(reader.partitions(offsets(1, 1), offsets(1, 1))) == []

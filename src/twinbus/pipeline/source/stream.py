@@ -100,12 +100,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if positions.down else at_edge(self._options.entity, positions, LATEST, default=LATEST).to_json()
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[RangePartition]:
-        """The ranges of a batch. After a restart Spark asks for the last one again, as it was."""
+        """The ranges of a batch. After a restart Spark asks for the last one again, as it was.
+
+        What was lost meanwhile shows here only: the next batch begins behind it.
+        """
+        from twinbus.pipeline.source.losing import check_losses  # noqa: PLC0415  # the driver's, not the tasks'
+
         entity, options = self._options.entity, self._options
-        ranges = planning.ranges_between(read_offsets(start, entity), read_offsets(end, entity))
+        begin = read_offsets(start, entity)
+        ranges = planning.ranges_between(begin, read_offsets(end, entity))
         if not ranges:
             return []
-        ranges = planning.begin_at_low(ranges, self._positions())
+        positions = self._positions()
+        check_losses(begin, positions, options)
+        ranges = planning.begin_at_low(ranges, positions)
         divided = planning.divide(
             ranges, min_partitions=options.min_partitions, max_per_partition=options.max_per_partition
         )
