@@ -62,6 +62,7 @@ def test_a_range_begins_and_ends_where_the_user_says() -> None:
 
 def test_numbers_that_others_took_are_no_loss() -> None:
     assert losses(Offsets("orders", 7, {0: 2}), positions((50, 60))) == []
+    assert losses(Offsets("orders", 7, {0: 0}), positions((1, 10))) == []
 
 
 def test_another_entity_of_the_name_a_log_that_ends_sooner_and_a_purge_are() -> None:

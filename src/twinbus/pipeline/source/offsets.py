@@ -113,7 +113,7 @@ def losses(start: Offsets, positions: Positions) -> list[str]:
                 f"fragment {one.number} of '{entity}' ends before {one.next}, and was read up to {number} already: the "
                 "namespace was restored to an earlier state"
             )
-        elif one.is_available and one.purged >= number:
+        elif one.is_available and one.purged and one.purged >= number:
             found.append(
                 f"fragment {one.number} of '{entity}' was purged up to {one.purged}, and was read before {number} only"
             )
