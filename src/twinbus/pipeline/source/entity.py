@@ -34,7 +34,8 @@ class Entity:
         self._options = options
         self._factory = call(lambda: connect(options))
         self._claim = Claim(self._factory, options.entity) if options.completes and options.is_exclusive else None
-        self._completed: dict[int, int] = {}
+        self._completed: dict[int, tuple[int, int]] = {}
+        """Of which entity of the name each fragment was completed last, and up to where."""
 
     def positions(self) -> Positions:
         """How far each fragment reaches."""
@@ -52,7 +53,8 @@ class Entity:
         A fragment that does not work now is left: what is completed later includes it.
         """
         for fragment, number in offsets.fragments.items():
-            if number > self._completed.get(fragment, 0):
+            done = (offsets.entity_id, number)
+            if done != self._completed.get(fragment):  # a lower number: the entity was created again, or restored
                 try:
                     wait(partial(self._complete, fragment, number - 1))
                 except EntityClaimed as error:
@@ -62,7 +64,7 @@ class Entity:
                         raise
                     log.warning("fragment %d of '%s' is completed later: %s", fragment, offsets.entity, error)
                 else:
-                    self._completed[fragment] = number
+                    self._completed[fragment] = done
 
     async def _complete(self, fragment: int, last: int) -> None:
         path, limit_s = self._options.entity, self._options.operation_timeout_s

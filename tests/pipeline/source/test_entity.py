@@ -1,0 +1,43 @@
+"""The entity as a driver has it: what was processed is completed once, in the entity in which it was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twinbus.pipeline.source.entity import Entity
+from twinbus.pipeline.source.offsets import Offsets
+from twinbus.pipeline.source.options import read_options
+
+if TYPE_CHECKING:
+    from tests.pipeline.source.feed import Feed
+
+
+def test_an_entity_that_was_created_again_is_completed_from_its_first_message_on(feed: Feed) -> None:
+    queue = feed.queue()
+    feed.send(queue, 10)
+    entity = Entity(read_options(feed.options(queue, complete="processed", exclusive=False)))
+    try:
+        entity.complete(Offsets(queue, entity.positions().entity_id, {0: 11}))
+        assert feed.count(queue) == 0
+        feed.server.delete_queue(queue)
+        feed.server.put(queue, "QueueDescription")
+        feed.send(queue, 10)
+        for number in (11, 5):
+            entity.complete(Offsets(queue, entity.positions().entity_id, {0: number}))
+        assert feed.count(queue) == 0
+    finally:
+        entity.close()
+
+
+def test_a_log_that_was_restored_is_completed_from_its_first_message_on(feed: Feed) -> None:
+    queue = feed.queue()
+    feed.send(queue, 10)
+    entity = Entity(read_options(feed.options(queue, complete="processed", exclusive=False)))
+    try:
+        entity_id = entity.positions().entity_id
+        entity.complete(Offsets(queue, entity_id, {0: 1_000}))
+        feed.send(queue, 10)
+        entity.complete(Offsets(queue, entity_id, {0: 15}))
+        assert feed.count(queue) == 6
+    finally:
+        entity.close()
