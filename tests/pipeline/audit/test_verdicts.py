@@ -14,6 +14,8 @@ from twinbus.client.witness import FROM_SPOOL
 from twinbus.pipeline.audit.report import LOST
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import Row, SparkSession
 
     from twinbus.pipeline.audit.report import Outcome
@@ -258,6 +260,33 @@ def test_sends_after_the_look_began_are_not_asked_about(audited: Audited) -> Non
 def test_what_the_application_sent_again_is_told_apart(audited: Audited) -> None:
     again = {name for (_, name), row in audited.rows.items() if row.is_sent_again}
     assert again == {"sent twice", "sent twice, one lost", "paid", "noted"}
+
+
+def test_of_an_id_used_before_what_was_found_may_be_the_earlier_copy(spark: SparkSession, tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.queue("orders")
+    with world.program() as shop:
+        shop.sent("orders", "one copy", "both copies", "no copy")
+        shop.tell.failed("orders", [message("failed before")], ConnectionFailed("refused"))
+    with world.program() as till:
+        till.settled("orders", "one copy", 1)
+        till.settled("orders", "both copies", 2)
+    world.clock.advance(MINUTE_S)
+    since = world.now
+    with world.program() as shop:
+        shop.sent("orders", "one copy", "both copies", "no copy", "failed before")
+    with world.program() as till:
+        till.settled("orders", "both copies", 3)
+        till.settled("orders", "failed before", 4)
+    world.clock.advance(MINUTE_S)
+    _, rows = world.audit(spark, since=since)
+    assert {name: row.verdict for (_, name), row in rows.items()} == {
+        "one copy": "unknown",
+        "both copies": "delivered",
+        "no copy": "lost",
+        "failed before": "delivered",
+    }
+    assert "what was found may be of those sends" in rows["orders", "one copy"].reason
 
 
 def test_how_long_each_was_parked(audited: Audited) -> None:

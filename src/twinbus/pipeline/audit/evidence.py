@@ -6,7 +6,7 @@ Owns: what each input proves. `what` of a row is one of these; `number` is a seq
 |---|---|---|
 | sent | journals | a send that was reported to have succeeded: sent, scheduled, parked or spooled; or was committed |
 | perhaps | journals | one that had no answer, or whose transaction had none |
-| outside | journals | one of any kind that was made outside the time asked about |
+| outside | journals | one of these kinds that was made outside the time asked about |
 | not sent | journals | one that has not: failed, or rolled back |
 | from spool | journals | what was spooled has gone on: the application sent it once |
 | moved | journals | a syphon brought it to the primary |
@@ -153,12 +153,13 @@ def _said_of_send(asked: Asked) -> Column:
     if asked.since is not None:
         is_asked_about &= f.col("time") >= f.lit(asked.since)
     is_sure = f.col("outcome").isin(*_SENT) & (f.col("transaction") == "committed")
+    is_not_sent = (f.col("outcome") == "failed") | (f.col("transaction") == "rolled back")
     is_from_spool = f.coalesce(f.col("reason"), f.lit("")) == FROM_SPOOL
     return (
         # What went on from a spool after the look began may have come behind it: it counts as spooled.
         f.when(is_from_spool, f.when(f.col("time") <= f.lit(asked.until), f.lit("from spool")))
-        .when(~is_asked_about, f.lit("outside"))
-        .when((f.col("outcome") == "failed") | (f.col("transaction") == "rolled back"), f.lit("not sent"))
+        .when(~is_asked_about, f.when(~is_not_sent, f.lit("outside")))
+        .when(is_not_sent, f.lit("not sent"))
         .when(is_sure, f.lit("sent"))
         .otherwise(f.lit("perhaps"))
     )

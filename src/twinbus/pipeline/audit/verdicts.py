@@ -52,6 +52,11 @@ _N, _U, _L = Verdict.NOT_SENT, Verdict.UNKNOWN, Verdict.LOST
 
 TABLE: Final = (
     Line(_U, "message_id is null", "it has no id by which it could be found"),
+    Line(
+        _U,
+        "outside > 0 and found >= wanted and found < wanted + outside",
+        "sent outside the time asked about as well: what was found may be of those sends",
+    ),
     # What was found.
     Line(_D, "size(handled) + again >= wanted", "a receiver or a capture had it"),
     Line(_D, "size(present) + again >= wanted", "it is in its entity"),
