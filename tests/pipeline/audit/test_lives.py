@@ -94,6 +94,17 @@ def test_a_missing_file_hides_what_was_done_anywhere_before_the_next(parts: tupl
     assert "is missing" in gap.why
 
 
+def test_a_last_file_that_was_closed_for_another_hides_what_was_done_anywhere_since() -> None:
+    (gap,) = gaps({file(1): facts(0), file(2): facts(60, says_began=False)})
+    assert (gap.entity, gap.since, gap.until) == (ANY, NOON + 70 * MINUTE, NOON + 600 * MINUTE)
+    assert "file 3 of journal 1-a is missing" in gap.why
+
+
+def test_one_whose_first_and_last_files_are_missing_is_not_taken_for_one_of_the_first_version() -> None:
+    found = gaps({file(2): facts(60, says_began=False)})
+    assert max(gap.until for gap in found) == NOON + 600 * MINUTE
+
+
 def test_a_file_that_a_full_disk_left_without_rows_is_not_missing() -> None:
     assert gaps({file(1): facts(0), file(2, is_ended=False): None, file(3): facts(60, says_ended=True)}) == []
 

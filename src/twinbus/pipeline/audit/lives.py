@@ -87,11 +87,12 @@ class Life:
 
     @property
     def has_ended(self) -> bool:
-        """It has written its last row; one of version 1, its last file."""
+        """It has written its last row; one of version 1, its last file. Its first file says which version it is."""
         last = self.last
         if last is None:
             return False
-        return last.says_ended or (not self.knows_itself and self.files[-1].is_ended)
+        is_first_known = self.files[0].part <= 1
+        return last.says_ended or (is_first_known and not self.knows_itself and self.files[-1].is_ended)
 
     @property
     def knows_itself(self) -> bool:
@@ -100,8 +101,13 @@ class Life:
 
     @property
     def is_whole(self) -> bool:
-        """No file is missing before its last one."""
-        return [one.part for one in self.files] == list(range(1, len(self.files) + 1))
+        """No file is missing."""
+        return [one.part for one in self.files] == list(range(1, len(self.files) + 1)) and not self.lacks_next
+
+    @property
+    def lacks_next(self) -> bool:
+        """Its last file was closed for another one, which is not there."""
+        return not self.has_ended and self.files[-1].is_ended
 
     def scope(self) -> frozenset[str]:
         """Entities whose messages it may have settled."""
@@ -193,7 +199,9 @@ def _missing(life: Life, now: dt.datetime, up_to_date: dt.datetime) -> Iterator[
                 facts.lost_at,
                 f"journal {life.name} lost {facts.lost:,} rows until {_told(facts.lost_at)}",
             )
-    if not life.has_ended:
+    if life.lacks_next:
+        yield last.last, now, f"file {life.files[-1].part + 1} of journal {life.name} is missing"
+    elif not life.has_ended:
         until = min(now, last.last + SILENT) if life.knows_itself else now
         yield (
             max(last.last, up_to_date),
