@@ -21,6 +21,11 @@ def test_names_are_read_without_regard_to_case() -> None:
     )
 
 
+def test_the_argument_of_save_is_the_entity_too() -> None:
+    assert read_options({"connectionString": WHERE, "path": "orders"}).entity == "orders"
+    assert read_options({"connectionString": WHERE, "path": "Orders", "entity": "orders"}).entity == "orders"
+
+
 def test_a_pair_is_read() -> None:
     found = read_options(
         {
@@ -54,6 +59,10 @@ def test_secrets_do_not_show() -> None:
         ({"connectionString": "Endpoint=x"}, "connectionString cannot be read"),
         ({"connectionString": WHERE, "entty": "x"}, "no option 'entty' for writing .did you mean entity"),
         ({"connectionString": WHERE, "startingOffsets": "latest"}, "no option 'startingOffsets' for writing"),
+        (
+            {"connectionString": WHERE, "entity": "orders", "path": "news"},
+            r"entity is 'orders', and save\(...\) or start\(...\) says 'news': give one of them",
+        ),
         ({"connectionString": WHERE, "messageIds": "random"}, "messageIds is 'random'; it can be given or determin"),
         ({"connectionString": WHERE, "operationTimeout": "soon"}, "operationTimeout is 'soon'"),
         ({"connectionString": WHERE, "spoolDir": "/x"}, "spoolDir is for a pair"),

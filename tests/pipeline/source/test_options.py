@@ -28,6 +28,7 @@ def test_names_are_read_without_regard_to_case_and_spark_may_add_its_own() -> No
     options = read_options(given(STARTINGOFFSETS="Latest", checkpointLocation="/somewhere", Complete="NONE"))
     assert options.starting == "latest"
     assert read_options({"connectionString": TEXT, "path": "orders"}).entity == "orders"
+    assert read_options(given(path="Orders")).entity == "orders"
 
 
 def test_offsets_are_numbers_by_fragment() -> None:
@@ -53,6 +54,7 @@ def test_paths_of_subscriptions_and_dead_letters_are_entities() -> None:
         ({"connectionString": ""}, "needs the option connectionString"),
         ({"connectionString": f"Endpoint=sb://x;SharedAccessKey={KEY}"}, "connectionString cannot be read"),
         ({"entity": ""}, "needs the option entity"),
+        ({"path": "news"}, r"entity is 'orders', and load\(...\) says 'news': give one of them"),
         ({"entity": "orders/$management"}, "is the path of a queue"),
         ({"startingOffsets": "yesterday"}, "it is earliest, latest"),
         ({"startingOffsets": '{"0": "x"}'}, "it is earliest, latest"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from twinbus.model.path import key_of, relative
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.given import Given
 
@@ -80,13 +81,23 @@ def read_options(given: Mapping[str, str]) -> SinkOptions:
     found = Given(given, OPTIONS, purpose="writing", ignored=_SPARKS_OWN)
     return SinkOptions(
         connection_string=found.connection_string("connectionString"),
-        entity=found.text("entity") or given.get("path"),
+        entity=_named(found, given.get("path")),
         ca_file=found.text("caFile"),
         operation_timeout_s=found.seconds("operationTimeout", _TIMEOUT_S),
         has_deterministic_ids=found.choice("messageIds", (GIVEN, DETERMINISTIC)) == DETERMINISTIC,
         journal_dir=found.text("journalDir"),
         pair=_read_pair(found),
     )
+
+
+def _named(found: Given, path: str | None) -> str | None:
+    """The entity: by the option, or by the argument of save or start."""
+    named = found.text("entity")
+    if named and path and key_of(relative(named)) != key_of(relative(path)):
+        raise PipelineError(
+            f"the option entity is {named!r:.80}, and save(...) or start(...) says {path!r:.80}: give one of them"
+        )
+    return named or path
 
 
 def _read_pair(found: Given) -> PairOptions | None:

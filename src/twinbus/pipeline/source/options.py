@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from twinbus.model.path import SubQueue, parse
+from twinbus.model.path import SubQueue, key_of, parse, relative
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.given import Given
 
@@ -74,7 +74,7 @@ class SourceOptions:
 def read_options(given: Mapping[str, str]) -> SourceOptions:
     """What the options come to; PipelineError names the one that cannot be."""
     found = Given(given, OPTIONS, purpose="reading", ignored=_SPARKS_OWN)
-    entity = found.text("entity") or given.get("path")
+    entity = _named(found, given.get("path"))
     if not entity:
         raise PipelineError("servicebus needs the option entity: the path of a queue, or topic/Subscriptions/name")
     starting, completes = _edge(found, "startingOffsets", EARLIEST), found.choice("complete", (NONE, PROCESSED))
@@ -99,6 +99,14 @@ def read_options(given: Mapping[str, str]) -> SourceOptions:
         completes=completes == PROCESSED,
         is_exclusive=found.flag("exclusive", default=True),
     )
+
+
+def _named(found: Given, path: str | None) -> str | None:
+    """The entity: by the option, or by the argument of load."""
+    named = found.text("entity")
+    if named and path and key_of(relative(named)) != key_of(relative(path)):
+        raise PipelineError(f"the option entity is {named!r:.80}, and load(...) says {path!r:.80}: give one of them")
+    return named or path
 
 
 def _entity(text: str) -> str:
