@@ -125,3 +125,29 @@ def test_what_was_captured_was_delivered_and_what_was_not_is_lost(spark: SparkSe
     _, rows = world.audit(spark, captures=[str(tmp_path / "captured")], captured_as=["contoso"])
     found = {name: (row.verdict, row.came) for (_, name), row in rows.items()}
     assert found == {"1": ("delivered", 1), "2": ("delivered", 1), "3": ("delivered", 1), "4": ("lost", 0)}
+
+
+def test_a_captured_message_that_was_dead_lettered_is_one_copy_and_dead(spark: SparkSession, tmp_path: Path) -> None:
+    world = World(tmp_path / "world")
+    world.queue("orders")
+    with world.program() as shop:
+        shop.sent("orders", "1", "2", "3", "4", "5", "6", "6")
+    world.clock.advance(60)
+    with world.program() as till:
+        till.settled("orders", "1", 1, "dead-lettered")
+        till.settled("orders/$deadletterqueue", "3", 93)
+        till.settled("orders", "5", 5, "dead-lettered")
+        till.settled("orders", "5", 95)
+    for name in ("1", "2", "6"):
+        world.here("orders/$deadletterqueue", name, 90 + int(name))
+    world.here("orders", "4", 4)
+    capture(tmp_path / "captured", 1, 6)
+    _, rows = world.audit(spark, captures=[str(tmp_path / "captured")], captured_as=["contoso"])
+    assert {name: (row.verdict, row.is_doubled) for (_, name), row in rows.items()} == {
+        "1": ("dead-lettered", False),  # by a receiver that said so
+        "2": ("dead-lettered", False),  # by the broker
+        "3": ("dead-lettered", False),  # and had from there
+        "4": ("delivered", False),
+        "5": ("delivered", False),  # resubmitted
+        "6": ("unknown", False),  # of two one is dead: the captured one, or the other
+    }

@@ -13,7 +13,8 @@ Owns: what each input proves. `what` of a row is one of these; `number` is a seq
 | completed | journals | a receiver has completed it, or received and deleted it |
 | tried | journals | a receiver wanted to complete it, and does not know whether that was heard |
 | seen | journals | a receiver had it, and did something else |
-| dead-lettered | journals | a receiver has dead-lettered it, or has had it from a dead-letter queue |
+| dead-lettered | journals | a receiver has dead-lettered it; `number` is the one it had before |
+| dead letter | journals, captures | it was in a dead-letter queue; `number` is its number there |
 | refused | journals | a syphon has dead-lettered it, or a spool has put it aside |
 | cancelled | journals | it was scheduled, and taken back |
 | captured | captures | it was at the destination |
@@ -126,7 +127,7 @@ class Evidence:
     def of_captures(self, captures: DataFrame) -> DataFrame:
         """What was captured."""
         is_dead = f.col("role") == Role.DEAD.value
-        what = f.when(is_dead, f.lit("dead-lettered")).otherwise(f.lit("captured"))
+        what = f.when(is_dead, f.lit("dead letter")).otherwise(f.lit("captured"))
         return _columns(self._at(captures, "place", _PLACE).withColumn("what", what))
 
     def _at(self, frame: DataFrame, column: str, means: str) -> DataFrame:
@@ -169,7 +170,7 @@ def _said_of_settlement() -> Column:
     said = _mapped("outcome", _SETTLED, "seen")
     in_doubt = f.when(said == "completed", f.lit("tried")).otherwise(f.lit("seen"))
     return (
-        f.when(f.col("role") == Role.DEAD.value, f.lit("dead-lettered"))
+        f.when(f.col("role") == Role.DEAD.value, f.lit("dead letter"))
         .when(f.col("transaction") == "committed", said)
         .when(f.col("transaction") == "rolled back", f.lit("seen"))
         .otherwise(in_doubt)

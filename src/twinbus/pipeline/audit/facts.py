@@ -46,6 +46,7 @@ def facts_of(evidence: DataFrame, destinations: DataFrame) -> DataFrame:
         _numbers("seen").alias("seen"),
         _numbers("dead here").alias("dead_here"),
         _numbers("dead-lettered").alias("dead_said"),
+        _numbers("dead letter").alias("dead_had"),
         _count("refused").alias("refused"),
         _count("refused here").alias("refused_here"),
         _count("cancelled").alias("cancelled"),
@@ -57,17 +58,25 @@ def facts_of(evidence: DataFrame, destinations: DataFrame) -> DataFrame:
 def _derived(facts: DataFrame) -> DataFrame:
     """What follows from the counts and sets."""
     expressions = {
+        # Copies that only a capture had: of those that are dead, and of which nobody said what their numbers were, each
+        # may be one of these. It is not counted twice.
+        "dead_there": "array_union(dead_here, dead_had)",
+        "unnamed_dead": "greatest(0, size(dead_there) - size(dead_said))",
+        "settled": "array_union(array_union(completed, tried), array_union(here, dead_said))",
+        "only_captured": "array_sort(array_except(captured, settled))",
+        "perhaps_dead": "least(unnamed_dead, size(only_captured))",
+        "kept": "slice(only_captured, perhaps_dead + 1, size(only_captured))",
         # Copies that have come to the destination; what somebody tried to complete, and is not here, is gone.
-        "handled": "array_union(completed, captured)",
+        "handled": "array_union(completed, kept)",
         "present": "array_union(handled, here)",
         "arrived": "if(is_looked_at, array_union(present, tried), present)",
         "again": "greatest(0, completions - size(completed))",
         "delivered": "size(arrived) + again",
         "came": "delivered + size(dead_here)",
-        "dead": "greatest(size(dead_here), size(dead_said)) + greatest(refused, refused_here)",
+        "dead": "greatest(size(dead_there), size(dead_said)) + greatest(refused, refused_here)",
         "lives_ms": "least(time_to_live, longest_life)",
         "is_over": "coalesce(unix_millis(last_word) + lives_ms < unix_millis(looked_at), false)",
-        "seen_and_gone": "size(array_except(array_except(seen, arrived), dead_said))",
+        "seen_and_gone": "size(array_except(array_except(seen, arrived), array_union(dead_said, dead_had)))",
         "expired": "if(is_over and not coalesce(keeps_expired, false), seen_and_gone, 0)",
         "calls": "cast(sent / greatest(routes, 1) as bigint)",
         # Duplicates that the entity drops are not due.

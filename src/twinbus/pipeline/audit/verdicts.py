@@ -85,6 +85,9 @@ TABLE: Final = (
         "found > 0 and (coalesce(detects_duplicates, true) or is_filtered)",
         "sent {sent} times, found {found} times: the entity may have dropped the others",
     ),
+    Line(
+        _U, "found + perhaps_dead >= wanted", "a copy that was captured may be one that was dead-lettered, or another"
+    ),
     Line(_N, "sent = 0", "its send had no answer, and it is nowhere"),
     Line(_L, "true", "it is nowhere: sent {sent} times, found {found} times"),
 )
