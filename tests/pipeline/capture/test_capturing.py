@@ -18,7 +18,7 @@ from twinbus.client import MessagingFactory, ReceiveMode
 from twinbus.pipeline.capture.capturing import Capture
 from twinbus.pipeline.capture.entity import CapturedEntity
 from twinbus.pipeline.capture.folder import Folder
-from twinbus.pipeline.capture.task import capture_window
+from twinbus.pipeline.capture.task import capture_window, failed
 from twinbus.pipeline.capture.window import Limits
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.source.positions import Positions, ask_positions
@@ -183,8 +183,7 @@ async def test_an_entity_that_was_created_again_is_a_loss_unless_that_is_allowed
     path = server.make_queue()
     await send(server, path, range(5))
     await capture(Here(), settings(server, tmp_path, path))
-    server.delete_queue(path)
-    server.ask("PUT", path, _QUEUE, expected=201)
+    create_again(server, path)
     await send(server, path, range(5, 8))
     with pytest.raises(PipelineError, match=r"deleted and created again .*--allow-data-loss"):
         await capture(Here(), settings(server, tmp_path, path))
@@ -215,6 +214,46 @@ async def test_what_was_purged_before_it_was_captured_is_a_loss(
         await capture(Here(), settings(server, tmp_path, queue))
     await capture(Here(), settings(server, tmp_path, queue, allows_loss=True))
     assert Taken(tmp_path).ids() == [str(number) for number in (*range(5), 6, 7)]
+
+
+def create_again(server: Served, path: str) -> None:  # noqa: F811
+    """Delete a queue, and create another of its name."""
+    server.delete_queue(path)
+    server.ask("PUT", path, _QUEUE, expected=201)
+
+
+async def test_a_failure_that_comes_after_the_entity_was_created_again_opens_no_window(
+    server: Served,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    path = server.make_queue()
+    await send(server, path, range(3))
+    entity = CapturedEntity(Folder(str(tmp_path)), settings(server, tmp_path, path, allows_loss=True), path)
+    try:
+        await entity.open()
+        (late,) = await entity.look(0.0, at_once=True)
+        create_again(server, path)
+        await send(server, path, range(3))
+        (order,) = await entity.look(0.0, at_once=True)
+        assert not entity.give_up(failed(late, "too late"))
+        assert await entity.look(0.0, at_once=True) == [], "its job runs"
+        assert entity.give_up(failed(order, "in time"))
+        assert len(await entity.look(0.0, at_once=True)) == 1
+    finally:
+        await entity.close()
+
+
+async def test_a_range_that_is_in_a_file_is_not_named_again(server: Served, queue: str, tmp_path: Path) -> None:  # noqa: F811
+    await send(server, queue, range(3))
+    entity = CapturedEntity(Folder(str(tmp_path)), settings(server, tmp_path, queue), queue)
+    try:
+        await entity.open()
+        (order,) = await entity.look(0.0, at_once=True)
+        reports = [await asyncio.to_thread(capture_window, order) for _ in range(2)]
+        assert [len(await entity.commit(report)) for report in reports] == [1, 0]
+    finally:
+        await entity.close()
+    assert Taken(tmp_path).ids() == ["0", "1", "2"]
 
 
 async def captured_further(server: Served, path: str, to: Path) -> None:  # noqa: F811

@@ -145,7 +145,8 @@ class Capture:
                     self._told.captured(manifest)
                 await self._complete(entity)
                 continue
-            entity.give_up(report.fragment)
+            if not entity.give_up(report):
+                continue
             if report.is_lasting:
                 raise PipelineError(report.failure)
             self._wait(report.entity, report.failure)

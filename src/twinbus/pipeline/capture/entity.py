@@ -156,10 +156,11 @@ class CapturedEntity:
 
     async def commit(self, report: Report) -> list[Manifest]:
         """A task has done its work: its files count from now on, each once its manifest is there."""
-        window, manifests = self._windows.get(report.fragment), []
-        if window is None or report.entity_id != self._entity_id:
-            return []  # of an entity that is no more, and the one that has its name now was begun anew
+        manifests = []
         async with self._naming:
+            window = self._window_of(report)
+            if window is None:
+                return []
             for written in report.files:
                 manifests.append(await asyncio.to_thread(self._name, report.fragment, written))
                 window.written(written.to_number)
@@ -170,10 +171,18 @@ class CapturedEntity:
             self._owed[report.fragment] = manifests[-1].toSequenceNumber
         return manifests
 
-    def give_up(self, fragment: int) -> None:
-        """The job that wrote a window has failed: it is to be written again."""
-        if fragment in self._windows:
-            self._windows[fragment].closed()
+    def give_up(self, report: Report) -> bool:
+        """The job that wrote a window has failed: it is to be written again. False if there is no such window now."""
+        window = self._window_of(report)
+        if window is not None:
+            window.closed()
+        return window is not None
+
+    def _window_of(self, report: Report) -> Window | None:
+        """None if it is of an entity that is no more: the one that has its name now was begun anew."""
+        window = self._windows.get(report.fragment)
+        is_it = window is not None and (report.entity_id, report.first) == (self._entity_id, window.first)
+        return window if is_it else None
 
     def _name(self, fragment: int, written: Written) -> Manifest:
         folder, covered = self._folder, self._covered[fragment]

@@ -64,6 +64,8 @@ class Report:
     entity: str
     entity_id: int
     fragment: int
+    first: int
+    """Where the window begins."""
     files: tuple[Written, ...] = ()
     up_to: int = -1
     """All numbers up to this one are in the files, or are not there at all."""
@@ -90,6 +92,7 @@ def failed(order: Order, reason: str, *, is_lasting: bool = False) -> Report:
         entity=order.entity,
         entity_id=order.entity_id,
         fragment=order.closing.fragment,
+        first=order.closing.first,
         failure=reason,
         is_lasting=is_lasting,
     )
@@ -118,6 +121,7 @@ def _capture(order: Order) -> Report:
         entity=order.entity,
         entity_id=order.entity_id,
         fragment=closing.fragment,
+        first=closing.first,
         files=tuple(done),
         up_to=-1 if closing.only_full and not done else up_to,
         numbers=closing.last - closing.first + 1,
