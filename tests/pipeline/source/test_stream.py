@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import uuid
 from typing import TYPE_CHECKING
 
@@ -36,11 +37,11 @@ class Job:
         self.checkpoint = folder / "checkpoint"
         self.options = options
         self._spark = spark
-        self._output = folder / "output"
+        self.output = folder / "output"
 
     def writer(self) -> DataStreamWriter:
         rows = self._spark.readStream.format("servicebus").options(**self.options).load()
-        stream = rows.writeStream.format("parquet").option("path", str(self._output))
+        stream = rows.writeStream.format("parquet").option("path", str(self.output))
         return stream.option("checkpointLocation", str(self.checkpoint))
 
     def run(self) -> StreamingQuery:
@@ -50,7 +51,7 @@ class Job:
         return query
 
     def bodies(self) -> list[int]:
-        return sorted(int(row.body) for row in self._spark.read.parquet(str(self._output)).select("body").collect())
+        return sorted(int(row.body) for row in self._spark.read.parquet(str(self.output)).select("body").collect())
 
     def offsets(self, batch: int) -> dict[str, object]:
         found: dict[str, object] = json.loads((self.checkpoint / "offsets" / f"{batch}").read_text().splitlines()[-1])
@@ -153,6 +154,34 @@ def test_lost_data_ends_a_query_or_is_passed_over(feed: Feed, make_job: MakeJob)
     job.options["failOnDataLoss"] = "false"
     job.run()
     assert job.bodies() == list(range(5))
+
+
+def test_a_batch_that_is_done_again_after_a_purge_ends_the_query(feed: Feed, make_job: MakeJob) -> None:
+    queue = feed.queue()
+    feed.send(queue, 3)
+    job = make_job(queue)
+    job.run()
+    for folder in (job.checkpoint / "commits", job.output):
+        shutil.rmtree(folder)  # as if the driver had been killed before the batch was done
+    feed.purge(queue)
+    with pytest.raises(Exception, match="purged up to 3"):
+        job.run()
+    job.options["failOnDataLoss"] = "false"
+    job.run()
+
+
+def test_after_a_restore_a_query_that_goes_on_reads_all_and_then_completes_it(feed: Feed, make_job: MakeJob) -> None:
+    queue = feed.queue()
+    feed.send(queue, 10)
+    job = make_job(queue, complete="processed", failOnDataLoss=False)
+    job.run()
+    kept = job.checkpoint / "offsets" / "0"
+    kept.write_text(kept.read_text().replace('"0":11', '"0":1000').replace('"0": 11', '"0": 1000'))
+    (kept.parent / ".0.crc").unlink()
+    feed.send(queue, 10, first=10)
+    job.run()
+    assert job.bodies() == list(range(20))
+    assert feed.count(queue) == 0
 
 
 def test_a_checkpoint_of_another_entity_is_refused(feed: Feed, make_job: MakeJob) -> None:
