@@ -243,6 +243,44 @@ async def test_a_failure_that_comes_after_the_entity_was_created_again_opens_no_
         await entity.close()
 
 
+async def test_an_entity_that_is_created_again_while_a_task_reads_it_is_begun_anew_if_loss_is_allowed(
+    server: Served,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    path, told, stop, here = server.make_queue(), Told(), asyncio.Event(), Here()
+
+    def create_once() -> None:
+        if here.jobs == 1:
+            create_again(server, path)
+            asyncio.run(send(server, path, ["new"]))
+
+    here.before_job = create_once
+    await send(server, path, ["gone"])
+    wanted = settings(
+        server, tmp_path, path, available_now=False, limits=Limits(0.1, 10_000_000), allows_loss=True, completes=True
+    )
+    running_now = asyncio.create_task(Capture(here, wanted, told).run(stop))  # type: ignore[arg-type]
+    async with asyncio.timeout(60):
+        while not told.manifests and not running_now.done():  # noqa: ASYNC110  # it may end without a word
+            await asyncio.sleep(0.05)
+    stop.set()
+    await running_now
+    assert Taken(tmp_path).ids() == ["new"]
+    assert server.counts(path)[0] == 0
+
+
+async def test_an_entity_that_is_created_again_while_a_task_reads_it_is_a_loss(server: Served, tmp_path: Path) -> None:  # noqa: F811
+    path, here = server.make_queue(), Here()
+    here.before_job = lambda: create_again(server, path)
+    await send(server, path, ["gone"])
+    with pytest.raises(PipelineError, match=r"created again .*--allow-data-loss") as raised:
+        await capture(here, settings(server, tmp_path, path))
+    assert "failOnDataLoss" not in str(raised.value)
+    await send(server, path, ["gone", "too"])
+    await capture(here, settings(server, tmp_path, path, allows_loss=True))
+    assert Taken(tmp_path).files() == []
+
+
 async def test_a_range_that_is_in_a_file_is_not_named_again(server: Served, queue: str, tmp_path: Path) -> None:  # noqa: F811
     await send(server, queue, range(3))
     entity = CapturedEntity(Folder(str(tmp_path)), settings(server, tmp_path, queue), queue)

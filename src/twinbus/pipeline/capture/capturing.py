@@ -145,8 +145,11 @@ class Capture:
                     self._told.captured(manifest)
                 await self._complete(entity)
                 continue
+            if report.is_lasting:
+                with contextlib.suppress(ServiceBusError):  # then the failure itself is what is said
+                    await entity.look_for_losses()
             if not entity.give_up(report):
-                continue
+                continue  # what it was to write is gone, and that may be
             if report.is_lasting:
                 raise PipelineError(report.failure)
             self._wait(report.entity, report.failure)

@@ -59,14 +59,14 @@ class CapturedEntity:
         self._owed: dict[int, int] = {}
         """Up to which number each fragment is captured, and not completed yet."""
         self._naming = asyncio.Lock()
-        """While a file is given its name, nobody looks for files without a manifest."""
+        """While a file is given its name, nobody looks for files without a manifest, nor begins a window."""
 
     async def open(self) -> None:
         """Look where to go on. PipelineError if messages were lost meanwhile, or another capture runs."""
         await asyncio.to_thread(self._folder.delete_folder, f"{self.place}/{TEMPORARY}")
         if self._claim is not None:
             await self._claim.hold()
-        await self._take_positions(await ask_positions(self._factory, self.source))
+        await self.look_for_losses()
 
     async def close(self) -> None:
         """Its connection, and what tasks have left behind."""
@@ -101,22 +101,27 @@ class CapturedEntity:
                 )
         return orders
 
+    async def look_for_losses(self) -> None:
+        """Go on behind what was lost since it was last looked. PipelineError unless that may be."""
+        await self._take_positions(await ask_positions(self._factory, self.source))
+
     async def _take_positions(self, positions: Positions) -> None:
         """Begin with fragments that are new, all of them after the entity was created again."""
-        if self._entity_id not in (0, positions.entity_id):
-            self._windows.clear()
-            self._owed.clear()
-        self._entity_id = positions.entity_id
-        for position in positions.fragments:
-            window = self._windows.get(position.number)
-            if not position.is_available or (window is not None and window.is_closing):
-                continue
-            if window is None:
-                async with self._naming:
+        async with self._naming:
+            if self._entity_id not in (0, positions.entity_id):
+                self._allow(losses(Offsets(self.path, self._entity_id, {}), positions))
+                self._windows.clear()
+                self._owed.clear()
+            self._entity_id = positions.entity_id
+            for position in positions.fragments:
+                window = self._windows.get(position.number)
+                if not position.is_available or (window is not None and window.is_closing):
+                    continue
+                if window is None:
                     self._windows[position.number] = await self._begin(position)
-            elif self._has_lost(position, self._entity_id, window.first):
-                is_anew = window.first > position.next
-                self._windows[position.number] = self._begin_behind_loss(position, window.first, is_anew=is_anew)
+                elif self._has_lost(position, self._entity_id, window.first):
+                    is_anew = window.first > position.next
+                    self._windows[position.number] = self._begin_behind_loss(position, window.first, is_anew=is_anew)
 
     async def _begin(self, position: FragmentPosition) -> Window:
         """Go on behind the last manifest."""
@@ -145,7 +150,9 @@ class CapturedEntity:
     def _has_lost(self, position: FragmentPosition, entity_id: int, first: int) -> bool:
         """Whether messages from a number on were lost before they were captured. PipelineError unless that may be."""
         start = Offsets(self.path, entity_id, {position.number: first})
-        found = losses(start, Positions(self._entity_id, (position,)))
+        return self._allow(losses(start, Positions(self._entity_id, (position,))))
+
+    def _allow(self, found: list[str]) -> bool:
         if found and not self._settings.allows_loss:
             raise PipelineError(f"data was lost: {found[0]}. --allow-data-loss goes on with what is left")
         for one in found:
