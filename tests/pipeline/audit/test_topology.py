@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
 
 from twinbus.model.info import QueueInfo, SubscriptionInfo, TopicInfo
 from twinbus.model.queue import QueueDescription, QueueRuntime
+from twinbus.model.rule import FalseFilter, RuleDescription, SqlFilter, TrueFilter
 from twinbus.model.topic import SubscriptionDescription, TopicDescription, TopicRuntime
-from twinbus.pipeline.audit.topology import Namespace, Place, Role, described, supposed
+from twinbus.pipeline.audit.topology import Namespace, Place, Role, described, read_namespace, supposed
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from twinbus.client import NamespaceManager
+    from twinbus.model.rule import Filter
 
 RUNTIME = QueueRuntime(active_count=0, dead_letter_count=0, size_bytes=0, created_ms=17, updated_ms=17, accessed_ms=17)
 
@@ -64,6 +74,39 @@ def test_each_subscription_of_a_topic_is_one() -> None:
         9_000,
     )
     assert (other.is_filtered, other.time_to_live_ms) == (True, 1_000)
+
+
+@pytest.mark.parametrize(
+    ("rule", "is_filtered"),
+    [
+        (TrueFilter(), False),
+        (SqlFilter(expression="1=1"), False),
+        (SqlFilter(expression=" 1 = 1 "), False),
+        (SqlFilter(expression="1=1 AND color='red'"), True),
+        (FalseFilter(), True),
+    ],
+)
+def test_a_filter_that_is_always_true_is_none(rule: Filter, is_filtered: bool) -> None:  # noqa: FBT001
+    found = namespace(some=(True, {}))
+
+    class Manager:
+        """Tells of one topic with one subscription."""
+
+        async def get_queues(self) -> AsyncIterator[QueueInfo]:
+            for one in found.queues.values():
+                yield one
+
+        async def get_topics(self) -> AsyncIterator[TopicInfo]:
+            yield found.topics["news"]
+
+        async def get_subscriptions(self, _topic: str) -> AsyncIterator[SubscriptionInfo]:
+            yield subscription("some")
+
+        async def get_rules(self, _topic: str, _name: str) -> AsyncIterator[RuleDescription]:
+            yield RuleDescription(name="one", filter=rule)
+
+    told = asyncio.run(read_namespace(cast("NamespaceManager", Manager()), ["news"]))
+    assert described(told, ["news"]).destinations["news/subscriptions/some"].is_filtered is is_filtered
 
 
 def test_forwarding_is_followed_and_what_is_on_the_way_is_looked_at() -> None:

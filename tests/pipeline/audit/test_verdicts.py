@@ -11,7 +11,7 @@ from tests.pipeline.audit.world import MINUTE_S, World, message
 from twinbus.client.errors import ConnectionFailed, ConnectionLost
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.witness import FROM_SPOOL
-from twinbus.pipeline.audit.report import LOST
+from twinbus.pipeline.audit.report import LOST, UNKNOWN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -241,6 +241,26 @@ def test_each_subscription_has_its_copy_but_for_filters_and_those_made_later(aud
         ("news/subscriptions/some", "flash"): "delivered",
         ("news/subscriptions/all", "half"): "lost",
     }
+
+
+def test_what_no_subscription_had_to_take_and_none_has_is_unknown(spark: SparkSession, tmp_path: Path) -> None:
+    world = World(tmp_path)
+    for name in ("red", "green"):
+        world.subscription("news", name, is_filtered=True)
+    world.subscription("later", "all", made_ms=world.clock.wall_ms() + 30_000)
+    with world.program() as shop:
+        shop.sent("News", "red", "blue")
+        shop.sent("later", "early")
+    world.clock.advance(MINUTE_S)
+    world.here("news/subscriptions/red", "red", 1)
+    outcome, rows = world.audit(spark)
+    assert {key: row.verdict for key, row in rows.items()} == {
+        ("news/subscriptions/red", "red"): "delivered",
+        ("news/subscriptions/green", "blue"): "unknown",
+        ("later/subscriptions/all", "early"): "unknown",
+    }
+    assert "no subscription had to take it" in rows["news/subscriptions/green", "blue"].reason
+    assert outcome.exit_code == UNKNOWN
 
 
 def test_what_came_more_often_than_it_was_sent_is_doubled(audited: Audited) -> None:

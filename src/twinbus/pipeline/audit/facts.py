@@ -29,7 +29,7 @@ def facts_of(evidence: DataFrame, destinations: DataFrame) -> DataFrame:
         f.max(_time("sent", "perhaps", "not sent")).alias("last_sent"),
         f.max("time").alias("last_word"),
         f.max("time_to_live").alias("time_to_live"),
-        f.min_by("entity", "time").alias("entity"),
+        f.min_by("entity", _time("sent", "perhaps", "not sent")).alias("entity"),
         f.min_by(f.when(f.col("what") == "sent", f.col("client_id")), "time").alias("client_id"),
         f.count_if((f.col("outcome") == "spooled") & (f.col("what") == "sent")).alias("spooled"),
         _count("from spool").alias("unspooled"),

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark import StorageLevel
+from pyspark.sql import Window
+from pyspark.sql import functions as f
 
 from twinbus.pipeline.audit import captures
 from twinbus.pipeline.audit.evidence import Asked, Evidence
@@ -85,8 +87,17 @@ def weigh(spark: SparkSession, settings: AuditSettings, found: Found, tell: Tell
 
 
 def judge(evidence: DataFrame, destinations: DataFrame) -> DataFrame:
-    """Every message, with its verdict. Where it need not be, and is not, it is not told of."""
-    facts = facts_of(evidence, destinations).where(f"found > 0 or seen_and_gone > 0 or not ({_NEED_NOT})")
+    """Every message, with its verdict. Where it need not be, and is not, it is not told of, if it is told of at all."""
+    facts = facts_of(evidence, destinations).withColumn(
+        "is_told", f.expr(f"found > 0 or seen_and_gone > 0 or not ({_NEED_NOT})")
+    )
+    if destinations.where("is_filtered or is_subscription").isEmpty():  # else there is more to sort
+        facts = facts.withColumn("is_due_nowhere", f.lit(False))  # noqa: FBT003
+    else:
+        same = Window.partitionBy(f.lower("entity"), "message_id", "session_id")
+        is_first = f.min("destination").over(same) == f.col("destination")
+        facts = facts.withColumn("is_due_nowhere", ~f.max("is_told").over(same) & is_first)
+    facts = facts.where("is_told or is_due_nowhere")
     return facts.withColumn("verdict", verdict()).withColumn("reason", reason()).select(*COLUMNS)
 
 

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.model.description import FOREVER_MS
 from twinbus.model.path import SubQueue, key_of, split_subscription, subscription_path
-from twinbus.model.rule import TrueFilter
+from twinbus.model.rule import SqlFilter, TrueFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from twinbus.client import NamespaceManager
     from twinbus.model.info import QueueInfo, SubscriptionInfo, TopicInfo
+    from twinbus.model.rule import Filter
 
 MOST_HOPS: Final = 16
 """Whoever forwards in a circle is not followed for ever."""
@@ -105,11 +106,16 @@ async def read_namespace(manager: NamespaceManager, entities: Iterable[str]) -> 
         found = subscriptions[key] = []
         async for one in manager.get_subscriptions(topics[key].path):
             rules = [rule async for rule in manager.get_rules(topics[key].path, one.name)]
-            found.append((one, any(isinstance(rule.filter, TrueFilter) for rule in rules)))
+            found.append((one, any(_takes_all(rule.filter) for rule in rules)))
             target = one.description.forward_to
             if target is not None and key_of(target) in topics and key_of(target) not in subscriptions:
                 waiting.append(key_of(target))
     return Namespace(queues, topics, subscriptions)
+
+
+def _takes_all(rule: Filter) -> bool:
+    """`1=1` is what Service Bus itself writes for the true filter."""
+    return isinstance(rule, TrueFilter) or (isinstance(rule, SqlFilter) and "".join(rule.expression.split()) == "1=1")
 
 
 def described(namespace: Namespace, entities: Iterable[str]) -> Topology:

@@ -68,6 +68,11 @@ TABLE: Final = (
     # What was not to be found.
     Line(_N, "sent = 0 and perhaps = 0", "its send failed, or was rolled back"),
     # What cannot be told.
+    Line(
+        _U,
+        "is_due_nowhere",
+        "no subscription had to take it, and none is known to have: filters may have kept it out, or it is lost",
+    ),
     Line(_U, "spooled_here > 0", "it went to the spool of its sender, where nobody has looked"),
     Line(_U, "not is_there", "the entity is not there, or nobody has a subscription to it"),
     Line(_U, "not is_looked_at", "nobody has looked whether it is there: {why_not_looked_at}"),
