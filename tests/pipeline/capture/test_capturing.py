@@ -361,6 +361,26 @@ async def test_a_restore_while_a_capture_runs_is_noticed_and_soon_in_a_file(
     assert server.counts(queue)[0] == 0
 
 
+async def test_what_has_the_numbers_of_captured_messages_since_a_job_ended_is_not_completed(
+    server: Served,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    path = server.make_queue()
+    await send(server, path, range(3))
+    wanted = settings(server, tmp_path, path, completes=True, allows_loss=True)
+    entity = CapturedEntity(Folder(str(tmp_path)), wanted, path)
+    try:
+        await entity.open()
+        (order,) = await entity.look(0.0, at_once=True)
+        await entity.commit(await asyncio.to_thread(capture_window, order))
+        create_again(server, path)
+        await send(server, path, ["new"])
+        await entity.complete_captured()
+        assert server.counts(path)[0] == 1
+    finally:
+        await entity.close()
+
+
 async def test_a_queue_with_sessions_is_captured_and_completed(server: Served, tmp_path: Path) -> None:  # noqa: F811
     path = server.make_queue(RequiresSession="true")
     for part in range(2):

@@ -220,11 +220,18 @@ class CapturedEntity:
 
     async def complete_captured(self) -> None:
         """Complete what is in files, if that is wanted."""
-        if self._claim is not None:
-            for fragment, up_to in list(self._owed.items()):
-                await self._complete(self._claim, fragment, up_to)
-                if self._owed.get(fragment) == up_to:  # else there are more files meanwhile
-                    del self._owed[fragment]
+        if self._claim is None or not self._owed:
+            return
+        positions = await ask_positions(self._factory, self.source)
+        if positions.entity_id != self._entity_id:
+            return  # the next look says so, and forgets what is owed; so it is with a fragment below
+        ends = {one.number: one.next for one in positions.fragments if one.is_available}
+        for fragment, up_to in list(self._owed.items()):
+            if fragment in ends and up_to >= ends[fragment]:
+                continue  # it was restored to an earlier state
+            await self._complete(self._claim, fragment, up_to)
+            if self._owed.get(fragment) == up_to:  # else there are more files meanwhile
+                del self._owed[fragment]
 
     async def _complete(self, claim: Claim, fragment: int, up_to: int) -> None:
         await claim.hold()
