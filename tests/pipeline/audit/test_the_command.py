@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime as dt
+import re
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -12,15 +14,21 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tests.pipeline.audit.world import World
+from tests.served_here import serving_here
 from twinbus.cli.main import app
 from twinbus.cli.pipeline.audited import show
+from twinbus.pipeline.audit.contents import Access
+from twinbus.pipeline.audit.looking import reach
 from twinbus.pipeline.audit.report import LOST, UNKNOWN, Named, Outcome, Parked
+from twinbus.pipeline.audit.settings import AuditSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from tests.served_here import ServedHere
 
 NOON = dt.datetime(2026, 11, 17, 12, tzinfo=dt.UTC)
 
@@ -129,3 +137,45 @@ def test_what_has_to_be_mended_is_said_in_a_sentence(words: list[str], why: str)
     assert result.exit_code == 1
     assert why in result.output
     assert "Traceback" not in result.output
+
+
+@pytest.fixture
+def spark_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def session(_name: str, *, master: str | None = None) -> None:
+        pytest.fail(f"Spark was started at {master}")
+
+    monkeypatch.setattr("twinbus.pipeline.spark.session", session)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHere]:
+    with serving_here(tmp_path_factory.mktemp("server")) as served:
+        yield served
+
+
+def strings(server: ServedHere) -> dict[str, str]:
+    string = server.connection_string
+    admin = string.replace(f":{server.amqp_port}", f":{server.http_port}")
+    return {"--primary": string, "--secondary": string, "--primary-admin": admin}
+
+
+@pytest.mark.parametrize("option", ["--primary", "--secondary", "--primary-admin"])
+@pytest.mark.parametrize("trouble", ["wrong key", "nobody there"])
+@pytest.mark.usefixtures("spark_is_not_wanted")
+def test_a_namespace_that_does_not_let_in_is_told_before_spark_starts(
+    server: ServedHere, tmp_path: Path, option: str, trouble: str
+) -> None:
+    string = strings(server)[option]
+    if trouble == "wrong key":
+        string = string.replace("SharedAccessKey=", "SharedAccessKey=AAAA")
+    else:
+        string = re.sub(r":\d+", ":1", string)
+    result = CliRunner().invoke(app, ["pipeline", "audit", str(tmp_path), option, string])
+    assert result.exit_code == 1, result.output
+    why = "the signature does not match" if trouble == "wrong key" else "cannot be reached"
+    assert why in result.output
+
+
+def test_namespaces_that_answer_are_asked_once_and_that_is_all(server: ServedHere) -> None:
+    primary, secondary, admin = (Access(string) for string in strings(server).values())
+    asyncio.run(reach(AuditSettings(journals=["."], primary=primary, secondary=secondary, primary_admin=admin)))

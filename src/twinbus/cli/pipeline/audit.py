@@ -6,6 +6,7 @@ known to be, but not of every message it is known what became of it; 1 where som
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime as dt
 import threading
@@ -119,10 +120,13 @@ def _utc(time: dt.datetime | None) -> dt.datetime | None:
 def run(settings: AuditSettings, master: str | None) -> int:
     """All of it; the exit code."""
     from twinbus.cli.pipeline.audited import show  # noqa: PLC0415
+    from twinbus.pipeline.audit.looking import reach  # noqa: PLC0415
     from twinbus.pipeline.audit.run import audit as judge_all  # noqa: PLC0415
     from twinbus.pipeline.spark import session  # noqa: PLC0415
 
     with _progress() as shown:
+        shown.tell("asking the namespaces")
+        asyncio.run(reach(settings))  # what a wrong key or address makes fail does so before Spark is started
         shown.tell("starting Spark")
         with session("twinbus audit", master=master) as spark, shown.watching(spark):
             outcome = judge_all(spark, settings, shown.tell)

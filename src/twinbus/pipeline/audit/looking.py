@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as f
 
 from twinbus.client import NamespaceManager
+from twinbus.client.retry import NO_RETRY
 from twinbus.model.path import SubQueue, key_of
 from twinbus.pipeline.audit.contents import look, nothing
 from twinbus.pipeline.audit.lives import wait_for_the_living
@@ -87,6 +88,19 @@ class Found:
     def trouble(self, places: Sequence[str]) -> str | None:
         """Why it is not known what is at some places of the primary; None if it is."""
         return self.primary.trouble(places, _NO_PRIMARY)
+
+
+async def reach(settings: AuditSettings) -> None:
+    """Ask each namespace that is named once: a ServiceBusError where one does not answer, or does not take the key."""
+    for access in (settings.primary, settings.secondary):
+        if access is not None:
+            async with access.factory() as factory:
+                await factory.converse(factory.where.entity_path or "")
+    access = settings.primary_admin
+    if access is not None:
+        options = access.options() | {"retry_policy": NO_RETRY}
+        async with NamespaceManager.from_connection_string(access.connection_string, **options) as manager:
+            await manager.get_namespace_info()
 
 
 def gather(spark: SparkSession, settings: AuditSettings, rows: DataFrame, tell: Tell) -> Found:
