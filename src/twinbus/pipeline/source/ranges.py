@@ -78,6 +78,8 @@ class _RangeReader:
         rows = Rows(with_properties=self._options.with_properties)
         while not self._is_over:
             link = await self._attached()
+            if self._is_over:  # what has arrived is of another entity
+                break
             self._take(link, rows)
             if rows.count >= BATCH_ROWS or rows.size >= BATCH_BYTES:
                 break
