@@ -41,7 +41,7 @@ run: compile ## serve a pair of namespaces, contoso and contoso-backup, and prin
 test: setup ## check style, types and import rules, then run all tests; the engine's and the pair's also on compiled files
 	@$(MAKE) --no-print-directory -j2 --output-sync=target compile linted alone $(ARCHIVE)
 	@$(MAKE) --no-print-directory served
-	@$(MAKE) --no-print-directory spark WHICH="not cluster"
+	@$(MAKE) --no-print-directory spark WHICH="not cluster or brief"
 	$(PYTEST) -o pythonpath=. -m "not interpreted" $(COMPILED)
 
 lint: setup ## check style, types and import rules

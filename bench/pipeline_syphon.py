@@ -106,7 +106,10 @@ def measure(in_process: Syphon, on_spark: Syphon, rounds: int, count: int) -> Me
 
 def growth_table(grown: dict[int, Measured]) -> str:
     """How it grows with what is parked."""
-    lines = ["| messages | in a program of its own | on Spark | of that | on Spark, with the start |", "|---|---|---|---|---|"]
+    lines = [
+        "| messages | in a program of its own | on Spark | of that | on Spark, with the start |",
+        "|---|---|---|---|---|",
+    ]
     for count, found in sorted(grown.items()):
         cells = [rate_of(found.in_process), rate_of(found.on_spark)]
         rates = " | ".join(f"{rate:,.0f}" for rate in cells)

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.one_server import running, server  # noqa: F401  # fixtures
 from tests.pipeline.capture.scene import Taken, send
 from tests.pipeline.cluster import Cluster, wait_for
@@ -64,6 +66,7 @@ def check(to: Path) -> None:
     assert sorted(taken.ids(), key=int) == [str(number) for number in range(COUNT)]
 
 
+@pytest.mark.brief
 def test_an_executor_is_killed(server: Served, cluster: Cluster, tmp_path: Path) -> None:  # noqa: F811
     path = partitioned(server)
     words = command(server, tmp_path, path, "--available-now", "--complete", f"--master={cluster.url}")

@@ -96,16 +96,9 @@ def send(rows: DataFrame, options: Mapping[str, str]) -> None:
     """Send them. PipelineError says what is in the way."""
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
+    from twinbus.pipeline.spark import said_last  # noqa: PLC0415
+
     try:
         rows.write.format("servicebus").options(**options).mode("append").save()
     except PySparkException as error:
-        raise PipelineError(_said_last(error)) from error
-
-
-def _said_last(error: Exception) -> str:
-    """What Python said last, in a task or before it, without the stacks around it."""
-    lines = [line for line in str(error).splitlines() if "PipelineError: " in line]
-    if lines:
-        return lines[-1].split("PipelineError: ", 1)[1]
-    plain = [line for line in str(error).split("JVM stacktrace")[0].splitlines() if line and not line[0].isspace()]
-    return plain[-1] if plain else type(error).__name__
+        raise PipelineError(said_last(error)) from error

@@ -78,7 +78,8 @@ class _RangeReader:
         rows = Rows(with_properties=self._options.with_properties)
         while not self._is_over:
             link = await self._attached()
-            if self._is_over:  # what has arrived is of another entity
+            if link is None:
+                self._is_over = True
                 break
             self._take(link, rows)
             if rows.count >= BATCH_ROWS or rows.size >= BATCH_BYTES:
@@ -124,7 +125,8 @@ class _RangeReader:
         if self._browser is not None:
             await self._browser.close()
 
-    async def _attached(self) -> ReceivingLink:
+    async def _attached(self) -> ReceivingLink | None:
+        """None if what arrives on it is of another entity, and that is no error."""
         if self._link is not None:
             return self._link
         assert self._factory is not None
@@ -137,14 +139,13 @@ class _RangeReader:
             prefetch=self._options.prefetch,
         )
         self._link = link = await browser.link()
-        self._check(await browser.positions())
         link.on_arrival = self._arrival.set
-        return link
+        return link if self._is_same(await browser.positions()) else None
 
-    def _check(self, said: dict[str, int]) -> None:
+    def _is_same(self, said: dict[str, int]) -> bool:
         """What was planned for one entity is not read from another of its name."""
         if self._entity_id in (0, said["entity-id"]):
-            return
+            return True
         text = (
             f"'{self._options.entity}' was deleted and created again while it was read (its id was {self._entity_id}, "
             f"and is {said['entity-id']}): what was not read before is gone"
@@ -152,7 +153,7 @@ class _RangeReader:
         if self._options.fails_on_data_loss:
             raise PipelineError(f"{text}; failOnDataLoss=false goes on with the new one")
         log.warning("%s", text)
-        self._is_over = True
+        return False
 
     def __str__(self) -> str:
         return f"fragment {self._fragment} of '{self._options.entity}'"
