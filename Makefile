@@ -18,7 +18,7 @@ ARCHIVE := .venv/spark.jsa
 MANY := tests/interop/test_many_messages.py
 # What is compiled looks at types that Python does not: each part of it is used at least once.
 COMPILED := $(addprefix tests/,amqp interop $(addprefix pairing/test_,failing_over.py fragment_outages.py parking.py syphon.py \
-	syphon_to_fragments.py))
+	syphon_to_fragments.py) pipeline/source/test_columns.py pipeline/sink/test_rows_as_messages.py)
 
 # Tests start hundreds of processes, and each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE

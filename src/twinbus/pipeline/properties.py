@@ -148,7 +148,10 @@ def _whole(given: Mapping[str, object]) -> int:
     return int(str(given["string"] if "string" in given else given["long"]))
 
 
-def _integer(kind: type[int]) -> Callable[[Mapping[str, object]], object]:
+# `kind` gives an object: what is said to give an int, or a float, gives a plain one where this is compiled.
+
+
+def _integer(kind: Callable[[int], object]) -> Callable[[Mapping[str, object]], object]:
     return lambda given: kind(_whole(given))
 
 
@@ -184,7 +187,7 @@ def _any(given: Mapping[str, object]) -> object:
     return value
 
 
-def _float(kind: type[float]) -> Callable[[Mapping[str, object]], object]:
+def _float(kind: Callable[[float], object]) -> Callable[[Mapping[str, object]], object]:
     return lambda given: kind(float(str(given["double"])))
 
 
