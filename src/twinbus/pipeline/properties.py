@@ -88,7 +88,7 @@ def entry_of(value: object) -> Entry:  # noqa: PLR0911  # one for each field
         number = int(value)
         if number < _LONG_END:
             return _INTEGERS[kind], None, number, None, None, None, None
-        return _INTEGERS[kind], str(number), None, None, None, None, None
+        return _INTEGERS[kind], format(number, "d"), None, None, None, None, None  # compiled, it may still be an ULong
     if isinstance(value, float):
         return "float" if kind is Float else "double", None, None, float(value), None, None, None
     if kind in _TEXTS:
@@ -102,7 +102,7 @@ def _rare_entry_of(value: object) -> Entry:  # noqa: PLR0911
     if isinstance(value, Timestamp):
         if EARLIEST_MS <= value <= LATEST_MS:
             return "timestamp", None, None, None, None, int(value) * 1000, None
-        return "timestamp", str(int(value)), None, None, None, None, None
+        return "timestamp", format(value, "d"), None, None, None, None, None
     if isinstance(value, Decimal32 | Decimal64 | Decimal128):
         number = value.to_decimal()
         if number.is_finite() and type(value).from_decimal(number) == value:

@@ -292,7 +292,7 @@ def _id_text(found: object) -> str | None:
         return None
     if isinstance(found, bytes):
         return found.hex()
-    return str(int(found)) if isinstance(found, int) else str(found)
+    return format(found, "d") if isinstance(found, int) else str(found)
 
 
 def _ttl_of(header_ms: int | None, ends_ms: int | None, made_ms: int | None) -> int:

@@ -157,6 +157,7 @@ def test_other_bodies_keep_their_encoding(body: bytes, kind: str | None) -> None
     [
         (None, None),
         (ULong(5), "5"),
+        (ULong(2**64 - 1), "18446744073709551615"),
         (uuid.UUID(int=5), str(uuid.UUID(int=5))),
         (b"\x01\x02", "0102"),
         ("five", "five"),
