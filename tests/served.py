@@ -42,6 +42,14 @@ ATOM: Final = (
     '<QueueDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">'
     "{}</QueueDescription></content></entry>"
 )
+KEY_RULE: Final = (
+    '<AuthorizationRules><AuthorizationRule i:type="SharedAccessAuthorizationRule" '
+    'xmlns:i="http://www.w3.org/2001/XMLSchema-instance"><ClaimType>SharedAccessKey</ClaimType>'
+    "<ClaimValue>None</ClaimValue><Rights><AccessRights>Send</AccessRights></Rights>"
+    "<KeyName>{name}</KeyName><PrimaryKey>{key}</PrimaryKey><SecondaryKey>{key}</SecondaryKey>"
+    "</AuthorizationRule></AuthorizationRules>"
+)
+"""A key of an entity's own, as an element of its description."""
 _SIGNATURE: Final = re.compile(r"sig(?:=|%3D)(?!\*\*\*)", re.IGNORECASE)
 _numbers: Final = itertools.count(1)
 _addresses: Final = itertools.cycle(range(20, 220))
@@ -84,6 +92,16 @@ class Served:
     @property
     def amqp_port(self) -> int:
         return int(self._ready["amqp_port"])
+
+    @property
+    def amqps_port(self) -> int:
+        return int(self._ready["amqps_port"])
+
+    @property
+    def pid(self) -> int:
+        """Of the process that was started: with several workers, of the one over them."""
+        assert self._process is not None, "it does not run"
+        return self._process.pid
 
     @property
     def http_port(self) -> int:
@@ -149,6 +167,11 @@ class Served:
         """Describe a queue anew: what is not said is as a plain create makes it."""
         content = "".join(f"<{element}>{text}</{element}>" for element, text in elements.items())
         self.ask("PUT", name, ATOM.format(content), expected=200, headers={"If-Match": "*"})
+
+    def make_queue_with_key(self, name: str, key_name: str) -> None:
+        """Create a queue that has a key of its own, with the right Send."""
+        key = base64.b64encode(os.urandom(32)).decode()
+        self.ask("PUT", name, ATOM.format(KEY_RULE.format(name=key_name, key=key)), expected=201)
 
     def delete_queue(self, name: str) -> None:
         self.ask("DELETE", name, expected=200)

@@ -1,0 +1,228 @@
+"""Attacks by clients with a key of few rights: on time, memory, disk, and other clients' messages.
+
+Each function is one round, which `attack` repeats. The attackers have a key with the right Listen and one with the
+right Send, both on the whole namespace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from typing import TYPE_CHECKING, Final
+
+from tests.attacks.attack import attack
+from tests.attacks.http import ask, status_of, token
+from tests.attacks.raw import RawPeer, Refused
+from twinbus.amqp.performatives import Detach, Flow
+from twinbus.amqp.terminus import Source
+from twinbus.amqp.types import Array, Int, Timestamp
+from twinbus.client import BrokeredMessage, MessagingFactory
+from twinbus.model.errors import QuotaExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.attacks.attack import Outcome
+    from tests.attacks.site import Site
+
+RULES: Final = 10
+PATTERN_TEXT: Final = "a" * 30_000
+PATTERNED_MESSAGES: Final = 3
+STATE_BYTES: Final = 60_000
+STATES: Final = 50
+PEEKS: Final = 1_000
+BROWSE_LINKS: Final = 1_500
+UNREAD_S: Final = 3.0
+REVOKED_S: Final = 2.0
+"""A link ends within a second of its key's revocation; the rest is for a machine that is under attack."""
+GUESSES: Final = 200
+"""Tokens on either side of one's own."""
+EMULATOR_NAME: Final = "RootManageSharedAccessKey"
+EMULATOR_KEY: Final = "SAS_KEY_VALUE"
+OK: Final = 200
+BAD_REQUEST: Final = 400
+SERVER_ERROR: Final = 500
+_numbers: Final = itertools.count(1)
+
+
+def _listener(site: Site) -> tuple[str, str]:
+    return site.listen_name, site.listen_key
+
+
+async def _ask(peer: RawPeer, node: str, operation: str, body: Mapping[str, object]) -> int:
+    """Make one request on links of its own; the status of the answer."""
+    receiver, sender = peer.attach_receiver(node, "replies"), peer.attach_sender(node)
+    peer.grant(receiver, 1)
+    peer.request(sender, "replies", operation, body)
+    await peer.drain()
+    properties = (await peer.response()).application_properties
+    assert isinstance(properties, dict)
+    return int(properties["statusCode"])
+
+
+@attack(pause_s=1.0)
+async def heavy_rules(site: Site, outcome: Outcome) -> None:
+    """Add rules with LIKE patterns to a subscription, and publish messages that they are slow to compare with."""
+    node = f"{site.news}/subscriptions/all/$management"
+    peer = await RawPeer.connect(site.host, site.amqp_port, plain=_listener(site))
+    try:
+        for number in range(RULES):
+            described = {"sql-filter": {"expression": "text LIKE '%_b%'"}}
+            body = {"rule-name": f"rule-{number}", "rule-description": described}
+            outcome.count(f"add-rule {await _ask(peer, node, 'com.microsoft:add-rule', body)}")
+    finally:
+        peer.abort()
+    sender_string = site.connection_string_of(site.send_name, site.send_key)
+    async with MessagingFactory.from_connection_string(sender_string) as factory:
+        sender = factory.create_topic_client(site.news)
+        for _ in range(PATTERNED_MESSAGES):
+            await sender.send(BrokeredMessage(b"", properties={"text": PATTERN_TEXT}))
+            outcome.count("published")
+
+
+@attack(pause_s=0.2)
+async def session_states(site: Site, outcome: Outcome) -> None:
+    """Fill the disk with session states."""
+    listener_string = site.connection_string_of(*_listener(site))
+    async with MessagingFactory.from_connection_string(listener_string) as factory:
+        baskets = factory.create_queue_client(site.baskets)
+        for _ in range(STATES):
+            async with await baskets.accept_session(f"session-{next(_numbers)}", timeout=10) as session:
+                try:
+                    await session.set_state(bytes(STATE_BYTES))
+                    outcome.count("bytes kept", STATE_BYTES)
+                except QuotaExceeded:
+                    outcome.count("refused: the queue is full")
+                    return
+
+
+@attack(pause_s=0.5)
+async def unread_peeks(site: Site, outcome: Outcome) -> None:
+    """Ask for a thousand pages of messages at once, and read none of them."""
+    peer = await RawPeer.connect(site.host, site.amqp_port, plain=_listener(site))
+    try:
+        node = f"{site.shelf}/$management"
+        receiver, sender = peer.attach_receiver(node, "replies"), peer.attach_sender(node)
+        peer.grant(receiver, PEEKS)
+        for _ in range(PEEKS):
+            body = {"from-sequence-number": 1, "message-count": Int(100)}
+            peer.request(sender, "replies", "com.microsoft:peek-message", body)
+            outcome.count("peeks")
+        await asyncio.sleep(UNREAD_S)
+    finally:
+        peer.abort()
+
+
+@attack(pause_s=0.5)
+async def browse_links(site: Site, outcome: Outcome) -> None:
+    """Attach many browse links to a queue of large messages, grant credit on each, and read nothing."""
+    peer = await RawPeer.connect(site.host, site.amqp_port, plain=_listener(site))
+    try:
+        for _ in range(BROWSE_LINKS):
+            source = Source(address=site.shelf, distribution_mode="copy")
+            peer.grant(peer.attach_receiver(site.shelf, source=source), 100)
+            outcome.count("links")
+        await asyncio.sleep(UNREAD_S)
+    finally:
+        peer.abort()
+
+
+@attack(pause_s=1.0)
+async def revoked_keys(site: Site, outcome: Outcome) -> None:
+    """Go on using a link that was opened by a key that its owner has deleted."""
+    name, secret = f"guest{next(_numbers)}", f"{uuid.uuid4().hex}{uuid.uuid4().hex}"[:43] + "="
+    queue = f"guests-{name}"
+    await ask(site, "PUT", queue, rules=((name, secret),), expected=(201,))
+    try:
+        peer = await RawPeer.connect(site.host, site.amqp_port, plain=(name, secret))
+        try:
+            peer.attach_sender(queue)
+            await peer.expect(Flow)
+            await ask(site, "PUT", queue, rules=(), expected=(200,), headers={"If-Match": "*"})
+            async with asyncio.timeout(REVOKED_S):
+                await peer.expect(Detach)
+            outcome.count("ended")
+        except TimeoutError:
+            outcome.problem(f"a link lived {REVOKED_S:g} s longer than its key")
+        finally:
+            peer.abort()
+    finally:
+        await ask(site, "DELETE", queue, expected=(200,))
+
+
+@attack(pause_s=0.5)
+async def guessed_tokens(site: Site, outcome: Outcome) -> None:
+    """Receive a message, and settle others' by tokens that are near its own."""
+    listener_string = site.connection_string_of(*_listener(site))
+    async with MessagingFactory.from_connection_string(listener_string) as factory:
+        receiver = factory.create_message_receiver(site.orders)
+        message = await receiver.receive(timeout=5)
+        if message is None or message.lock_token is None:
+            return
+        own = message.lock_token.int
+        await receiver.abandon(message)
+    peer = await RawPeer.connect(site.host, site.amqp_port, plain=_listener(site))
+    try:
+        for step in range(1, GUESSES // 20):
+            near = [own + step * 10 + offset - GUESSES // 2 for offset in range(10)]
+            body = {
+                "disposition-status": "completed",
+                "lock-tokens": Array(uuid.UUID, [uuid.UUID(int=guess) for guess in near if guess != own]),
+            }
+            status = await _ask(peer, f"{site.orders}/$management", "com.microsoft:update-disposition", body)
+            outcome.count(f"status {status}")
+            if status == OK:
+                outcome.problem("messages were settled by guessed tokens")
+    finally:
+        peer.abort()
+
+
+@attack(pause_s=0.5)
+async def malformed_requests(site: Site, outcome: Outcome) -> None:
+    """Send values that no converter takes, and requests that two readers understand differently."""
+    start = f"POST /{site.orders}/messages HTTP/1.1"
+    host = f"Host: {site.host}:{site.http_port}"
+    signed = f"Authorization: {token(site, site.orders, site.send_name, site.send_key)}"
+    heads = {
+        "a property with 400 digits": [start, host, signed, "big: " + "9" * 400, "Content-Length: 0"],
+        "a path in Host": [start, "Host: a:1/orders", signed, "Content-Length: 0"],
+        "two lengths": [start, host, signed, "Content-Length: 0", "Content-Length: 0"],
+    }
+    for name, head in heads.items():
+        await _expect_refusal(site, outcome, name, head)
+    peer = await RawPeer.connect(site.host, site.amqp_port, plain=_listener(site))
+    try:
+        far = {"correlation-filter": {"properties": {"when": Timestamp(2**62)}}}
+        body = {"rule-name": "far", "rule-description": far}
+        status = await _ask(peer, f"{site.news}/subscriptions/all/$management", "com.microsoft:add-rule", body)
+        outcome.count(f"far timestamp: {status}")
+    except Refused:
+        outcome.problem("an add-rule with a far timestamp closed the connection")
+    finally:
+        peer.abort()
+
+
+@attack(pause_s=0.5)
+async def foreign_pages(site: Site, outcome: Outcome) -> None:
+    """Ask as a page of another site would that a browser has opened: by a rebound name, and for a WebSocket."""
+    own = f"Host: {site.host}:{site.http_port}"
+    upgrade = ["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"]
+    upgrade += ["Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Protocol: AMQPWSB10"]
+    socket = ["GET /$servicebus/websocket HTTP/1.1", own, *upgrade]
+    await _expect_refusal(site, outcome, "a WebSocket of a foreign page", [*socket, "Origin: http://evil.example"])
+    signed = f"Authorization: {token(site, site.orders, EMULATOR_NAME, EMULATOR_KEY)}"
+    rebound = [f"POST /{site.orders}/messages HTTP/1.1", "Host: evil.example", signed, "Content-Length: 0"]
+    await _expect_refusal(site, outcome, "a rebound name", rebound)
+
+
+async def _expect_refusal(site: Site, outcome: Outcome, name: str, head: list[str]) -> None:
+    """The server answers with a fault of the client's."""
+    try:
+        status = await status_of(site, head)
+    except Refused:
+        outcome.problem(f"{name}: the connection was closed without an answer")
+        return
+    outcome.count(f"{name}: {status}")
+    if not BAD_REQUEST <= status < SERVER_ERROR:
+        outcome.problem(f"{name}: answered with {status}")

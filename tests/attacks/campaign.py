@@ -1,0 +1,203 @@
+"""One server, attacked for a while beside an honest client, and what became of both.
+
+Owns: the server and its entities, the processes of the client and of the attackers, the bounds that must hold, and the
+report.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bench.serving import MIB, Proc
+from tests.attacks import authenticated, unauthenticated  # noqa: F401  # they fill the table
+from tests.attacks.attack import ATTACKS
+from tests.attacks.site import Site
+from tests.served import Served
+from twinbus.client.sync import BrokeredMessage, MessagingFactory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+ROOT: Final = Path(__file__).parents[2]
+MAX_P99_MS: Final = 100.0
+MAX_RESIDENT_MIB: Final = 600
+ENDED_S: Final = 120.0
+LOOK_EVERY_S: Final = 0.5
+TELL_EVERY_S: Final = 30.0
+SHELF_MESSAGES: Final = 40
+SHELF_BYTES: Final = 200_000
+MANY_RULES: Final = 300
+"""Entities with a key of their own: what a failed login has to be quick beside."""
+_SETTINGS: Final = """
+name = "contoso"
+{keys}
+[[queues]]
+name = "orders"
+max_delivery_count = 2000
+[[queues]]
+name = "shelf"
+[[queues]]
+name = "baskets"
+requires_session = true
+[[topics]]
+name = "news"
+[[topics.subscriptions]]
+name = "all"
+"""
+_KEY: Final = '[[keys]]\nname = "{name}"\nrights = ["{right}"]\nsecret_env = "{variable}"\n'
+
+
+@dataclass
+class Report:
+    """What was measured, and which bounds were broken."""
+
+    seconds: float
+    resident_mib: float
+    honest: dict[str, Any]
+    outcomes: list[dict[str, Any]]
+    problems: list[str] = field(default_factory=list)
+
+    def judge(self) -> None:
+        """Compare what was measured with the bounds."""
+        for operation in self.honest["waits_ms"]:
+            wait_ms = self.percentile(operation, 0.99)
+            if wait_ms >= MAX_P99_MS:
+                self.problems.append(f"{operation}: the p99 is {wait_ms:.0f} ms, not under {MAX_P99_MS:.0f} ms")
+        if self.resident_mib >= MAX_RESIDENT_MIB:
+            self.problems.append(f"the server's memory grew to {self.resident_mib:.0f} MiB")
+        if self.honest["lost_count"]:
+            self.problems.append(f"{self.honest['lost_count']} accepted messages were lost: {self.honest['lost']}")
+        self.problems += [f"the honest client's {error}" for error in self.honest["errors"]]
+        self.problems += [problem for outcome in self.outcomes for problem in outcome["problems"]]
+
+    def percentile(self, operation: str, share: float) -> float:
+        """How long an operation took at most in that share of cases, in milliseconds."""
+        waits: list[float] = self.honest["waits_ms"][operation]
+        return waits[min(len(waits) - 1, int(share * len(waits)))]
+
+    def table(self) -> str:
+        """The figures, for people."""
+        lines = [f"{'honest client':<24} {'count':>8} {'p50 ms':>8} {'p99 ms':>8} {'longest':>8}"]
+        for operation, waits in self.honest["waits_ms"].items():
+            middle, high = self.percentile(operation, 0.5), self.percentile(operation, 0.99)
+            lines.append(f"{operation:<24} {len(waits):>8,} {middle:>8.1f} {high:>8.1f} {waits[-1]:>8.1f}")
+        lines += ["", f"{'attack':<24} {'rounds':>8} {'dropped':>8}  what happened"]
+        for outcome in self.outcomes:
+            counts = ", ".join(f"{what} {count:,}" for what, count in sorted(outcome["counts"].items()))
+            lines.append(f"{outcome['name']:<24} {outcome['rounds']:>8,} {outcome['refusals']:>8,}  {counts}")
+        return "\n".join(lines)
+
+    def summary(self) -> str:
+        """All of it in a sentence."""
+        honest = self.honest
+        return (
+            f"{self.seconds:.0f} s, {len(self.outcomes)} attacks: {honest['accepted']:,} messages accepted, "
+            f"{honest['lost_count']} lost, {honest['error_count']} errors; memory {self.resident_mib:.0f} MiB at most; "
+            f"{len(self.problems)} problems"
+        )
+
+
+def endure(folder: Path, seconds: float, say: Callable[[str], None], only: Sequence[str] = ()) -> Report:
+    """Run the attacks (default: all) for so many seconds."""
+    listen_key, send_key = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+    keys = _KEY.format(name="listener", right="Listen", variable="ATTACKS_LISTEN_KEY")
+    keys += _KEY.format(name="sender", right="Send", variable="ATTACKS_SEND_KEY")
+    config = folder / "attacked.toml"
+    config.write_text(_SETTINGS.format(keys=keys))
+    environment = {**os.environ, "ATTACKS_LISTEN_KEY": listen_key, "ATTACKS_SEND_KEY": send_key}
+    options = (f"--config={config}", "--emulator-key", "--log-level=info")
+    server = Served(folder, options=options, name=None, environment=environment)
+    server.start()
+    try:
+        site = Site(
+            host=server.host,
+            amqp_port=server.amqp_port,
+            amqps_port=server.amqps_port,
+            http_port=server.http_port,
+            https_port=server.https_port,
+            root_name=server.key_name,
+            root_key=server.key,
+            listen_name="listener",
+            listen_key=listen_key,
+            send_name="sender",
+            send_key=send_key,
+        )
+        _furnish(server, site)
+        report = _attack(server, site, seconds, say, tuple(only) or tuple(ATTACKS))
+        server.stop()
+        report.problems += _log_problems(server)
+        report.judge()
+        return report
+    finally:
+        server.kill()
+
+
+def _log_problems(server: Served) -> list[str]:
+    """Failures of the server itself that its log tells of."""
+    faults = re.findall(r"Traceback .*?\n(?:.*\n)*?(\w[\w.]*(?:Error|Exception)\b.*)", server.log)
+    return [f"logged {count} times: {fault}" for fault, count in Counter(faults).most_common(5)]
+
+
+def _furnish(server: Served, site: Site) -> None:
+    """Put in place what the attackers look for: large messages, and many keys."""
+    with MessagingFactory.from_connection_string(site.connection_string) as factory:
+        shelf = factory.create_queue_client(site.shelf)
+        for _ in range(SHELF_MESSAGES):
+            shelf.send(BrokeredMessage(bytes(SHELF_BYTES)))
+    for number in range(MANY_RULES):
+        server.make_queue_with_key(f"stall-{number}", f"key-{number}")
+
+
+def _attack(server: Served, site: Site, seconds: float, say: Callable[[str], None], chosen: Sequence[str]) -> Report:
+    began = time.monotonic()
+    peak = 0
+    with _started("tests.attacks.honest", site) as honest, _started("tests.attacks.attackers", site) as attackers:
+        assert attackers.stdin is not None
+        attackers.stdin.write(json.dumps(list(chosen)) + "\n")
+        attackers.stdin.flush()
+        told = began
+        while time.monotonic() < began + seconds:
+            time.sleep(LOOK_EVERY_S)
+            peak = max(peak, Proc(server.pid).peak_resident_bytes)
+            if time.monotonic() > told + TELL_EVERY_S:
+                told = time.monotonic()
+                say(f"{told - began:.0f} s: the server has {Proc(server.pid).resident_bytes / MIB:.0f} MiB")
+            for program in (honest, attackers):
+                if program.poll() is not None:
+                    raise RuntimeError(f"{program.args!r} ended with {program.returncode}")
+        outcomes = json.loads(_ended(attackers))
+        record = json.loads(_ended(honest))
+        peak = max(peak, Proc(server.pid).peak_resident_bytes)
+    return Report(time.monotonic() - began, peak / MIB, record, outcomes)
+
+
+def _started(module: str, site: Site) -> subprocess.Popen[str]:
+    program = subprocess.Popen(
+        [sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert program.stdin is not None
+    program.stdin.write(site.as_json() + "\n")
+    program.stdin.flush()
+    return program
+
+
+def _ended(program: subprocess.Popen[str]) -> str:
+    """Tell a program to end, and return its report."""
+    try:
+        report, _ = program.communicate(timeout=ENDED_S)
+    except subprocess.TimeoutExpired:
+        program.kill()
+        raise
+    if program.returncode:
+        raise RuntimeError(f"{program.args!r} ended with {program.returncode}")
+    return report

@@ -1,0 +1,223 @@
+"""An AMQP peer that keeps no rules: frames are written as given, and read only on request.
+
+    peer = await RawPeer.connect(site.host, site.amqp_port, plain=(name, key))
+    peer.attach_sender("$cbs")
+    await peer.drain()
+    performative, payload = await peer.read()
+
+Owns: the socket, and the encoding of the frames that attacks are made of. The engine itself is not used: it would
+refuse to do what attackers do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+from twinbus.amqp.frames import (
+    AMQP_HEADER,
+    FRAME_HEADER,
+    HEADER_SIZE,
+    SASL_FRAME,
+    SASL_HEADER,
+    frame,
+    read_performative,
+)
+from twinbus.amqp.message import Message, Properties, build, value
+from twinbus.amqp.performatives import Attach, Begin, Detach, Flow, Open, Transfer
+from twinbus.amqp.sasl import SaslInit, SaslMechanisms, SaslOutcome
+from twinbus.amqp.settings import Limits
+from twinbus.amqp.states import Role
+from twinbus.amqp.terminus import Source, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from twinbus.amqp.composite import Composite
+
+PerformativeT = TypeVar("PerformativeT", bound="Composite")
+
+PATIENCE_S: Final = 20.0
+_BUFFER_BYTES: Final = 4_096
+_LIMITS: Final = Limits(max_frame_size=2**20)
+
+
+class Refused(Exception):
+    """The server closed the connection, or refused the credentials."""
+
+
+class RawPeer:
+    """One connection of an attacker's."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._handles = 0
+        self._delivery = 0
+
+    @classmethod
+    async def dial(cls, host: str, port: int) -> Self:
+        """A socket, and nothing said on it yet."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return cls(*await asyncio.open_connection(host, port, limit=_BUFFER_BYTES))
+        except OSError as error:
+            raise Refused(str(error)) from None
+
+    @classmethod
+    async def connect(
+        cls, host: str, port: int, *, plain: tuple[str, str] | None = None, idle_time_out: int | None = None
+    ) -> Self:
+        """An open connection with one session: anonymous, or by a key's name and the key."""
+        peer = await cls.dial(host, port)
+        try:
+            await peer.log_in(plain)
+            peer.send(Open(container_id="attacker", hostname=host, idle_time_out=idle_time_out))
+            peer.send(Begin(next_outgoing_id=0, incoming_window=2**31 - 1, outgoing_window=2**31 - 1))
+            await peer.drain()
+            await peer.expect(Open)
+            await peer.expect(Begin)
+        except BaseException:
+            peer.abort()
+            raise
+        return peer
+
+    async def log_in(self, plain: tuple[str, str] | None) -> None:
+        """Exchange headers and credentials; Refused where these are wrong."""
+        response = b"" if plain is None else b"\0" + plain[0].encode() + b"\0" + plain[1].encode()
+        self.writer.write(SASL_HEADER)
+        mechanism = "ANONYMOUS" if plain is None else "PLAIN"
+        self.send(SaslInit(mechanism=mechanism, initial_response=response), frame_type=SASL_FRAME)
+        await self.drain()
+        await self._read_exactly(len(SASL_HEADER))
+        await self.expect(SaslMechanisms)
+        outcome = await self.expect(SaslOutcome)
+        if outcome.outcome != 0:
+            raise Refused(f"SASL outcome {int(outcome.outcome)}")
+        self.writer.write(AMQP_HEADER)
+        await self.drain()
+        await self._read_exactly(len(AMQP_HEADER))
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def send(self, performative: Composite, payload: bytes = b"", *, frame_type: int = 0) -> None:
+        """Write one frame."""
+        self.writer.write(frame(0, performative.encode() + payload, frame_type))
+
+    def attach_sender(self, address: str) -> int:
+        """Ask for a link to send on; its handle."""
+        return self._attach(Source(address="attacker"), Target(address=address), sends=True)
+
+    def attach_receiver(self, address: str, target: str = "attacker", *, source: Source | None = None) -> int:
+        """Ask for a link to receive on; its handle."""
+        return self._attach(source or Source(address=address), Target(address=target), sends=False)
+
+    def _attach(self, source: Source, target: Target, *, sends: bool) -> int:
+        handle, self._handles = self._handles, self._handles + 1
+        self.send(
+            Attach(
+                name=f"link-{handle}",
+                handle=handle,
+                role=Role.SENDER if sends else Role.RECEIVER,
+                source=source,
+                target=target,
+                initial_delivery_count=0 if sends else None,
+            )
+        )
+        return handle
+
+    def detach(self, handle: int) -> None:
+        """Detach a link for good."""
+        self.send(Detach(handle=handle, closed=True))
+
+    def grant(self, handle: int, credit: int) -> None:
+        """Let the server send on a link."""
+        self.send(
+            Flow(
+                next_incoming_id=0,
+                incoming_window=2**31 - 1,
+                next_outgoing_id=self._delivery,
+                outgoing_window=2**31 - 1,
+                handle=handle,
+                delivery_count=0,
+                link_credit=credit,
+            )
+        )
+
+    def transfer(self, handle: int, message: bytes, *, more: bool = False) -> None:
+        """Send a message, or its first part."""
+        number, self._delivery = self._delivery, self._delivery + 1
+        self.send(
+            Transfer(
+                handle=handle,
+                delivery_id=number,
+                delivery_tag=number.to_bytes(4, "big"),
+                message_format=0,
+                settled=False,
+                more=more,
+            ),
+            message,
+        )
+
+    def request(self, handle: int, reply_to: str, operation: str, body: Mapping[str, object]) -> None:
+        """Ask a `$management` node, on a link to it."""
+        properties = Properties(message_id=f"request-{self._delivery}", reply_to=reply_to)
+        message = build(properties=properties, application_properties={"operation": operation}, body=value(dict(body)))
+        self.transfer(handle, message)
+
+    async def drain(self) -> None:
+        """Wait until the socket has taken most of it; Refused where the server has gone."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self.writer.drain()
+        except (OSError, TimeoutError) as error:
+            raise Refused(f"not taken: {error}") from None
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    async def read(self) -> tuple[Composite, bytes]:
+        """The next frame that is no heartbeat: its performative, and what follows it."""
+        while True:
+            size, offset, _, _ = FRAME_HEADER.unpack(await self._read_exactly(HEADER_SIZE))
+            body = (await self._read_exactly(size - HEADER_SIZE))[offset * 4 - HEADER_SIZE :]
+            if body:
+                performative, stopped = read_performative(body, 0, len(body), _LIMITS)
+                return performative, body[stopped:]
+
+    async def expect(self, kind: type[PerformativeT]) -> PerformativeT:
+        """The next performative of a kind; others are passed over."""
+        while True:
+            performative, _ = await self.read()
+            if isinstance(performative, kind):
+                return performative
+
+    async def response(self) -> Message:
+        """The next whole message on any link."""
+        payload = b""
+        while True:
+            performative, piece = await self.read()
+            if isinstance(performative, Transfer):
+                payload += piece
+                if not performative.more:
+                    return Message(payload)
+
+    async def _read_exactly(self, count: int) -> bytes:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await self.reader.readexactly(count)
+        except (OSError, EOFError, TimeoutError) as error:
+            raise Refused(f"nothing more is received: {error!r}") from None
+
+    async def wait_closed(self, within_s: float) -> bool:
+        """The server ends the connection within that time; whatever it sends before is dropped."""
+        with contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(within_s):
+                while await self.reader.read(_BUFFER_BYTES):
+                    pass
+                return True
+        return self.reader.at_eof()
+
+    def abort(self) -> None:
+        """Drop the socket."""
+        self.writer.transport.abort()

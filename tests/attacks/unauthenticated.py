@@ -1,0 +1,182 @@
+"""Attacks by clients that have shown no key: on memory, sockets and processor time.
+
+Each function is one round, which `attack` repeats. What the server fails to refuse is a problem of the outcome; its
+memory, and the time that honest clients wait, are measured by the campaign.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from typing import TYPE_CHECKING, Final
+
+from tests.attacks.attack import attack
+from tests.attacks.raw import RawPeer, Refused
+from twinbus.amqp.frames import AMQP_HEADER, frame
+from twinbus.amqp.performatives import Open
+from twinbus.amqp.terminus import Source
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.attacks.attack import Outcome
+    from tests.attacks.site import Site
+
+EMPTY_LISTS: Final = 65_000
+"""As many as fit into one frame of 64 KB: each is one byte on the wire, and a list in memory."""
+WIDE_CONNECTIONS: Final = 20
+WIDE_ATTACHES: Final = 50
+CLOSE_S: Final = 5.0
+"""A refused peer is disconnected within this time."""
+SILENT_SOCKETS: Final = 300
+"""On each of the four ports."""
+SILENT_S: Final = 5.0
+KEEP_ALIVE_SOCKETS: Final = 400
+FLOOD_BYTES: Final = 100_000
+"""Of attach and detach frames, ten times a second."""
+FLOOD_ROUNDS: Final = 50
+FAST_PEERS: Final = 200
+WRONG_PASSWORDS: Final = 20
+HALF_MESSAGES: Final = 60
+HALF_MESSAGE_BYTES: Final = 60_000
+
+
+@contextlib.asynccontextmanager
+async def dialled(site: Site, ports: list[int]) -> AsyncIterator[list[RawPeer]]:
+    """Sockets to these ports: those that the server let in."""
+    peers: list[RawPeer] = []
+    try:
+        for port in ports:
+            with contextlib.suppress(Refused):
+                peers.append(await RawPeer.dial(site.host, port))
+        yield peers
+    finally:
+        for peer in peers:
+            peer.abort()
+
+
+@attack(pause_s=2.0)
+async def wide_opens(site: Site, outcome: Outcome) -> None:
+    """Open with 65,000 empty lists as a property, on many connections."""
+    lists: dict[str, object] = {"x": [[] for _ in range(EMPTY_LISTS)]}
+    data = AMQP_HEADER + frame(0, Open(container_id="attacker", properties=lists).encode())
+    async with dialled(site, [site.amqp_port] * WIDE_CONNECTIONS) as peers:
+        for peer in peers:
+            peer.writer.write(data)
+        closed = [await peer.wait_closed(CLOSE_S) for peer in peers]
+    outcome.count("refused", sum(closed))
+    if not all(closed):
+        outcome.problem(f"{closed.count(False)} of {len(closed)} opens with {EMPTY_LISTS} lists were taken")
+
+
+@attack(pause_s=1.0)
+async def wide_attaches(site: Site, outcome: Outcome) -> None:
+    """Attach with 65,000 empty lists in the source, many times on one connection."""
+    peer = await RawPeer.connect(site.host, site.amqp_port)
+    try:
+        wide = Source(address=site.orders, filter={"x": [[] for _ in range(EMPTY_LISTS)]})
+        for _ in range(WIDE_ATTACHES):
+            peer.attach_receiver(site.orders, source=wide)
+        closed = await peer.wait_closed(CLOSE_S)
+    finally:
+        peer.abort()
+    outcome.count("refused", closed)
+    if not closed:
+        outcome.problem(f"{WIDE_ATTACHES} attaches with {EMPTY_LISTS} lists each were taken")
+
+
+@attack(pause_s=1.0)
+async def half_messages(site: Site, outcome: Outcome) -> None:
+    """Send the first part of many large messages to `$cbs`, and never the last."""
+    peer = await RawPeer.connect(site.host, site.amqp_port)
+    try:
+        for _ in range(HALF_MESSAGES):
+            peer.transfer(peer.attach_sender("$cbs"), bytes(HALF_MESSAGE_BYTES), more=True)
+        closed = await peer.wait_closed(CLOSE_S)
+    finally:
+        peer.abort()
+    outcome.count("refused", closed)
+    if not closed:
+        size = HALF_MESSAGES * HALF_MESSAGE_BYTES
+        outcome.problem(f"{size:,} bytes of unfinished messages were held before any token")
+
+
+@attack(pause_s=0.5)
+async def silent_connections(site: Site, outcome: Outcome) -> None:
+    """Connect to all four ports and say nothing, not even a TLS hello."""
+    ports = [site.amqp_port, site.amqps_port, site.http_port, site.https_port]
+    async with dialled(site, ports * SILENT_SOCKETS) as peers:
+        outcome.count("connected", len(peers))
+        await asyncio.sleep(SILENT_S)
+
+
+@attack(pause_s=0.5)
+async def idle_keep_alive(site: Site, outcome: Outcome) -> None:
+    """Make one request on each of many HTTP connections, and keep them; another client asks for `/health`."""
+    request = f"GET /health HTTP/1.1\r\nHost: {site.host}\r\n\r\n".encode()
+    async with dialled(site, [site.http_port] * KEEP_ALIVE_SOCKETS) as peers:
+        for peer in peers:
+            peer.writer.write(request)
+        outcome.count("connected", len(peers))
+        await asyncio.sleep(1.0)
+        await _check_health(site, request, outcome)
+        await asyncio.sleep(SILENT_S)
+
+
+async def _check_health(site: Site, request: bytes, outcome: Outcome) -> None:
+    answer = b""
+    async with dialled(site, [site.http_port]) as peers:
+        for peer in peers:
+            peer.writer.write(request)
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    answer = await peer.reader.readline()
+    if not answer.startswith(b"HTTP/1.1 "):
+        outcome.problem(f"/health does not answer beside idle connections: {answer!r}")
+
+
+@attack(pause_s=0.2)
+async def attach_flood(site: Site, outcome: Outcome) -> None:
+    """Attach and detach a link to `$cbs` over and over, at 1 MB a second."""
+    peer = await RawPeer.connect(site.host, site.amqp_port)
+    reading = asyncio.create_task(peer.wait_closed(FLOOD_ROUNDS))
+    try:
+        for _ in range(FLOOD_ROUNDS):
+            written = 0
+            while written < FLOOD_BYTES:
+                handle = peer.attach_sender("$cbs")
+                peer.detach(handle)
+                written += 200
+                outcome.count("links")
+            await peer.drain()
+            await asyncio.sleep(0.1)
+    finally:
+        reading.cancel()
+        peer.abort()
+
+
+@attack(pause_s=0.5)
+async def fast_heartbeats(site: Site, outcome: Outcome) -> None:
+    """Ask for a heartbeat every millisecond, on many connections."""
+    opened = AMQP_HEADER + frame(0, Open(container_id="attacker", idle_time_out=1).encode())
+    async with dialled(site, [site.amqp_port] * FAST_PEERS) as peers:
+        for peer in peers:
+            peer.writer.write(opened)
+        await asyncio.sleep(SILENT_S)
+        outcome.count("connected", len(peers))
+        outcome.count("refused", sum([peer.reader.at_eof() or await peer.wait_closed(0.01) for peer in peers]))
+
+
+@attack(pause_s=0.5)
+async def wrong_passwords(site: Site, outcome: Outcome) -> None:
+    """Try keys that do not exist, and wrong secrets for names that do."""
+    for number in range(WRONG_PASSWORDS):
+        name = site.root_name if number % 2 else f"key-{number}"
+        try:
+            peer = await RawPeer.connect(site.host, site.amqp_port, plain=(name, secrets.token_urlsafe(32)))
+        except Refused:
+            outcome.count("refused")
+        else:
+            peer.abort()
+            outcome.problem(f"a wrong secret for {name!r} was taken")
