@@ -117,8 +117,9 @@ connections: compile ## measure five thousand idle connections
 outage: compile ## measure what an application sees of an outage of the primary
 	$(BIN)/python -m bench.outage
 
-soak: compile ## try mutated input, simulated faults, kills, power cuts, slow disks, outages, strikes; the first two for MINUTES minutes (10)
+soak: compile ## try mutated input, attacks, simulated faults, kills, power cuts, slow disks, outages; the first three for MINUTES minutes (10)
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+	$(BIN)/python -m tests.attacks --minutes $(MINUTES)
 	$(BIN)/python -m tests.simulation --minutes $(MINUTES)
 	$(BIN)/python -m tests.simulation.partitioned --runs 3000
 	$(BIN)/python -m tests.simulation.processes --runs 3000

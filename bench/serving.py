@@ -74,8 +74,11 @@ def build(folder: Path) -> Path:
 class Server:
     """One namespace, in life after life."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
-        """`folder` gets the data directory, the ready file and the log; `options` are those of `twinbus serve`."""
+    def __init__(self, folder: Path, *options: str, python: str = sys.executable) -> None:
+        """`folder` gets the data directory, the ready file and the log; `options` are those of `twinbus serve`.
+
+        `python` is the interpreter of the installation to be measured (default: this one).
+        """
         self.data = folder / "data"
         self.ready_file = folder / "ready.json"
         self.amqp_port = 0
@@ -86,14 +89,15 @@ class Server:
         self._http_port = 0
         self._log = folder / "server.log"
         self._options = options
+        self._python = python
         self._process: subprocess.Popen[bytes] | None = None
 
     @classmethod
     @contextlib.contextmanager
-    def started(cls, folder: Path, *options: str) -> Iterator[Server]:
+    def started(cls, folder: Path, *options: str, python: str = sys.executable) -> Iterator[Server]:
         """A server from its start until the block ends, whatever happens in it."""
         folder.mkdir(parents=True, exist_ok=True)
-        server = cls(folder, *options)
+        server = cls(folder, *options, python=python)
         try:
             server.start()
             yield server
@@ -112,7 +116,7 @@ class Server:
         assert self._process is None, "the server runs already"
         self.ready_file.unlink(missing_ok=True)
         ports = [f"--{name}-port=0" for name in ("amqp", "amqps", "http", "https")]
-        words = [sys.executable, "-m", "twinbus", "serve", "bench", "--data", str(self.data), *ports]
+        words = [self._python, "-m", "twinbus", "serve", "bench", "--data", str(self.data), *ports]
         started = time.monotonic()
         with self._log.open("ab") as log, ordinary_limits():
             self._process = subprocess.Popen(
@@ -263,6 +267,16 @@ class Proc:
         return _cpu_s(Path(f"/proc/{self.pid}/stat"))
 
     @property
+    def foreground_cpu_s(self) -> float:
+        """Processor time of its threads, to the nanosecond, without RocksDB's flushes and compactions."""
+        spent_ns = 0
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            with contextlib.suppress(OSError):  # a thread that has just ended
+                if not (task / "comm").read_text().startswith("rocksdb:"):
+                    spent_ns += int((task / "schedstat").read_text().split()[0])
+        return spent_ns / 1e9
+
+    @property
     def background(self) -> Background:
         """Flushes and compactions: RocksDB names the threads that do them."""
         cpu_s, size = 0.0, 0
@@ -331,11 +345,15 @@ class Load:
         """Receive and accept so many: those that one such `send` sent, none missing, none twice, no others."""
         return self._run("recv", queue, count)
 
-    def _run(self, mode: str, queue: str, count: int) -> Run:
+    def receive_second(self, queue: str, count: int) -> Run:
+        """Receive so many as the Azure SDKs do: done when the server has confirmed each settlement."""
+        return self._run("recv", queue, count, SECOND="1")
+
+    def _run(self, mode: str, queue: str, count: int, **environment: str) -> Run:
         server = self.server
         where = ["127.0.0.1", str(server.amqp_port), queue, str(count), str(self.size)]
         try:
-            return run_load([str(self.binary), mode, *where, server.key_name, server.key])
+            return run_load([str(self.binary), mode, *where, server.key_name, server.key], **environment)
         except LoadFailed as error:
             sys.exit(f"{mode} {queue} {count}: {error}\n{server.log_tail()}")
 

@@ -35,6 +35,7 @@ def main() -> int:
 def run(options: argparse.Namespace, folder: Path) -> int:
     """Attack, report, and return the command's exit status."""
     report = endure(folder, options.minutes * 60, say, options.only)
+    report.judge_waits()
     say(report.table())
     for problem in report.problems:
         say(f"PROBLEM: {problem}")

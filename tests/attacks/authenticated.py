@@ -34,8 +34,8 @@ STATES: Final = 50
 PEEKS: Final = 1_000
 BROWSE_LINKS: Final = 1_500
 UNREAD_S: Final = 3.0
-REVOKED_S: Final = 2.0
-"""A link ends within a second of its key's revocation; the rest is for a machine that is under attack."""
+REVOKED_S: Final = 5.0
+"""A link ends within a second of its key's revocation; the rest is for a busy machine."""
 GUESSES: Final = 200
 """Tokens on either side of one's own."""
 EMULATOR_NAME: Final = "RootManageSharedAccessKey"

@@ -36,8 +36,8 @@ LOOK_EVERY_S: Final = 0.5
 TELL_EVERY_S: Final = 30.0
 SHELF_MESSAGES: Final = 40
 SHELF_BYTES: Final = 200_000
-MANY_RULES: Final = 300
-"""Entities with a key of their own: what a failed login has to be quick beside."""
+OTHER_KEYS: Final = 300
+"""Queues with a key of their own: the time of a failed login must not grow with their number."""
 _SETTINGS: Final = """
 name = "contoso"
 {keys}
@@ -67,12 +67,15 @@ class Report:
     outcomes: list[dict[str, Any]]
     problems: list[str] = field(default_factory=list)
 
-    def judge(self) -> None:
-        """Compare what was measured with the bounds."""
+    def judge_waits(self) -> None:
+        """Compare the honest client's waits with their bound: on a machine that does nothing else."""
         for operation in self.honest["waits_ms"]:
             wait_ms = self.percentile(operation, 0.99)
             if wait_ms >= MAX_P99_MS:
                 self.problems.append(f"{operation}: the p99 is {wait_ms:.0f} ms, not under {MAX_P99_MS:.0f} ms")
+
+    def judge(self) -> None:
+        """Compare everything but the waits with its bounds."""
         if self.resident_mib >= MAX_RESIDENT_MIB:
             self.problems.append(f"the server's memory grew to {self.resident_mib:.0f} MiB")
         if self.honest["lost_count"]:
@@ -107,8 +110,10 @@ class Report:
         )
 
 
-def endure(folder: Path, seconds: float, say: Callable[[str], None], only: Sequence[str] = ()) -> Report:
-    """Run the attacks (default: all) for so many seconds."""
+def endure(
+    folder: Path, seconds: float, say: Callable[[str], None], only: Sequence[str] = (), other_keys: int = OTHER_KEYS
+) -> Report:
+    """Run the attacks (default: all) for so many seconds, on a namespace with so many other keys."""
     listen_key, send_key = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
     keys = _KEY.format(name="listener", right="Listen", variable="ATTACKS_LISTEN_KEY")
     keys += _KEY.format(name="sender", right="Send", variable="ATTACKS_SEND_KEY")
@@ -132,7 +137,7 @@ def endure(folder: Path, seconds: float, say: Callable[[str], None], only: Seque
             send_name="sender",
             send_key=send_key,
         )
-        _furnish(server, site)
+        _furnish(server, site, other_keys)
         report = _attack(server, site, seconds, say, tuple(only) or tuple(ATTACKS))
         server.stop()
         report.problems += _log_problems(server)
@@ -148,13 +153,13 @@ def _log_problems(server: Served) -> list[str]:
     return [f"logged {count} times: {fault}" for fault, count in Counter(faults).most_common(5)]
 
 
-def _furnish(server: Served, site: Site) -> None:
+def _furnish(server: Served, site: Site, other_keys: int) -> None:
     """Put in place what the attackers look for: large messages, and many keys."""
     with MessagingFactory.from_connection_string(site.connection_string) as factory:
         shelf = factory.create_queue_client(site.shelf)
         for _ in range(SHELF_MESSAGES):
             shelf.send(BrokeredMessage(bytes(SHELF_BYTES)))
-    for number in range(MANY_RULES):
+    for number in range(other_keys):
         server.make_queue_with_key(f"stall-{number}", f"key-{number}")
 
 

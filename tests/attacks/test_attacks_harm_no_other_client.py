@@ -1,0 +1,25 @@
+"""The campaign in short: all attacks at once, beside an honest client.
+
+How long the client waits is judged by the long campaign alone (`python -m tests.attacks`): here other tests run beside.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.attacks.campaign import endure
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECONDS = 8.0
+
+
+@pytest.mark.timeout(180)
+def test_under_attack_an_honest_client_loses_nothing_and_memory_stays_bounded(tmp_path: Path) -> None:
+    report = endure(tmp_path, SECONDS, print, other_keys=20)
+    print(report.table())
+    assert report.problems == []
+    assert report.honest["accepted"] > 0
