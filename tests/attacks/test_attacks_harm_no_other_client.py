@@ -20,6 +20,5 @@ SECONDS = 8.0
 @pytest.mark.timeout(180)
 def test_under_attack_an_honest_client_loses_nothing_and_memory_stays_bounded(tmp_path: Path) -> None:
     report = endure(tmp_path, SECONDS, print, other_keys=20)
-    print(report.table())
     assert report.problems == []
     assert report.honest["accepted"] > 0
