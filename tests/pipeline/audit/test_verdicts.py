@@ -70,6 +70,8 @@ def audited(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Au
     world.clock.advance(MINUTE_S)
     write_settlements(world)
     world.clock.advance(3 * 3600)
+    with world.program() as shop:  # the queue was made anew, and counts from the beginning
+        shop.sent("orders", "sent after its number was cancelled", scheduled=[77])
     lay_out(world)
     until = world.now
     world.clock.advance(MINUTE_S)
@@ -182,6 +184,7 @@ def lay_out(world: World) -> None:
         ("seen", "lost", "it is nowhere"),
         ("lost", "lost", "it is nowhere: sent 1 times, found 0 times"),
         ("cancelled", "cancelled", "taken back"),
+        ("sent after its number was cancelled", "lost", "it is nowhere"),
         ("spooled", "unknown", "the spool of its sender"),
         ("spooled and sent", "delivered", ""),
         ("spooled, and sent after the look", "unknown", "the spool of its sender"),
