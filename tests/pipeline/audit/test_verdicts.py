@@ -324,5 +324,13 @@ def test_how_long_each_was_parked(audited: Audited) -> None:
 
 def test_lost_messages_are_named_and_decide_the_exit_code(audited: Audited) -> None:
     names = {one.message_id for one in audited.outcome.lost}
-    assert names == {"lost", "parked and lost", "seen", "sent twice, one lost", "same id of another", "half"}
+    assert names == {
+        "lost",
+        "parked and lost",
+        "seen",
+        "sent after its number was cancelled",
+        "sent twice, one lost",
+        "same id of another",
+        "half",
+    }
     assert audited.outcome.exit_code == LOST
