@@ -40,7 +40,7 @@ def read_files(
     """What is in the files, a partition for each fragment: all, or what was enqueued from a time on, or before one."""
     make_known(spark, CapturedDataSource)
     times = {name: time.isoformat() for name, time in (("since", since), ("until", until)) if time is not None}
-    listed = json.dumps([(one.fragment, one.file, one.eventCount, _source_of(one)) for one in files])
+    listed = json.dumps([(one.fragment, one.file, one.eventCount, source_of(one)) for one in files])
     return spark.read.format(NAME).options(uri=uri, files=listed, **times).load()
 
 
@@ -101,7 +101,8 @@ def _moment(text: str | None) -> dt.datetime | None:
     return None if text is None else dt.datetime.fromisoformat(text)
 
 
-def _source_of(manifest: Manifest) -> str:
+def source_of(manifest: Manifest) -> str:
+    """What the messages of a captured file were read from: the first part of their source ids."""
     return source_name(manifest.namespace, manifest.entity, manifest.entityId)
 
 
