@@ -22,6 +22,7 @@ import datetime as dt
 import decimal
 import difflib
 import hashlib
+import operator
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -31,13 +32,14 @@ from twinbus.pipeline.columns import SOURCE_ID
 from twinbus.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 DIGEST_BYTES: Final = 16
 SOURCE_KEY: Final = (SOURCE_ID,)
 """The key of rows that were read with this data source."""
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
+_FIRST: Final = operator.itemgetter(0)
 _KEY_TYPES: Final = (
     pa.types.is_string,
     pa.types.is_large_string,
@@ -112,7 +114,7 @@ class BatchIds:
     def name_of(self, row: int) -> str:
         """What a row is called in errors: its key."""
         return " and ".join(
-            f"{name} {column[row]!s:.140}" for name, column in zip(self._key, self._columns, strict=True)
+            [f"{name} {column[row]!s:.140}" for name, column in zip(self._key, self._columns, strict=True)]
         )
 
     def id_of(self, row: int, content: Mapping[str, object]) -> str:
@@ -157,23 +159,22 @@ def _two_alike(what: str) -> PipelineError:
 
 def digest_of(key: Iterable[tuple[str, object]], content: Iterable[tuple[str, object]]) -> bytes:
     """Digest names and values, each with its length, so that no two lists of them are written alike."""
-    hashed = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for part in (*_parts(key), b"", *_parts(content)):
-        hashed.update(b"%d:" % len(part))
-        hashed.update(part)
-    return hashed.digest()
+    parts: list[bytes] = []
+    _add(parts, key)
+    parts.append(b"")
+    _add(parts, content)
+    framed = b"".join([b"%d:%b" % (len(part), part) for part in parts])
+    return hashlib.blake2b(framed, digest_size=DIGEST_BYTES).digest()
 
 
-def _parts(pairs: Iterable[tuple[str, object]]) -> Iterator[bytes]:
-    for name, value in sorted(pairs, key=lambda one: one[0]):
+def _add(parts: list[bytes], pairs: Iterable[tuple[str, object]]) -> None:
+    for name, value in sorted([pair for pair in pairs if pair[1] is not None], key=_FIRST):
         if isinstance(value, dict):
-            yield name.encode() + b"{%d" % len(value)
+            parts.append(b"%b{%d" % (name.encode(), len(value)))
             for inner in sorted(value):
-                yield inner.encode()
-                yield encode(value[inner])
-        elif value is not None:
-            yield name.encode()
-            yield _bytes_of(value)
+                parts += (inner.encode(), encode(value[inner]))
+        else:
+            parts += (name.encode(), _bytes_of(value))
 
 
 def _bytes_of(value: object) -> bytes:
