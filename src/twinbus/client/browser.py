@@ -109,13 +109,20 @@ class MessageBrowser(MessageReceiver):
         properties = link.attached.result().properties or {}
         return {name: int(str(properties.get(f"twinbus:{name}", 0))) for name in names}
 
-    async def complete_up_to(self, sequence_number: int, *, epoch: int | None = None) -> tuple[int, int]:
-        """Complete the active messages up to a number: how many were, and how many somebody has."""
+    async def complete_up_to(
+        self, sequence_number: int, *, epoch: int | None = None, entity_id: int | None = None
+    ) -> tuple[int, int]:
+        """Complete the active messages up to a number: how many were, and how many somebody has.
+
+        With `entity_id` (`positions`) nothing is completed in another entity that has the path by now: EntityNotFound.
+        """
         body: dict[str, object] = {"sequence-number": sequence_number}
         if self._fragment is not None:
             body["fragment"] = Int(self._fragment)
         if epoch is not None:
             body["epoch"] = epoch
+        if entity_id is not None:
+            body["entity-id"] = entity_id
         answer = await self._ask("twinbus:complete-up-to", body)
         completed, skipped = int(str(answer.body.get("completed", 0))), int(str(answer.body.get("skipped", 0)))
         tell(self.factory.witnesses, lambda witness: witness.deleted(self.path, "completed in bulk", completed))

@@ -12,7 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from twinbus.model.path import key_of
 from twinbus.pipeline.properties import FIELDS
 from twinbus.pipeline.row import DATA
 from twinbus.pipeline.rows import Rows
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 BODY: Final = "body"
 PROPERTIES: Final = "properties"
+SOURCE_ID: Final = "sourceId"
+"""Identifies the message that a row was read from; see `source_ids`."""
 PROPERTY_DDL: Final = (
     "struct<type: string, string: string, long: bigint, double: double, boolean: boolean, "
     "timestamp: timestamp, binary: binary>"
@@ -52,6 +56,7 @@ TYPES: Final[dict[str, str]] = {
     "deadLetterErrorDescription": "string",
     "deadLetterSource": "string",
     PROPERTIES: f"map<string, {PROPERTY_DDL}>",
+    SOURCE_ID: "string",
 }
 """Of each column, in order, what Spark calls its type."""
 COLUMNS: Final = tuple(TYPES)
@@ -92,9 +97,29 @@ def record_batch(payloads: Iterable[bytes], fragment: int, *, with_properties: b
     return batch_of(rows, fragment)
 
 
-def batch_of(rows: Rows, fragment: int) -> pa.RecordBatch:
-    """What was gathered, as one batch."""
+def source_name(namespace: str, entity: str, entity_id: int) -> str:
+    """Return the first part of a source id: which entity of which namespace, and which of those that had its name.
+
+    `entity` includes the sub-queue: a dead-letter queue numbers its messages by itself.
+    """
+    return f"{namespace.lower()}/{key_of(entity)}:{entity_id}"
+
+
+def source_ids(source: str, numbers: pa.Array, enqueued: pa.Array) -> pa.Array:
+    """Return a source id for each message: `{source}/{sequence number}/{enqueued time in microseconds}`.
+
+    The time tells two messages apart that have one number: after a namespace was restored to an earlier state, numbers
+    are given out again.
+    """
+    text = pa.string()
+    parts = [pa.scalar(source), numbers.cast(text), enqueued.cast(pa.int64()).cast(text)]
+    return pc.binary_join_element_wise(*parts, "/", null_handling="replace", null_replacement="")
+
+
+def batch_of(rows: Rows, fragment: int, source: str | None = None) -> pa.RecordBatch:
+    """What was gathered, as one batch. Without a `source` (`source_name`) the rows have no source id."""
     count, text = rows.count, pa.string()
+    numbers, enqueued = pa.array(rows.sequence_number, pa.int64()), pa.array(rows.enqueued, pa.int64())
 
     def sparse(column: Sparse, kind: pa.DataType) -> pa.Array:
         return pa.array(column.filled(count), kind) if column.values else pa.nulls(count, kind)
@@ -114,9 +139,9 @@ def batch_of(rows: Rows, fragment: int) -> pa.RecordBatch:
             sparse(rows.partition_key, text),
             sparse(rows.ttl_ms, pa.int64()),
             sparse(rows.scheduled, _MOMENT),
-            pa.array(rows.enqueued, pa.int64()).cast(_MOMENT),
+            enqueued.cast(_MOMENT),
             sparse(rows.expires, _MOMENT),
-            pa.array(rows.sequence_number, pa.int64()),
+            numbers,
             sparse(rows.enqueued_sequence_number, pa.int64()),
             pa.repeat(pa.scalar(fragment, pa.int32()), count),
             pa.array(rows.delivery_count, pa.int32()),
@@ -124,6 +149,7 @@ def batch_of(rows: Rows, fragment: int) -> pa.RecordBatch:
             sparse(rows.description, text),
             sparse(rows.source, text),
             _properties(rows),
+            pa.nulls(count, text) if source is None else source_ids(source, numbers, enqueued),
         ],
         schema=SCHEMA,
     )

@@ -70,6 +70,8 @@ def audited(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Au
     world.clock.advance(MINUTE_S)
     write_settlements(world)
     world.clock.advance(3 * 3600)
+    with world.program() as shop:  # the queue was made anew, and counts from the beginning
+        shop.sent("orders", "sent after its number was cancelled", scheduled=[77])
     lay_out(world)
     until = world.now
     world.clock.advance(MINUTE_S)
@@ -182,6 +184,7 @@ def lay_out(world: World) -> None:
         ("seen", "lost", "it is nowhere"),
         ("lost", "lost", "it is nowhere: sent 1 times, found 0 times"),
         ("cancelled", "cancelled", "taken back"),
+        ("sent after its number was cancelled", "lost", "it is nowhere"),
         ("spooled", "unknown", "the spool of its sender"),
         ("spooled and sent", "delivered", ""),
         ("spooled, and sent after the look", "unknown", "the spool of its sender"),
@@ -321,5 +324,13 @@ def test_how_long_each_was_parked(audited: Audited) -> None:
 
 def test_lost_messages_are_named_and_decide_the_exit_code(audited: Audited) -> None:
     names = {one.message_id for one in audited.outcome.lost}
-    assert names == {"lost", "parked and lost", "seen", "sent twice, one lost", "same id of another", "half"}
+    assert names == {
+        "lost",
+        "parked and lost",
+        "seen",
+        "sent after its number was cancelled",
+        "sent twice, one lost",
+        "same id of another",
+        "half",
+    }
     assert audited.outcome.exit_code == LOST

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import json
 import uuid
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -16,6 +18,7 @@ from twinbus.amqp.types import Int, Symbol, ULong
 from twinbus.cli.main import app
 from twinbus.client import BrokeredMessage, MessagingFactory
 from twinbus.pipeline import spark as spark_module
+from twinbus.pipeline.capture.reading import CapturedReader, source_of
 from twinbus.pipeline.capture.replaying import find_files, find_place, rows_of, send
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.sink.messages import WRITTEN
@@ -145,6 +148,30 @@ async def test_a_file_that_was_changed_is_not_replayed(
     with pytest.raises(PipelineError, match=rf"{file.name} cannot be read"):
         send(rows, {"connectionString": server.connection_string, "entity": target})
     assert server.counts(target)[0] == 0
+
+
+async def test_files_of_earlier_versions_have_source_ids_too(
+    server: Served,  # noqa: F811
+    queue: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    await send_messages(server, queue, MESSAGES)
+    taken = await captured(server, queue, tmp_path)
+    (manifest,) = taken.manifests()
+
+    def source_ids() -> list[str]:
+        files = json.dumps([(0, manifest.file, 3, source_of(manifest))])
+        reader = CapturedReader({"uri": taken.folder.uri, "files": files})
+        return [
+            one for part in reader.partitions() for batch in reader.read(part) for one in batch["sourceId"].to_pylist()
+        ]
+
+    assert len(set(source_ids())) == 3
+    assert all(f"/{queue}:" in one for one in source_ids())
+    file = tmp_path / manifest.file
+    pq.write_table(pq.read_table(file, partitioning=None).drop_columns(["sourceId"]), file)
+    assert len(set(source_ids())) == 3
+    assert all(one.startswith(f"contoso/{queue}:{manifest.entityId}/") for one in source_ids())
 
 
 async def test_the_command_counts_and_sends_what_was_chosen(

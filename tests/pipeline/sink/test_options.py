@@ -46,6 +46,11 @@ def test_a_pair_is_read() -> None:
     assert (pair.primary_name, pair.spool_dir, found.journal_dir) == ("contoso", "/srv/spool", "/srv/journal")
 
 
+def test_a_key_for_ids_is_names_of_columns() -> None:
+    found = read_options({"connectionString": WHERE, "messageIds": "deterministic", "messageIdKey": "orderId, line"})
+    assert (found.has_deterministic_ids, found.id_key) == (True, ("orderId", "line"))
+
+
 def test_secrets_do_not_show() -> None:
     text = repr(read_options({"connectionString": WHERE, "secondaryConnectionString": OTHER}))
     assert "c2VjcmV0" not in text
@@ -64,6 +69,15 @@ def test_secrets_do_not_show() -> None:
             r"entity is 'orders', and save\(...\) or start\(...\) says 'news': give one of them",
         ),
         ({"connectionString": WHERE, "messageIds": "random"}, "messageIds is 'random'; it can be given or determin"),
+        ({"connectionString": WHERE, "messageIdKey": "a"}, "messageIdKey is 'a', and messageIds is given"),
+        (
+            {"connectionString": WHERE, "messageIds": "deterministic", "messageIdKey": "a, ,b"},
+            "it is the names of columns, each once",
+        ),
+        (
+            {"connectionString": WHERE, "messageIds": "deterministic", "messageIdKey": "a,a"},
+            "it is the names of columns, each once",
+        ),
         ({"connectionString": WHERE, "operationTimeout": "soon"}, "operationTimeout is 'soon'"),
         ({"connectionString": WHERE, "spoolDir": "/x"}, "spoolDir is for a pair"),
         ({"connectionString": WHERE, "secondaryConnectionString": "Key=c2VjcmV0"}, "secondaryConnectionString cannot"),

@@ -29,6 +29,7 @@ from twinbus.client import BrokeredMessage
 from twinbus.model.times import TIMESPAN
 from twinbus.pipeline.columns import record_batch
 from twinbus.pipeline.errors import PipelineError
+from twinbus.pipeline.sink.ids import RowIds
 from twinbus.pipeline.sink.messages import LEAST_BYTES, check_columns, messages_of
 
 NOW_MS = 1_700_000_000_000
@@ -127,9 +128,11 @@ def test_a_row_without_an_id_is_given_one() -> None:
     assert second.message.message_id not in (None, "", "x")
 
 
-def test_a_row_without_an_id_is_given_the_one_of_its_place() -> None:
-    found = messages_of(rows(body=["a", "b"], messageId=["x", None]), "orders", lambda row: f"query-3-{row}")
-    assert [one.message.message_id for one in found] == ["x", "query-3-1"]
+def test_a_row_without_an_id_is_given_a_derived_one_if_there_are_such() -> None:
+    batch = rows(body=["a", "b"], messageId=["x", None], sourceId=["s/1", "s/2"])
+    first, second = messages_of(batch, "orders", RowIds("query-3"))
+    assert first.message.message_id == "x"
+    assert str(second.message.message_id).startswith("query-3-")
 
 
 def test_a_row_goes_where_it_says_or_where_the_option_says() -> None:

@@ -11,6 +11,7 @@ from tests.one_server import queue, running, server  # noqa: F401  # fixtures
 from twinbus.client.journal_file import batches as rows_of_journal
 from twinbus.client.sync import MessagingFactory
 from twinbus.pipeline.errors import PipelineError
+from twinbus.pipeline.sink.ids import DIGEST_BYTES, RowIds
 from twinbus.pipeline.sink.options import SinkOptions, read_options
 from twinbus.pipeline.sink.sending import Counts, send_all
 
@@ -73,10 +74,19 @@ def test_the_rows_of_a_session_stay_in_order(server: Served) -> None:  # noqa: F
             assert found == [number for number in range(ROWS) if str(number % 3) == name]
 
 
-def test_rows_without_an_id_have_that_of_their_place_in_the_whole_task(server: Served, queue: str) -> None:  # noqa: F811
-    rows = pa.table({"body": ["x"] * 25}).to_batches(10)
-    send_all(options(server, queue), iter(rows), lambda row: f"query-{row}")
-    assert sorted(ids(server, queue)) == sorted(f"query-{row}" for row in range(25))
+def test_rows_without_an_id_are_sent_with_derived_ones(server: Served, queue: str) -> None:  # noqa: F811
+    rows = pa.table({"body": ["x"] * 25, "sourceId": [f"s/{row}" for row in range(25)]}).to_batches(10)
+    derived = RowIds("query-3")
+    send_all(options(server, queue), iter(rows), derived)
+    digests = [derived.digests[at : at + DIGEST_BYTES] for at in range(0, len(derived.digests), DIGEST_BYTES)]
+    assert sorted(ids(server, queue)) == sorted(f"query-3-{digest.hex()}" for digest in digests)
+    assert len(set(digests)) == 25
+
+
+def test_a_row_whose_id_was_derived_is_named_by_its_key(server: Served, queue: str) -> None:  # noqa: F811
+    rows = pa.table({"sourceId": ["s/1", "s/2"], "body": ["x", "x" * 300_000]}).to_batches()
+    with pytest.raises(PipelineError, match=f"the row with sourceId s/2 cannot be sent to '{queue}': .*300,?0"):
+        send_all(options(server, queue), iter(rows), RowIds("query-3"))
 
 
 def test_a_row_that_is_too_large_is_named(server: Served, queue: str) -> None:  # noqa: F811

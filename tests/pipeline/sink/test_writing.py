@@ -70,6 +70,8 @@ def test_what_cannot_be_written_is_refused_before_a_task_runs(
         write(spark.sql("select 'x' body, '1' mesageId"), server, queue)
     with pytest.raises(Exception, match="no option 'entty' for writing"):
         write(spark.sql("select 'x' body"), server, queue, entty="x")
+    with pytest.raises(Exception, match=r"needs to know what identifies a row.*keep the column sourceId.*messageIdKey"):
+        write(spark.sql("select 'x' body"), server, queue, messageIds="deterministic")
     with pytest.raises(Exception, match="cannot be overwritten"):
         spark.sql("select 'x' body").write.format("servicebus").options(
             connectionString=server.connection_string, entity=queue
@@ -81,7 +83,9 @@ def stream(spark: SparkSession, server: Served, entity: str, folder: Path) -> No
         spark.readStream.text(str(folder / "rows"))
         .selectExpr("value body")
         .writeStream.format("servicebus")
-        .options(connectionString=server.connection_string, entity=entity, messageIds="deterministic")
+        .options(
+            connectionString=server.connection_string, entity=entity, messageIds="deterministic", messageIdKey="body"
+        )
         .option("checkpointLocation", str(folder / "checkpoint"))
         .trigger(availableNow=True)
         .start()
@@ -104,3 +108,9 @@ def test_a_batch_of_a_stream_that_is_sent_again_is_dropped_as_a_duplicate(
     found = messages(server, path, 101)
     assert sorted(int(one.text) for one in found) == list(range(100))
     assert {str(one.message_id).split("-")[5] for one in found} == {"0"}, "the number of the batch is in the id"
+
+
+def test_equal_rows_of_two_tasks_fail_the_job(spark: SparkSession, server: Served, queue: str) -> None:  # noqa: F811
+    rows = spark.range(0, 2, 1, 2).selectExpr("'x' body", "7 orderId")
+    with pytest.raises(Exception, match=r"several rows have the message id that ends in .*, and the same content"):
+        write(rows, server, queue, messageIds="deterministic", messageIdKey="orderId")

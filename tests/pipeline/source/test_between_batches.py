@@ -195,3 +195,26 @@ def test_what_a_stream_cannot_have_is_refused() -> None:
         make(FakeEntity(1), endingOffsets='{"0": 3}')
     with pytest.raises(PipelineError, match="no column 'colour'"):
         StreamReader(read_options({"connectionString": TEXT, "entity": "orders"}), ["colour"])
+
+
+@pytest.mark.parametrize("starting", ["latest", '{"0": -1}'])
+def test_a_query_that_begins_at_the_latest_begins_there_however_often_it_is_asked(starting: str) -> None:
+    entity = FakeEntity(11)
+    reader = make(entity, startingOffsets=starting)
+    begin = reader.initialOffset()
+    entity.ends = [15]
+    assert reader.initialOffset() == begin == offsets(11), "Spark asks when it plans a batch, and when it runs it"
+    assert reader.latestOffset(begin, ReadAllAvailable()) == begin, "the first batch says where the query begins"
+    assert reader.partitions(begin, begin) == []
+    assert reader.latestOffset(begin, ReadAllAvailable()) == offsets(15)
+    assert [one.value for one in reader.partitions(begin, offsets(15))] == [Range(0, 11, 14, 7)]
+
+
+def test_the_first_batch_of_a_query_that_begins_at_the_latest_is_empty_when_it_runs_again() -> None:
+    entity = FakeEntity(15)
+    reader = make(entity, startingOffsets="latest")
+    begin = reader.initialOffset()
+    assert begin == offsets(15)
+    assert reader.partitions(begin, offsets(11)) == []
+    assert reader.latestOffset(offsets(11), ReadAllAvailable()) == offsets(15), "nothing is left out behind it"
+    assert [one.value for one in reader.partitions(offsets(11), offsets(15))] == [Range(0, 11, 14, 7)]

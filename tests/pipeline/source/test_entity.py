@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
+from tests.served import ATOM
+from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.source.entity import Entity
 from twinbus.pipeline.source.offsets import Offsets
 from twinbus.pipeline.source.options import read_options
@@ -27,6 +31,29 @@ def test_an_entity_that_was_created_again_is_completed_from_its_first_message_on
         assert feed.count(queue) == 0
     finally:
         entity.close()
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_what_was_processed_of_an_entity_is_not_completed_in_another_of_its_name(
+    feed: Feed, *, partitioned: bool
+) -> None:
+    """A call that had no answer is made again, up to a minute later: the entity may be another one by then."""
+    queue = feed.queue(partitioned=partitioned)
+    options = feed.options(queue, complete="processed", exclusive=False)
+    entity, careless = Entity(read_options(options)), Entity(read_options(options | {"failOnDataLoss": "false"}))
+    try:
+        planned = entity.positions().entity_id
+        feed.server.delete_queue(queue)
+        division = f"<EnablePartitioning>{str(partitioned).lower()}</EnablePartitioning>"
+        feed.server.ask("PUT", queue, ATOM.format(division), expected=201)
+        feed.send(queue, 10)
+        with pytest.raises(PipelineError, match=rf"data was lost: .* created again: its id was {planned}, and is"):
+            entity.complete(Offsets(queue, planned, {0: 11}))
+        careless.complete(Offsets(queue, planned, {0: 11}))
+        assert feed.count(queue) == 10
+    finally:
+        entity.close()
+        careless.close()
 
 
 def test_a_log_that_was_restored_is_completed_from_its_first_message_on(feed: Feed) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,11 @@ def bodies(feed: Feed, entity: str, fragment: int, first: int, last: int) -> lis
 
 def positions(feed: Feed, entity: str) -> Positions:
     return positions_of(read_options(feed.options(entity)))
+
+
+def source_ids(feed: Feed, path: str) -> list[str]:
+    (batch,) = read_range(read_options(feed.options(path)), 0, 1, 3)
+    return batch.column("sourceId").to_pylist()  # type: ignore[no-any-return]  # the column is of texts
 
 
 def test_a_range_is_read_in_order_and_stays(feed: Feed) -> None:
@@ -95,10 +101,24 @@ def test_subscriptions_dead_letters_and_queues_with_sessions_are_read_too(feed: 
     dead = f"{queue}/$DeadLetterQueue"
     (batch,) = read_range(read_options(feed.options(dead)), 0, 1, positions(feed, dead).fragments[0].next - 1)
     assert batch.column("deadLetterReason").to_pylist() == ["broken"]
+    (source_id,) = batch.column("sourceId").to_pylist()
+    assert re.fullmatch(rf"[\d.]+:\d+/{queue}/\$deadletterqueue:\d+/1/\d{{16}}", source_id)
     sessions = feed.queue(RequiresSession="true")
     feed.send_all(sessions, [BrokeredMessage("a", session_id="one"), BrokeredMessage("b", session_id="two")])
     (batch,) = read_range(read_options(feed.options(sessions)), 0, 1, 2)
     assert batch.column("sessionId").to_pylist() == ["one", "two"]
+
+
+def test_a_source_id_is_of_one_message_for_ever(feed: Feed) -> None:
+    queue = feed.queue()
+    feed.send(queue, 3)
+    first, again = (source_ids(feed, queue) for _ in range(2))
+    feed.receive(queue, 1)
+    assert first[1:] == again[1:] == source_ids(feed, queue)
+    feed.server.delete_queue(queue)
+    feed.server.put(queue, "QueueDescription")
+    feed.send(queue, 3)
+    assert len({*first, *source_ids(feed, queue)}) == 6
 
 
 def test_an_entity_that_is_another_one_by_now_is_not_read(feed: Feed) -> None:

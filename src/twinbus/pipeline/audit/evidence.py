@@ -26,6 +26,7 @@ Owns: what each input proves. `what` of a row is one of these; `number` is a seq
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +36,6 @@ from twinbus.client.witness import FROM_SPOOL
 from twinbus.pipeline.audit.topology import Role
 
 if TYPE_CHECKING:
-    import datetime as dt
     from collections.abc import Collection
 
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -57,6 +57,8 @@ COLUMNS: Final = (
     "client_id",
     "route",
 )
+CLOCKS_APART: Final = dt.timedelta(minutes=1)
+"""By how much the clocks of two machines that write journals may differ."""
 _SENT: Final = ("sent", "scheduled", "parked", "spooled")
 _SETTLED: Final = {
     "completed": "completed",
@@ -178,12 +180,16 @@ def _said_of_settlement() -> Column:
 
 
 def _cancelled(rows: DataFrame, found: DataFrame) -> DataFrame:
-    """A word that names a number only: the send says whose it is."""
-    cancelled = rows.where("kind = 'settlement' and outcome = 'cancelled'").select("key", "sequence_number").distinct()
-    sends = found.where("kind = 'send' and outcome = 'scheduled'")
-    return _columns(
-        sends.join(cancelled, ["key", "sequence_number"]).withColumn("what", f.lit("cancelled")), number=None
-    )
+    """Cancellations name a number only: the send that was given that number says which message it was.
+
+    An entity that was deleted and created again gives out its numbers again, so a cancellation counts for earlier
+    sends only.
+    """
+    cancelled = rows.where("kind = 'settlement' and outcome = 'cancelled'")
+    cancelled = cancelled.groupBy("key", "sequence_number").agg(f.max("time").alias("cancelled"))
+    sends = found.where("kind = 'send' and outcome = 'scheduled'").join(cancelled, ["key", "sequence_number"])
+    is_later = f.col("cancelled") >= f.col("time") - f.lit(CLOCKS_APART)
+    return _columns(sends.where(is_later).withColumn("what", f.lit("cancelled")), number=None)
 
 
 def _with_transactions(rows: DataFrame, *, are_there: bool) -> DataFrame:

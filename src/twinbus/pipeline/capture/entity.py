@@ -13,6 +13,7 @@ import logging
 import uuid
 from typing import TYPE_CHECKING, Final
 
+from twinbus.model.errors import EntityNotFound
 from twinbus.pipeline.capture.folder import TEMPORARY
 from twinbus.pipeline.capture.history import History, place_of
 from twinbus.pipeline.capture.manifest import Manifest, iso
@@ -229,7 +230,10 @@ class CapturedEntity:
         for fragment, up_to in list(self._owed.items()):
             if fragment in ends and up_to >= ends[fragment]:
                 continue  # it was restored to an earlier state
-            await self._complete(self._claim, fragment, up_to)
+            try:
+                await self._complete(self._claim, fragment, up_to)
+            except EntityNotFound:
+                return  # deleted, and perhaps created again, since it was asked: the next look says so
             if self._owed.get(fragment) == up_to:  # else there are more files meanwhile
                 del self._owed[fragment]
 
@@ -237,7 +241,7 @@ class CapturedEntity:
         await claim.hold()
         browser = self._factory.create_message_browser(self.path, fragment=fragment)
         try:
-            _, skipped = await browser.complete_up_to(up_to, epoch=claim.epoch)
+            _, skipped = await browser.complete_up_to(up_to, epoch=claim.epoch, entity_id=self._entity_id)
         finally:
             await browser.close()
         if skipped:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from twinbus.pipeline.capture.folder import Folder
-from twinbus.pipeline.columns import DDL, SCHEMA
+from twinbus.pipeline.columns import DDL, SCHEMA, SOURCE_ID, source_ids, source_name
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.spark import make_known
 
@@ -40,15 +40,15 @@ def read_files(
     """What is in the files, a partition for each fragment: all, or what was enqueued from a time on, or before one."""
     make_known(spark, CapturedDataSource)
     times = {name: time.isoformat() for name, time in (("since", since), ("until", until)) if time is not None}
-    listed = json.dumps([(one.fragment, one.file, one.eventCount) for one in files])
+    listed = json.dumps([(one.fragment, one.file, one.eventCount, source_of(one)) for one in files])
     return spark.read.format(NAME).options(uri=uri, files=listed, **times).load()
 
 
 @dataclass
 class Files(InputPartition):
-    """Of one fragment, in order, each with the number of its messages."""
+    """Of one fragment, in order, each with the number of its messages and the entity that these were read from."""
 
-    files: list[tuple[str, int]]
+    files: list[tuple[str, int, str]]
 
 
 class CapturedDataSource(DataSource):
@@ -74,21 +74,24 @@ class CapturedReader(DataSourceReader):
     def __init__(self, options: dict[str, str]) -> None:
         """As `read_files` gives them."""
         self._uri = options["uri"]
-        self._files = [(int(fragment), str(file), int(count)) for fragment, file, count in json.loads(options["files"])]
+        self._files = [
+            (int(fragment), str(file), int(count), str(source))
+            for fragment, file, count, source in json.loads(options["files"])
+        ]
         self._since = _moment(options.get("since"))
         self._until = _moment(options.get("until"))
 
     def partitions(self) -> list[InputPartition]:
         """One for each fragment."""
         by_fragment = groupby(self._files, lambda one: one[0])
-        return [Files([(file, count) for _, file, count in some]) for _, some in by_fragment]
+        return [Files([(file, count, source) for _, file, count, source in some]) for _, some in by_fragment]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task: PipelineError if a file is not what its manifest says."""
         assert isinstance(partition, Files)
         folder = Folder(self._uri)
-        for file, count in partition.files:
-            for batch in _read_file(folder, file, count):
+        for file, count, source in partition.files:
+            for batch in _read_file(folder, file, count, source):
                 rows = _between(batch, self._since, self._until)
                 if rows.num_rows:
                     yield rows
@@ -98,7 +101,12 @@ def _moment(text: str | None) -> dt.datetime | None:
     return None if text is None else dt.datetime.fromisoformat(text)
 
 
-def _read_file(folder: Folder, file: str, count: int) -> Iterator[pa.RecordBatch]:
+def source_of(manifest: Manifest) -> str:
+    """What the messages of a captured file were read from: the first part of their source ids."""
+    return source_name(manifest.namespace, manifest.entity, manifest.entityId)
+
+
+def _read_file(folder: Folder, file: str, count: int, source: str) -> Iterator[pa.RecordBatch]:
     try:
         with folder.open_input(file) as stream:
             parquet = pq.ParquetFile(stream)
@@ -106,10 +114,19 @@ def _read_file(folder: Folder, file: str, count: int) -> Iterator[pa.RecordBatch
                 found = f"{parquet.metadata.num_rows} messages, and its manifest says {count}"
                 raise PipelineError(f"{folder.uri_of(file)} has {found}: it was changed")
             for batch in parquet.iter_batches(BATCH_ROWS):
-                columns = [batch.column(field.name).cast(field.type) for field in SCHEMA]
-                yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+                yield _with_source_ids(batch, source)
     except (OSError, KeyError, pa.ArrowException) as error:
         raise PipelineError(f"{folder.uri_of(file)} cannot be read: {error}") from error
+
+
+def _with_source_ids(batch: pa.RecordBatch, source: str) -> pa.RecordBatch:
+    """The columns of messages. Files of earlier versions have no source ids: they are made of what the files have."""
+    columns = {
+        field.name: batch.column(field.name).cast(field.type) for field in SCHEMA if field.name in batch.schema.names
+    }
+    if SOURCE_ID not in columns:
+        columns[SOURCE_ID] = source_ids(source, columns["sequenceNumber"], columns["enqueuedTime"])
+    return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
 def _between(batch: pa.RecordBatch, since: dt.datetime | None, until: dt.datetime | None) -> pa.RecordBatch:

@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
+from twinbus.amqp.errors import AmqpError
 from twinbus.client import BrokeredMessage
 from twinbus.model.errors import ServiceBusError
+from twinbus.model.path import key_of
 from twinbus.model.times import duration_of
+from twinbus.pipeline.columns import SOURCE_ID
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.properties import value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from twinbus.pipeline.sink.ids import RowIds
 
 TEXTS: Final = {
     "messageId": "message_id",
@@ -42,8 +47,9 @@ BROKERS_OWN: Final = (
     "deadLetterReason",
     "deadLetterErrorDescription",
     "deadLetterSource",
+    SOURCE_ID,
 )
-"""What a namespace says of a message that was read. Written rows may have it: it is given anew."""
+"""What reading tells of a message beside what its sender gave it. Written rows may have it: it is not sent."""
 WRITTEN: Final = ("body", "bodyType", *TEXTS, "timeToLive", "scheduledEnqueueTime", "properties", "entity")
 LEAST_BYTES: Final = 256
 """What a message takes beside its body and its properties, with what parking adds."""
@@ -57,6 +63,8 @@ class Outgoing(NamedTuple):
     message: BrokeredMessage
     size: int
     """About how many bytes it takes."""
+    key: str | None = None
+    """What identifies its row, if the message id was derived from that."""
 
 
 class _Column(NamedTuple):
@@ -64,13 +72,18 @@ class _Column(NamedTuple):
     values: Sequence[object]
 
 
-def check_columns(schema: pa.Schema, *, needs_entity: bool) -> None:
-    """PipelineError where these rows cannot be messages: said before anything is sent."""
+def check_columns(schema: pa.Schema, *, needs_entity: bool, key: Sequence[str] = ()) -> None:
+    """PipelineError where these rows cannot be messages: said before anything is sent.
+
+    Columns of the `key` that ids are derived from may have any name; those that are not known here are not sent.
+    """
     names = schema.names
     if "body" not in names:
         raise PipelineError(f"rows to be sent need a column 'body'; these have {', '.join(names) or 'none'}")
     known = (*WRITTEN, *BROKERS_OWN)
     for field in schema:
+        if field.name in key and field.name not in known:
+            continue
         if field.name not in known:
             close = difflib.get_close_matches(field.name, known, n=1)
             hint = f" (did you mean '{close[0]}'?)" if close else ""
@@ -116,36 +129,41 @@ def _is_properties(kind: pa.DataType) -> bool:
     return _is_text(kind.item_type) or bool(pa.types.is_struct(kind.item_type))
 
 
-def messages_of(
-    batch: pa.RecordBatch, entity: str | None, id_of_row: Callable[[int], str] | None = None
-) -> Iterator[Outgoing]:
+def messages_of(batch: pa.RecordBatch, entity: str | None, ids: RowIds | None = None) -> Iterator[Outgoing]:
     """The rows as messages, one by one as they are asked for.
 
-    `id_of_row` gives an id to those that have none, by their place in the batch. PipelineError names the row that
-    cannot be a message.
+    `ids` gives an id to those that have none. PipelineError names the row that cannot be a message.
     """
     columns = [_Column(TEXTS[name], column) for name in TEXTS if (column := _values(batch, name))]
     bodies, kinds = _bodies(batch), _values(batch, "bodyType")
     entities, ttls = _values(batch, "entity"), _values(batch, "timeToLive")
     due = _values(batch, "scheduledEnqueueTime")
     own = _properties(batch)
+    derived = None if ids is None else ids.start(batch)
     for row, body in enumerate(bodies):
         told: dict[str, object] = {column.property: column.values[row] for column in columns}
-        if id_of_row is not None and told.get("message_id") is None:
-            told["message_id"] = id_of_row(row)
-        try:
-            properties, size = own(row) if own is not None else (None, LEAST_BYTES)
-            message = _message(body, kinds[row] if kinds else None, told, properties)
-            if ttls and (ttl_ms := ttls[row]) is not None:
-                message.time_to_live = duration_of(int(str(ttl_ms)))
-            if due and due[row] is not None:
-                message.scheduled_enqueue_time_utc = due[row]  # type: ignore[assignment]  # the column is of timestamps
-        except (ServiceBusError, ValueError, TypeError, OverflowError) as error:
-            raise PipelineError(f"{_row_name(told, batch, row)} cannot be sent: {error}") from error
+        kind = kinds[row] if kinds else None
+        ttl_ms, due_at = ttls[row] if ttls else None, due[row] if due else None
         where = (entities[row] if entities else None) or entity
+        key = None
         if where is None:
             raise PipelineError(f"{_row_name(told, batch, row)} says no entity, nor does the option 'entity'")
-        yield Outgoing(str(where), message, size + (len(body) if body is not None else 0))
+        try:
+            properties, size = own(row) if own is not None else (None, LEAST_BYTES)
+            if derived is not None and told.get("message_id") is None:
+                content = told | {"body": body, "kind": None if kind == "data" else kind, "properties": properties}
+                content |= {"ttl": ttl_ms, "due": due_at, "entity": key_of(str(where))}
+                key = derived.name_of(row)
+                told["message_id"] = derived.id_of(row, content)
+            message = _message(body, kind, told, properties)
+            if ttl_ms is not None:
+                message.time_to_live = duration_of(int(str(ttl_ms)))
+            if due_at is not None:
+                message.scheduled_enqueue_time_utc = due_at  # type: ignore[assignment]  # the column is of timestamps
+        except (ServiceBusError, AmqpError, ValueError, TypeError, OverflowError) as error:
+            name = _row_name(told, batch, row) if key is None else f"the row with {key}"
+            raise PipelineError(f"{name} cannot be sent: {error}") from error
+        yield Outgoing(str(where), message, size + (len(body) if body is not None else 0), key)
 
 
 def _message(

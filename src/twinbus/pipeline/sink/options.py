@@ -24,6 +24,7 @@ OPTIONS: Final = (
     "caFile",
     "operationTimeout",
     "messageIds",
+    "messageIdKey",
     "secondaryConnectionString",
     "secondaryAdminConnectionString",
     "backlogQueueCount",
@@ -72,6 +73,8 @@ class SinkOptions:
     operation_timeout_s: float = _TIMEOUT_S
     has_deterministic_ids: bool = False
     """Rows without an id are given one that is the same each time they are written."""
+    id_key: tuple[str, ...] = ()
+    """The columns that these ids are derived from; none: the id of the source's message."""
     journal_dir: str | None = None
     pair: PairOptions | None = None
 
@@ -79,12 +82,14 @@ class SinkOptions:
 def read_options(given: Mapping[str, str]) -> SinkOptions:
     """What the options come to; PipelineError names the one that cannot be."""
     found = Given(given, OPTIONS, purpose="writing", ignored=_SPARKS_OWN)
+    has_deterministic_ids = found.choice("messageIds", (GIVEN, DETERMINISTIC)) == DETERMINISTIC
     return SinkOptions(
         connection_string=found.connection_string("connectionString"),
         entity=_named(found, given.get("path")),
         ca_file=found.text("caFile"),
         operation_timeout_s=found.seconds("operationTimeout", _TIMEOUT_S),
-        has_deterministic_ids=found.choice("messageIds", (GIVEN, DETERMINISTIC)) == DETERMINISTIC,
+        has_deterministic_ids=has_deterministic_ids,
+        id_key=_read_key(found, has_deterministic_ids=has_deterministic_ids),
         journal_dir=found.text("journalDir"),
         pair=_read_pair(found),
     )
@@ -98,6 +103,23 @@ def _named(found: Given, path: str | None) -> str | None:
             f"the option entity is {named!r:.80}, and save(...) or start(...) says {path!r:.80}: give one of them"
         )
     return named or path
+
+
+def _read_key(found: Given, *, has_deterministic_ids: bool) -> tuple[str, ...]:
+    text = found.text("messageIdKey")
+    if text is None:
+        return ()
+    if not has_deterministic_ids:
+        raise PipelineError(
+            f"the option messageIdKey is {text!r:.80}, and messageIds is {GIVEN}: ids are derived from these columns"
+            f" with messageIds={DETERMINISTIC} only"
+        )
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names) or len(set(names)) < len(names):
+        raise PipelineError(
+            f"the option messageIdKey is {text!r:.80}; it is the names of columns, each once: orderId,line"
+        )
+    return names
 
 
 def _read_pair(found: Given) -> PairOptions | None:

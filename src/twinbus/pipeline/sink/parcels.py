@@ -24,7 +24,7 @@ MOST_OPEN: Final = 256
 class Parcel:
     """One batch."""
 
-    __slots__ = ("entity", "messages", "session_id", "size")
+    __slots__ = ("entity", "keys", "messages", "session_id", "size")
 
     def __init__(self, entity: str, session_id: str | None) -> None:
         """Nothing in it yet."""
@@ -32,13 +32,15 @@ class Parcel:
         self.session_id = session_id
         """Of all its messages."""
         self.messages: list[BrokeredMessage] = []
+        self.keys: dict[object, str] = {}
+        """By message id: what identifies the row, where the id was derived from that."""
         self.size = 0
 
 
 def parcels_of(outgoing: Iterable[Outgoing]) -> Iterator[Parcel]:
     """All of them, each batch as soon as it is full; what is left at the end."""
     filling: dict[tuple[str, str | None], Parcel] = {}
-    for entity, message, size in outgoing:
+    for entity, message, size, row_key in outgoing:
         session_id = message.session_id
         key = (entity, message.partition_key if session_id is None else session_id)
         parcel = filling.get(key)
@@ -50,6 +52,8 @@ def parcels_of(outgoing: Iterable[Outgoing]) -> Iterator[Parcel]:
                 yield filling.pop(next(iter(filling)))
             parcel = filling[key] = Parcel(entity, session_id)
         parcel.messages.append(message)
+        if row_key is not None:
+            parcel.keys[message.message_id] = row_key
         parcel.size += size
         if len(parcel.messages) >= MOST_MESSAGES:
             yield filling.pop(key)

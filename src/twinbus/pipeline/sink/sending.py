@@ -23,12 +23,13 @@ from twinbus.pipeline.sink.messages import messages_of
 from twinbus.pipeline.sink.parcels import parcels_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     import pyarrow as pa
 
-    from twinbus.client import BrokeredMessage, MessageSender
+    from twinbus.client import MessageSender
     from twinbus.client.pairing import Pairing, PairingEvent
+    from twinbus.pipeline.sink.ids import RowIds
     from twinbus.pipeline.sink.options import PairOptions, SinkOptions
     from twinbus.pipeline.sink.parcels import Parcel
 
@@ -51,38 +52,30 @@ class Counts:
     """They are on the disk of the machine that the task ran on: both namespaces were down."""
 
 
-def send_all(options: SinkOptions, batches: Iterator[pa.RecordBatch], id_of_row: Callable[[int], str] | None) -> Counts:
+def send_all(options: SinkOptions, batches: Iterator[pa.RecordBatch], ids: RowIds | None) -> Counts:
     """Send all rows; what became of them. PipelineError names the row, or the namespace, that is in the way.
 
-    `id_of_row` gives ids to rows without, by their place in all of `batches`.
+    `ids` gives message ids to rows that have none.
     """
     try:
-        return uvloop.run(_send_all(options, batches, id_of_row))
+        return uvloop.run(_send_all(options, batches, ids))
     except BaseExceptionGroup as group:
         raise _plain(_first(group)) from None
     except ServiceBusError as error:
         raise _plain(error) from error
 
 
-async def _send_all(
-    options: SinkOptions, batches: Iterator[pa.RecordBatch], id_of_row: Callable[[int], str] | None
-) -> Counts:
-    counts, first_row = Counts(), 0
+async def _send_all(options: SinkOptions, batches: Iterator[pa.RecordBatch], ids: RowIds | None) -> Counts:
+    counts = Counts()
     async with _opened(options, counts) as factory, asyncio.TaskGroup() as group:
         sends = _Sends(factory, group)
         async for batch in _ahead(batches):
-            place = None if id_of_row is None else _behind(id_of_row, first_row)
-            for parcel in parcels_of(messages_of(batch, options.entity, place)):
+            for parcel in parcels_of(messages_of(batch, options.entity, ids)):
                 await sends.send(parcel)
                 counts.sent += len(parcel.messages)
-            first_row += batch.num_rows
     counts.parked = min(counts.parked, counts.sent - counts.spooled)  # what was spooled before may be among them
     counts.sent -= counts.parked + counts.spooled
     return counts
-
-
-def _behind(id_of_row: Callable[[int], str], first_row: int) -> Callable[[int], str]:
-    return lambda row: id_of_row(first_row + row)
 
 
 async def _ahead(batches: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.RecordBatch]:
@@ -114,11 +107,11 @@ class _Sends:
         if sender is None:
             sender = self._senders[parcel.entity] = self._factory.create_message_sender(parcel.entity)
         if parcel.session_id is None:
-            self._group.create_task(self._run(sender, parcel.messages, None))
+            self._group.create_task(self._run(sender, parcel, None))
             return
         # A session's messages stay in order, also where some have to be sent again: a batch waits for the one before.
         key = (parcel.entity, parcel.session_id)
-        task = self._group.create_task(self._run(sender, parcel.messages, self._last.get(key)))
+        task = self._group.create_task(self._run(sender, parcel, self._last.get(key)))
         self._last[key] = task
         task.add_done_callback(lambda done: self._forget(key, done))
 
@@ -126,19 +119,18 @@ class _Sends:
         if self._last.get(key) is task:
             del self._last[key]
 
-    async def _run(
-        self, sender: MessageSender, messages: list[BrokeredMessage], before: asyncio.Task[None] | None
-    ) -> None:
+    async def _run(self, sender: MessageSender, parcel: Parcel, before: asyncio.Task[None] | None) -> None:
         try:
             if before is not None:
                 await asyncio.shield(before)
-            await _send(sender, messages)
+            await _send(sender, parcel)
         finally:
             self._room.release()
 
 
-async def _send(sender: MessageSender, messages: list[BrokeredMessage]) -> None:
+async def _send(sender: MessageSender, parcel: Parcel) -> None:
     """A batch; where it is refused, one by one: then it is known which of them is to blame."""
+    messages = parcel.messages
     if len(messages) > 1:
         try:
             await sender.send_batch(messages)
@@ -153,9 +145,8 @@ async def _send(sender: MessageSender, messages: list[BrokeredMessage]) -> None:
         except ServiceBusError as error:
             if error.failure_class is not FailureClass.CALLER:
                 raise
-            raise PipelineError(
-                f"the row with messageId {message.message_id!r:.140} cannot be sent to '{sender.path}': {error}"
-            ) from error
+            name = parcel.keys.get(message.message_id) or f"messageId {message.message_id!r:.140}"
+            raise PipelineError(f"the row with {name} cannot be sent to '{sender.path}': {error}") from error
 
 
 # --- the factory ------------------------------------------------------------------------------------------------------

@@ -4,7 +4,8 @@ Owns: when a task's rows are sent, the ids that rows without one are given, and 
 itself is in `sending`.
 
 A task that fails is run again by Spark, and so is a batch of a stream after a restart: what it sent is sent again. With
-the option `messageIds=deterministic` it has the same ids then, and an entity that detects duplicates drops it.
+the option `messageIds=deterministic` it has the same ids then, and an entity that detects duplicates drops it. How ids
+are derived is in `ids`; here is what they begin with.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from twinbus.pipeline.errors import PipelineError
+from twinbus.pipeline.sink.ids import RowIds, check_distinct, check_key
 from twinbus.pipeline.sink.messages import check_columns
 from twinbus.pipeline.sink.options import read_options
 from twinbus.pipeline.sink.sending import send_all
@@ -45,6 +47,8 @@ class TaskSent(WriterCommitMessage):
     sent: int
     parked: int
     spooled: int
+    digests: bytes = b""
+    """Of the ids that were derived, 16 bytes each: two tasks may have had rows that are alike."""
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -57,11 +61,12 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskSent:
         """In a task: send the rows of one partition."""
-        return _write(self._options, iterator, lambda task: f"{self._id}-{task.partitionId()}")
+        return _write(self._options, iterator, lambda: self._id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """In the driver: all tasks are done."""
+        """In the driver: all tasks are done. PipelineError if rows of them were given one id."""
         _tell("written", messages)
+        _check_ids(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """In the driver: a task has failed. What the others sent stays sent."""
@@ -77,11 +82,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskSent:
         """In a task: send the rows of one partition of a batch."""
-        return _write(self._options, iterator, _id_in_stream)
+        return _write(self._options, iterator, _scope_in_stream)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # as Spark calls it
-        """In the driver: a batch is done."""
+        """In the driver: a batch is done. PipelineError if rows of it were given one id: it fails, and the query."""
         _tell(f"batch {batchId} written", messages)
+        _check_ids(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """In the driver: a task of a batch has failed, and the batch is tried again after a restart."""
@@ -102,29 +108,34 @@ def _checked(options: Mapping[str, str], schema: StructType, *, overwrite: bool)
     if overwrite:
         raise PipelineError("what is in an entity cannot be overwritten: write with the mode append")
     read = read_options(options)
-    check_columns(to_arrow_schema(schema, timezone="UTC"), needs_entity=read.entity is None)
+    columns = to_arrow_schema(schema, timezone="UTC")
+    check_columns(columns, needs_entity=read.entity is None, key=read.id_key)
+    if read.has_deterministic_ids:
+        check_key(columns, read.id_key)
     return read
 
 
-def _write(options: SinkOptions, rows: Iterator[pa.RecordBatch], prefix: Callable[[TaskContext], str]) -> TaskSent:
-    id_of_row = None
-    if options.has_deterministic_ids:
-        task = TaskContext.get()
-        assert task is not None, "writers run in tasks"
-        lead = prefix(task)
-
-        def id_of_row(row: int) -> str:
-            return f"{lead}-{row}"
-
-    counts = send_all(options, rows, id_of_row)
-    return TaskSent(counts.sent, counts.parked, counts.spooled)
+def _write(options: SinkOptions, rows: Iterator[pa.RecordBatch], scope: Callable[[], str]) -> TaskSent:
+    ids = RowIds(scope(), options.id_key) if options.has_deterministic_ids else None
+    counts = send_all(options, rows, ids)
+    return TaskSent(counts.sent, counts.parked, counts.spooled, b"" if ids is None else ids.digests)
 
 
-def _id_in_stream(task: TaskContext) -> str:
+def _scope_in_stream() -> str:
+    """The query and the batch, both of which the checkpoint keeps: a batch that runs again has the same."""
+    task = TaskContext.get()
+    assert task is not None, "writers run in tasks"
     query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
     if query is None or batch is None:
-        raise PipelineError("Spark does not say of which query and batch this is: messageIds cannot be deterministic")
-    return f"{query}-{batch}-{task.partitionId()}"
+        raise PipelineError(
+            "Spark does not say of which query and batch a task is, so messageIds cannot be deterministic: give each"
+            " row a messageId, and leave the option out"
+        )
+    return f"{query}-{batch}"
+
+
+def _check_ids(messages: Sequence[WriterCommitMessage | None]) -> None:
+    check_distinct(message.digests for message in messages if isinstance(message, TaskSent))
 
 
 def _tell(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.types import Int
 from twinbus.client.sync.background import call, wait
-from twinbus.model.errors import EntityClaimed, ServiceBusError
+from twinbus.model.errors import EntityClaimed, EntityNotFound, ServiceBusError
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.source.claim import Claim
 from twinbus.pipeline.source.connecting import connect
@@ -56,9 +56,13 @@ class Entity:
             done = (offsets.entity_id, number)
             if done != self._completed.get(fragment):  # a lower number: the entity was created again, or restored
                 try:
-                    wait(partial(self._complete, fragment, number - 1))
+                    wait(partial(self._complete, fragment, number - 1, offsets.entity_id))
                 except EntityClaimed as error:
                     raise PipelineError(f"what was processed cannot be completed: {error}") from error
+                except EntityNotFound as error:
+                    if self._options.fails_on_data_loss:
+                        raise PipelineError(f"data was lost: {error}") from error
+                    log.warning("data was lost: %s", error)
                 except ServiceBusError as error:
                     if not error.is_retriable:
                         raise
@@ -66,9 +70,10 @@ class Entity:
                 else:
                     self._completed[fragment] = done
 
-    async def _complete(self, fragment: int, last: int) -> None:
+    async def _complete(self, fragment: int, last: int, entity_id: int) -> None:
+        """Complete, again if there is no answer: then the entity may be another one, and its numbers mean others."""
         path, limit_s = self._options.entity, self._options.operation_timeout_s
-        body: dict[str, object] = {"sequence-number": last, "fragment": Int(fragment)}
+        body: dict[str, object] = {"sequence-number": last, "fragment": Int(fragment), "entity-id": entity_id}
         if self._claim is not None:
             body["epoch"] = self._claim.epoch
 

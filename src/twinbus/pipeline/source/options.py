@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
+_LATEST_NUMBER: Final = -1
+"""What stands for it among numbers."""
 NONE: Final = "none"
 PROCESSED: Final = "processed"
 OPTIONS: Final = (
@@ -69,6 +71,12 @@ class SourceOptions:
     """What was processed is completed."""
     is_exclusive: bool = True
     """Nobody else may receive meanwhile."""
+
+    @property
+    def begins_late(self) -> bool:
+        """Where a new query begins depends on when it is asked: any fragment begins at the latest."""
+        numbers = self.starting.values() if isinstance(self.starting, dict) else ()
+        return self.starting == LATEST or _LATEST_NUMBER in numbers
 
 
 def read_options(given: Mapping[str, str]) -> SourceOptions:

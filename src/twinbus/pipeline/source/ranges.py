@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
+from twinbus.client import ConnectionString
 from twinbus.client.browser import MessageBrowser
 from twinbus.model.errors import RangeSeen, ServiceBusError, StoreUnavailable
-from twinbus.pipeline.columns import batch_of
+from twinbus.pipeline.columns import batch_of, source_name
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.rows import Rows
 from twinbus.pipeline.source.connecting import connect
@@ -53,7 +54,7 @@ def read_range(
     reader = _RangeReader(options, fragment, first, last, entity_id)
     try:
         while (rows := loop.run_until_complete(reader.next_rows())) is not None:
-            yield batch_of(rows, fragment)
+            yield batch_of(rows, fragment, reader.source)
     finally:
         loop.run_until_complete(reader.close())
         loop.close()
@@ -72,6 +73,12 @@ class _RangeReader:
         self._arrival = asyncio.Event()
         self._failures = 0
         self._is_over = False
+
+    @property
+    def source(self) -> str:
+        """Which entity of which namespace is read, for the ids of rows."""
+        where = ConnectionString.parse(self._options.connection_string)
+        return source_name(f"{where.host}:{where.amqp_port}", self._options.entity, self._entity_id)
 
     async def next_rows(self) -> Rows | None:
         """As many as make a batch, or as are left; None if none are."""
@@ -145,6 +152,7 @@ class _RangeReader:
     def _is_same(self, said: dict[str, int]) -> bool:
         """What was planned for one entity is not read from another of its name."""
         if self._entity_id in (0, said["entity-id"]):
+            self._entity_id = said["entity-id"]  # one range is of one entity, also where the caller named none
             return True
         text = (
             f"'{self._options.entity}' was deleted and created again while it was read (its id was {self._entity_id}, "

@@ -7,6 +7,10 @@ others go on.
 What is processed: a batch begins where the last one ended, and is planned when that one is done. So whatever lies
 before the offset from which Spark asks for more was processed, and is completed if the user wants it; that includes the
 last batch of the run before.
+
+Where a new query begins is in no checkpoint: Spark asks for it when it plans the first batch, when it runs that, and
+again after a restart if that batch was not finished. `latest` is another number each time. So the first batch of a
+query that begins there is empty: where it ends is in the checkpoint, and the second batch begins with that.
 """
 
 from __future__ import annotations
@@ -55,6 +59,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._entity: Entity | None = None
         self._target: Offsets | None = None
         """With a trigger that takes what is available now: where that ends."""
+        self._initial: dict[str, object] | None = None
+        """Where a new query begins, once Spark has asked."""
+        self._is_start_known = not options.begins_late
+        """The checkpoint has, or will have, where the query began."""
 
     def __getstate__(self) -> dict[str, Any]:
         """What a task needs; the connection of the driver stays where it is."""
@@ -63,10 +71,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- asked between batches, in the driver's process ---------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802  # Spark's name
-        """Where a new query begins."""
-        positions = self._positions(needs_all=True)
-        options = self._options
-        return at_edge(options.entity, positions, options.starting, default=EARLIEST).to_json()
+        """Where a new query begins: for this reader always the same."""
+        if self._initial is None:
+            positions = self._positions(needs_all=True)
+            options = self._options
+            self._initial = at_edge(options.entity, positions, options.starting, default=EARLIEST).to_json()
+        return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """How much a batch is."""
@@ -85,6 +95,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = read_offsets(start, self._options.entity)
         positions = self._positions()
         check_losses(begin, positions, self._options)
+        if not self._is_start_known:
+            self._is_start_known = True
+            if start == self._initial:
+                return start
         self._complete(begin, positions)
         end = self._end(begin, positions)
         if isinstance(limit, ReadMaxRows):
@@ -109,6 +123,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         entity, options = self._options.entity, self._options
         begin = read_offsets(start, entity)
         ranges = planning.ranges_between(begin, read_offsets(end, entity))
+        if options.begins_late and start == self._initial:  # the first batch, again: what is latest now is behind it
+            ranges = [one for one in ranges if begin.fragments[one.fragment] <= one.last]
         if not ranges:
             return []
         positions = self._positions()

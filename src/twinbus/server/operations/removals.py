@@ -9,7 +9,7 @@ from twinbus.amqp.types import Array, Int
 from twinbus.broker import purging
 from twinbus.broker.lookup import AT_ONCE
 from twinbus.broker.removal import Outcome, Wanted
-from twinbus.model.errors import InvalidArgument, ServiceBusError, StoreUnavailable
+from twinbus.model.errors import EntityNotFound, InvalidArgument, ServiceBusError, StoreUnavailable
 from twinbus.model.path import SubQueue
 from twinbus.server.operations.outcomes import failure, nothing, success
 
@@ -65,6 +65,7 @@ def complete_up_to(subject: Subject, arguments: Arguments, reply: Reply) -> None
     """Complete active messages up to a sequence number; those that someone has are left."""
     subject.check_claim(arguments)
     _check_fragment(arguments)
+    _check_entity(subject, arguments)
     wanted = Wanted(up_to=arguments.number("sequence-number", lowest=0))
     subject.fragment.removal.remove_active(wanted, _counted(reply, "completed"))
 
@@ -140,6 +141,14 @@ def _counted(reply: Reply, name: str) -> Callable[[Outcome | ServiceBusError], N
             reply(success({name: outcome.removed, "skipped": outcome.skipped}))
 
     return told
+
+
+def _check_entity(subject: Subject, arguments: Arguments) -> None:
+    """Raise EntityNotFound if the caller means an entity of this path that was deleted: its numbers are used again."""
+    found = subject.entity.entity_id
+    meant = arguments.number("entity-id", lowest=0, default=found)
+    if meant != found:
+        raise EntityNotFound(f"'{subject.path}' was deleted and created again: its id was {meant}, and is {found}")
 
 
 def _check_fragment(arguments: Arguments) -> None:
