@@ -12,7 +12,7 @@ from twinbus.broker.locks import Lock, pack_number
 from twinbus.broker.lookup import look_up
 from twinbus.broker.record import render_locked, render_open, session_of, with_state
 from twinbus.broker.sessions import session_lock_lost
-from twinbus.model.errors import MessageNotFound, MessageTooLarge
+from twinbus.model.errors import MessageNotFound, MessageTooLarge, ServerBusy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +54,12 @@ class Deferral:
         taken = [sequence for sequence in sequences if sequence in fragment.deferred_out]
         if taken:
             raise MessageNotFound(f"the deferred message {taken[0]} is locked by another receiver")
+        most = fragment.policy.max_locks
+        if len(fragment.deferred_out) + len(sequences) > most:
+            raise ServerBusy(
+                f"{len(fragment.deferred_out):,} deferred messages are locked, and {most:,} can be at a time: settle "
+                "some before you receive more"
+            )
         for sequence in sequences:
             fragment.deferred_out[sequence] = _as_deferred(Lock(0, sequence, 0, FAR_S))
         life = fragment.life

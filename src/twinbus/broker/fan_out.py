@@ -108,10 +108,12 @@ class TopicFragment(Fragment):
         now_s = self.clock.monotonic_s()
         if now_s - self._weighed_s >= WEIGHED_EVERY_S:
             self._weighed_s = now_s
-            self._held_bytes = self.holdings.size + sum(
-                [one.main.holdings.size + one.dead_letters.holdings.size for one in self.subscriptions.values()]
-            )
+            self._held_bytes = self.holdings.size + sum([one.held_bytes() for one in self.subscriptions.values()])
         return self._held_bytes
+
+    def note_growth(self, size: int) -> None:
+        """A subscription holds so many bytes more, which count before all is weighed again."""
+        self._held_bytes += size
 
     # --- publishing ---------------------------------------------------------------------------------------------------
 

@@ -142,6 +142,8 @@ class Fragment:
         self.arrivals = Arrivals(self)
         self.forwarder: Forwarder | None = None
         """Takes its messages to another entity; then nobody else gets any."""
+        self.check_room: Callable[[int], None] = _always_fits
+        """QuotaExceeded if so many bytes more do not fit into the entity; the entity says how large it may be."""
         self.browsers: dict[Browser, None] = {}
         self._tokens = tokens
         self._end: ServiceBusError | None = None
@@ -466,6 +468,15 @@ class Fragment:
                 return
             self.holdings.read_marks(values[0])
             self._restart()
+            if self.sessions is None or self.holdings.counts_states:
+                finish(None)
+            else:
+                self.session_states.count_all(finish)
+
+        def finish(error: ServiceBusError | None) -> None:
+            if error is not None:
+                done(error)
+                return
             self.is_loaded = self._end is None
             if self.is_loaded:
                 self.holdings.start_agendas()
@@ -499,6 +510,7 @@ class Fragment:
         for browser in self.browsers:
             browser.restart()
         self.schedule.restart()
+        self.session_states.restart()
         self.duplicates.restart()
         self.arrivals.restart()
         if self.forwarder is not None:
@@ -511,6 +523,16 @@ class Fragment:
             raise self._end
         if not self.is_loaded:
             raise StoreUnavailable(f"store {self.journal.store.name} is being opened: try again in a moment")
+
+
+    def check_grows(self, size: int) -> None:
+        """Refuse what receivers add to a full entity, or to a full disk. QuotaExceeded, StoreUnavailable, ServerBusy."""
+        self.journal.check_takes_sends()
+        self.check_room(size)
+
+
+def _always_fits(_size: int) -> None:
+    """Nothing limits a fragment without an entity."""
 
 
 def _nobody(_error: ServiceBusError | None) -> None:
