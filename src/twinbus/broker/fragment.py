@@ -524,9 +524,8 @@ class Fragment:
         if not self.is_loaded:
             raise StoreUnavailable(f"store {self.journal.store.name} is being opened: try again in a moment")
 
-
     def check_grows(self, size: int) -> None:
-        """Refuse what receivers add to a full entity, or to a full disk. QuotaExceeded, StoreUnavailable, ServerBusy."""
+        """QuotaExceeded, StoreUnavailable or ServerBusy if receivers may not add so many bytes to the entity."""
         self.journal.check_takes_sends()
         self.check_room(size)
 

@@ -5,9 +5,9 @@ Locks are not persisted: after a restart what was out is free again. The deliver
 lock expiry), not on delivery.
 
 A token has 16 bytes: the life of a fragment (8), the fragment's number (1), and random bits (7). So a token of an
-earlier life finds nothing, and any token finds its fragment. Every receiver of the entity sees the first nine bytes. The
-random bits are drawn for each lock, because a token is all that a request or an HTTP caller has to show to settle a
-message: whoever could guess it could settle the messages of others.
+earlier life finds nothing, and any token finds its fragment. Every receiver of the entity sees the first nine bytes.
+The random bits are drawn for each lock, because a token is all that a request or an HTTP caller has to show to settle
+a message: whoever could guess it could settle the messages of others.
 """
 
 from __future__ import annotations

@@ -61,6 +61,6 @@ def check_size(target: Queue | Topic, size: int) -> None:
     if held + size > limit:
         raise QuotaExceeded(
             f"The maximum entity size has been reached or exceeded for '{target.path}': it holds {held:,} bytes of "
-            f"{limit:,}, and {size:,} more do not fit. Receive messages, also from its dead-letter queue, clear session "
-            "states, or make the entity larger (MaxSizeInMegabytes)."
+            f"{limit:,}, and {size:,} more do not fit. Receive messages, also from its dead-letter queue, clear "
+            "session states, or make the entity larger (MaxSizeInMegabytes)."
         )

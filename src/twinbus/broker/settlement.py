@@ -368,12 +368,13 @@ class Settlement:
         self._fragment.journal.add(self._fragment, 0, _nothing, answer)
 
     def _check_growth(self, found: list[Held], changed: list[Held], *, spare: int = 0) -> None:
-        """Refuse properties that a receiver adds to messages if they do not fit; each message has `spare` bytes free.
+        """Refuse properties that a receiver adds to messages if they do not fit; up to `spare` bytes always fit.
 
         QuotaExceeded if the entity is full, StoreUnavailable or ServerBusy if the disk takes nothing more.
         """
         before = {lock: len(record) for lock, record in found}
-        growth = sum([max(0, len(record) - before[lock] - spare) for lock, record in changed])
+        growths = [len(record) - before[lock] for lock, record in changed]
+        growth = sum([one for one in growths if one > spare])
         if growth:
             self._fragment.check_grows(growth)
 

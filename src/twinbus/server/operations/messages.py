@@ -125,16 +125,21 @@ def cancel(subject: Subject, arguments: Arguments, reply: Reply) -> None:
 
 def renew_lock(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Renew locks: all of them, or none where one is lost."""
+    check_renews(subject)
     settlement, numbers = subject.fragment.settlement, _lock_numbers(subject, arguments)
+    if not all(settlement.holds(number) for number in numbers):
+        raise lock_lost()
+    expirations: list[object] = [Timestamp(settlement.renew(number)) for number in numbers]
+    reply(success({"expirations": Array(Timestamp, expirations)}))
+
+
+def check_renews(subject: Subject) -> None:
+    """NotAllowed where messages are locked as long as their sessions."""
     if subject.fragment.sessions is not None:
         raise NotAllowed(
             f"'{subject.path}' requires sessions: its messages are locked as long as their session. Renew the lock of "
             "the session."
         )
-    if not all(settlement.holds(number) for number in numbers):
-        raise lock_lost()
-    expirations: list[object] = [Timestamp(settlement.renew(number)) for number in numbers]
-    reply(success({"expirations": Array(Timestamp, expirations)}))
 
 
 def receive_deferred(subject: Subject, arguments: Arguments, reply: Reply) -> None:
