@@ -113,12 +113,13 @@ def test_no_more_deferred_messages_are_locked_at_a_time_than_others() -> None:
     rig.stored(b"1", b"2", b"3")
     for _ in range(3):
         assert settle(rig, How.DEFER, {}) is None
-    found: list[object] = []
+    found: list[list[tuple[bytes, bytes]] | ServiceBusError] = []
     rig.main.deferral.receive([1, 2], found.append, deletes=False)
     rig.settle()
     with pytest.raises(ServerBusy, match="2 deferred messages are locked"):
         rig.main.deferral.receive([3], found.append, deletes=False)
-    [((_, token), _)] = found  # type: ignore[misc]
+    assert isinstance(found[0], list)
+    token = found[0][0][1]
     rig.main.settlement.complete(rig.main.lock_numbers([token]), Answers())
     rig.settle()
     rig.main.deferral.receive([3], found.append, deletes=False)

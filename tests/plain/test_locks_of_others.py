@@ -29,9 +29,16 @@ NEAR = 50
 
 
 async def settle(
-    client: Raw, queue: str, token: uuid.UUID, status: str = "completed", *, txn_id: bytes | None = None, **more: object
+    client: Raw,
+    queue: str,
+    token: uuid.UUID,
+    status: str = "completed",
+    *,
+    session: str | None = None,
+    txn_id: bytes | None = None,
 ) -> Answer:
-    body = {"disposition-status": status, "lock-tokens": Array(uuid.UUID, [token]), **more}
+    named = {"session-id": session} if session is not None else {}
+    body = {"disposition-status": status, "lock-tokens": Array(uuid.UUID, [token]), **named}
     state = TransactionalState(txn_id=txn_id) if txn_id is not None else None
     return await manage(client, queue, UPDATE, body, state=state)
 
@@ -81,28 +88,27 @@ async def assert_only_the_holder_settles(server: Served, queue: str, session: st
         link = await accept_session(holder, queue, session)
         first, second, third = await holder.receive(link, 3)
         await accept_session(thief, queue, f"{session} of the thief")
-        named = {"session-id": session}
         for status in STATUSES:
             answer = await settle(thief, queue, token_of(first), status)
             assert (answer.status, answer.condition) == MESSAGE_LOCK_LOST
             for name in (session, f"{session} of the thief"):
-                answer = await settle(thief, queue, token_of(first), status, **{"session-id": name})
+                answer = await settle(thief, queue, token_of(first), status, session=name)
                 assert (answer.status, answer.condition) == SESSION_LOCK_LOST
         coordinator = await control(thief)
-        for more in ({}, named):
+        for name in (None, session):
             txn_id = await coordinator.declare()
-            assert (await settle(thief, queue, token_of(first), txn_id=txn_id, **more)).status == 410
+            assert (await settle(thief, queue, token_of(first), txn_id=txn_id, session=name)).status == 410
             assert await coordinator.discharge(txn_id) is not None
         tokens = {"lock-tokens": Array(uuid.UUID, [token_of(first)])}
         for client in (thief, holder):
             answer = await manage(client, queue, RENEW, tokens)
             assert (answer.status, answer.condition) == (400, "amqp:not-allowed")
         # The holder settles by requests, in a transaction or not, whether it names the session or not.
-        assert (await settle(holder, queue, token_of(first), **named)).status == 200
+        assert (await settle(holder, queue, token_of(first), session=session)).status == 200
         assert (await settle(holder, queue, token_of(second))).status == 200
         coordinator = await control(holder)
         txn_id = await coordinator.declare()
-        assert (await settle(holder, queue, token_of(third), txn_id=txn_id, **named)).status == 200
+        assert (await settle(holder, queue, token_of(third), txn_id=txn_id, session=session)).status == 200
         assert await coordinator.discharge(txn_id) is None
         assert await holder.drain(link) == []
 
@@ -124,8 +130,8 @@ async def test_a_deferred_message_of_a_session_is_settled_by_its_holder_alone(se
         answer = await manage(holder, queue, RECEIVE_DEFERRED, wanted)
         token = answer.body["messages"][0]["lock-token"]
         assert (await settle(thief, queue, token)).status == 410
-        assert (await settle(thief, queue, token, **{"session-id": "a"})).status == 410
-        assert (await settle(holder, queue, token, **{"session-id": "a"})).status == 200
+        assert (await settle(thief, queue, token, session="a")).status == 410
+        assert (await settle(holder, queue, token, session="a")).status == 200
 
 
 async def test_who_had_a_session_settles_nothing_of_the_next_holder(server: Served) -> None:
@@ -138,6 +144,6 @@ async def test_who_had_a_session_settles_nothing_of_the_next_holder(server: Serv
         link = await accept_session(after, queue, "a")
         [delivery] = await after.receive(link)
         for token in (token_of(lost), token_of(delivery)):
-            answer = await settle(before, queue, token, **{"session-id": "a"})
+            answer = await settle(before, queue, token, session="a")
             assert (answer.status, answer.condition) == SESSION_LOCK_LOST
         assert await after.settle(link, delivery, ACCEPTED) is None

@@ -33,11 +33,11 @@ which is at the same place in both."""
 _FRAGMENT_SHIFT: Final = 56
 TOKEN_BYTES: Final = 16
 _LIFE_BITS: Final = 64
-_SPARE_BITS: Final = 8
-"""Of the eight bytes that are drawn for a number: one is the fragment's."""
 _POOL: Final = 1_024
 """Numbers that are drawn at a time: one call of the operating system for each lock would be felt."""
 _DRAWN: Final = Struct(f">{_POOL}Q")
+_FRAGMENTS: Final = bytes(_POOL)
+"""In place of the first byte of each number that is drawn: it is that of the fragment."""
 
 
 class TokenSource:
@@ -46,15 +46,15 @@ class TokenSource:
     def __init__(self, random: Random) -> None:
         """A server hands in `SystemRandom`; a simulation hands in a generator that can be replayed."""
         self._random = random
-        self._pool: list[int] = []
+        self._pool: tuple[int, ...] = ()
         self._used = 0
 
     def make_life(self) -> bytes:
         """Eight bytes that were not given before."""
         return self._random.getrandbits(_LIFE_BITS).to_bytes(_LIFE_BYTES, "big")
 
-    def draw(self, count: int) -> list[int]:
-        """Numbers of 56 random bits, none of which is 0."""
+    def draw(self, count: int) -> tuple[int, ...]:
+        """Numbers of 56 random bits."""
         end = self._used + count
         if end <= len(self._pool):
             drawn = self._pool[self._used : end]
@@ -62,7 +62,9 @@ class TokenSource:
             return drawn
         drawn = self._pool[self._used :]
         while len(drawn) < count:
-            self._pool = [number >> _SPARE_BITS or 1 for number in _DRAWN.unpack(self._random.randbytes(_DRAWN.size))]
+            random = bytearray(self._random.randbytes(_DRAWN.size))
+            random[::8] = _FRAGMENTS
+            self._pool = _DRAWN.unpack(random)
             self._used = min(count - len(drawn), _POOL)
             drawn += self._pool[: self._used]
         return drawn
@@ -150,12 +152,12 @@ class Locks:
         by_number, drawn = self.by_number, self._tokens.draw(len(messages))
         added = []
         for at, (sequence, record) in enumerate(messages):
-            lock = Lock(base + drawn[at], sequence, len(record), deadline_s)
+            lock = Lock(base + drawn[at] or 1, sequence, len(record), deadline_s)
             lock.serial = first + at
             if record[1] & IS_SPECIAL:
                 lock.learn(record)
             while by_number.setdefault(lock.number, lock) is not lock:  # another lock has the same number
-                lock.number = base + self._tokens.draw(1)[0]
+                lock.number = base + self._tokens.draw(1)[0] or 1
             added.append(lock)
         self.next_serial = first + len(added)
         return added
