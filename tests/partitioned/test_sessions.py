@@ -8,7 +8,14 @@ import pytest
 
 from tests.partitioned.bus import FRAGMENTS, bus, fragment_in, key_of, texts
 from twinbus.client import BrokeredMessage
-from twinbus.model.errors import FragmentUnavailable, InternalFault, NotAllowed, OperationTimeout, SessionCannotBeLocked
+from twinbus.model.errors import (
+    FragmentUnavailable,
+    InternalFault,
+    NotAllowed,
+    OperationTimeout,
+    QuotaExceeded,
+    SessionCannotBeLocked,
+)
 from twinbus.testing import in_virtual_time
 
 SESSIONS = [key_of(fragment) for fragment in range(FRAGMENTS)]
@@ -45,6 +52,22 @@ async def test_r113_the_state_of_a_session_is_one_whoever_asks() -> None:
             session = await client.accept_session(session_id)
             assert await session.get_state() == f"state {number}".encode()
             await session.close()
+
+
+@in_virtual_time
+async def test_states_fill_the_fragment_that_their_session_lies_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("twinbus.broker.sending.MEGABYTE", 1)  # so that the 1,024 of each fragment are bytes
+    async with bus(requires_session=True) as orders:
+        full, other = [await orders.client.accept_session(session_id) for session_id in SESSIONS[:2]]
+        await full.set_state(bytes(900))
+        beside = await orders.client.accept_session(key_of(0, 1))
+        with pytest.raises(QuotaExceeded, match="clear session states"):
+            await beside.set_state(bytes(200))
+        with pytest.raises(QuotaExceeded):
+            await orders.client.send(BrokeredMessage("x" * 100, session_id=SESSIONS[0]))
+        await other.set_state(bytes(900))
+        await full.set_state(None)
+        await beside.set_state(bytes(200))
 
 
 @in_virtual_time

@@ -79,17 +79,17 @@ class _Span:
 
     def __init__(self, locks: Locks) -> None:
         self._locks = locks
-        self._first = self._end = locks.next_number
+        self._first = self._end = locks.next_serial
 
     def end(self) -> None:
         """Those that are given from now on are not of it."""
-        self._end = self._locks.next_number
+        self._end = self._locks.next_serial
 
     def left(self, locks: Locks) -> list[int]:
         """Those that are still there; none if the fragment was loaded anew meanwhile."""
         if locks is not self._locks:
             return []
-        return [number for number in locks.by_number if self._first <= number < self._end]
+        return [number for number, lock in locks.by_number.items() if self._first <= lock.serial < self._end]
 
 
 def _free(fragment: Fragment, span: _Span) -> None:

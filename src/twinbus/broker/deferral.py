@@ -12,7 +12,7 @@ from twinbus.broker.locks import Lock, pack_number
 from twinbus.broker.lookup import look_up
 from twinbus.broker.record import render_locked, render_open, session_of, with_state
 from twinbus.broker.sessions import session_lock_lost
-from twinbus.model.errors import MessageNotFound, MessageTooLarge
+from twinbus.model.errors import MessageNotFound, MessageTooLarge, ServerBusy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,9 +51,7 @@ class Deferral:
         fragment = self._fragment
         fragment.journal.check_works()
         fragment.check_loaded()
-        taken = [sequence for sequence in sequences if sequence in fragment.deferred_out]
-        if taken:
-            raise MessageNotFound(f"the deferred message {taken[0]} is locked by another receiver")
+        self._check_free(sequences)
         for sequence in sequences:
             fragment.deferred_out[sequence] = _as_deferred(Lock(0, sequence, 0, FAR_S))
         life = fragment.life
@@ -81,6 +79,18 @@ class Deferral:
                 done(problem)
 
         look_up(fragment, [fragment.holdings.deferred + pack_sequence(one) for one in sequences], visit, looked_up)
+
+    def _check_free(self, sequences: list[int]) -> None:
+        """MessageNotFound if another receiver has one of these; ServerBusy if too many are locked."""
+        out, most = self._fragment.deferred_out, self._fragment.policy.max_locks
+        taken = [sequence for sequence in sequences if sequence in out]
+        if taken:
+            raise MessageNotFound(f"the deferred message {taken[0]} is locked by another receiver")
+        if len(out) + len(sequences) > most:
+            raise ServerBusy(
+                f"{len(out):,} deferred messages are locked, and {most:,} can be at a time: settle some before you "
+                "receive more"
+            )
 
     def _lock(self, items: list[tuple[int, bytes]], session_until_ms: int | None) -> Found:
         fragment = self._fragment

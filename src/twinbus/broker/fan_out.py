@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from twinbus.broker.filters.action import Action
     from twinbus.broker.fragment import Policy
     from twinbus.broker.journal import Answered, Applied, Journal
+    from twinbus.broker.locks import TokenSource
     from twinbus.broker.record import Parts
     from twinbus.broker.subscription import Subscription
     from twinbus.model.errors import ServiceBusError
@@ -70,11 +71,11 @@ class TopicFragment(Fragment):
         policy: Policy,
         *,
         times: Times,
-        make_life: Callable[[], bytes],
+        tokens: TokenSource,
         limits: NamespaceLimits,
     ) -> None:
         """Without subscriptions."""
-        super().__init__(prefix, journal, policy, times=times, make_life=make_life)
+        super().__init__(prefix, journal, policy, times=times, tokens=tokens)
         self.bodies = Bodies(prefix, journal)
         self._limits = limits
         self.subscriptions: dict[str, Subscription] = {}
@@ -107,10 +108,12 @@ class TopicFragment(Fragment):
         now_s = self.clock.monotonic_s()
         if now_s - self._weighed_s >= WEIGHED_EVERY_S:
             self._weighed_s = now_s
-            self._held_bytes = self.holdings.size + sum(
-                [one.main.holdings.size + one.dead_letters.holdings.size for one in self.subscriptions.values()]
-            )
+            self._held_bytes = self.holdings.size + sum([one.held_bytes() for one in self.subscriptions.values()])
         return self._held_bytes
+
+    def note_growth(self, size: int) -> None:
+        """A subscription holds so many bytes more, which count before all is weighed again."""
+        self._held_bytes += size
 
     # --- publishing ---------------------------------------------------------------------------------------------------
 

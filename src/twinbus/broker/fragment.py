@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from twinbus.broker.consumer import Consumer, Delivery
     from twinbus.broker.forwarding import Forwarder
     from twinbus.broker.journal import Answered, Applied, Journal
+    from twinbus.broker.locks import TokenSource
     from twinbus.store.protocol import Answer, Batch, Row
 
 Item: TypeAlias = "tuple[int, bytes]"
@@ -100,15 +101,15 @@ class Fragment:
         policy: Policy,
         *,
         times: Times,
-        make_life: Callable[[], bytes],
+        tokens: TokenSource,
         dead_letters: Fragment | None = None,
         has_sessions: bool = False,
         bodies: Bodies | None = None,
     ) -> None:
         """A fragment without messages; one that may have some is loaded first (`load`).
 
-        `prefix` is how its keys start; `make_life` gives eight bytes that were never given before. `bodies` is where
-        those of its messages may lie that others have, too.
+        `prefix` is how its keys start; `tokens` has the random parts of its lock tokens. `bodies` is where those of its
+        messages may lie that others have, too.
         """
         self.policy = policy
         self.journal = journal
@@ -126,7 +127,7 @@ class Fragment:
         self.deferred_out: dict[int, Lock] = {}
         """Deferred messages that someone has, by their sequence number."""
         self.number = fragment_in(prefix)
-        self.locks = Locks(make_life(), self.number)
+        self.locks = Locks(tokens, self.number)
         self.sessions = Sessions(self) if has_sessions else None
         self.line: Line | Sessions = self.sessions or Line(self)
         self.newcomers = 0
@@ -141,8 +142,10 @@ class Fragment:
         self.arrivals = Arrivals(self)
         self.forwarder: Forwarder | None = None
         """Takes its messages to another entity; then nobody else gets any."""
+        self.check_room: Callable[[int], None] = _always_fits
+        """QuotaExceeded if so many bytes more do not fit into the entity; the entity says how large it may be."""
         self.browsers: dict[Browser, None] = {}
-        self._make_life = make_life
+        self._tokens = tokens
         self._end: ServiceBusError | None = None
         """Why nobody gets anything from it any more: its entity was deleted."""
         holdings.expiry = Agenda(prefix, keys.EXPIRY, journal, times, self.settlement.end_lives, is_sparse=True)
@@ -286,11 +289,9 @@ class Fragment:
         token_prefix, tag_prefix = self.locks.token_prefix, self.locks.tag_prefix
         deliveries: list[Delivery] = []
         locks = self.locks.add(items, deadline_s)
-        number = locks[0].number
-        for sequence, record in items:
-            suffix = pack_number(number)
+        for at, (sequence, record) in enumerate(items):
+            suffix = pack_number(locks[at].number)
             deliveries.append((render_locked(record, sequence, token_prefix + suffix, until_ms), tag_prefix + suffix))
-            number += 1
         self.out.add(locks)
         if self.sessions is not None:
             self.sessions.note_locks(locks)
@@ -467,6 +468,15 @@ class Fragment:
                 return
             self.holdings.read_marks(values[0])
             self._restart()
+            if self.sessions is None or self.holdings.counts_states:
+                finish(None)
+            else:
+                self.session_states.count_all(finish)
+
+        def finish(error: ServiceBusError | None) -> None:
+            if error is not None:
+                done(error)
+                return
             self.is_loaded = self._end is None
             if self.is_loaded:
                 self.holdings.start_agendas()
@@ -493,13 +503,14 @@ class Fragment:
         self.is_loaded = False
         self.life += 1
         self.line.restart(self.holdings.low)
-        self.locks = Locks(self._make_life(), self.number)
+        self.locks = Locks(self._tokens, self.number)
         self.out.clear()
         self.deferred_out.clear()
         self.settlement.restart()
         for browser in self.browsers:
             browser.restart()
         self.schedule.restart()
+        self.session_states.restart()
         self.duplicates.restart()
         self.arrivals.restart()
         if self.forwarder is not None:
@@ -512,6 +523,15 @@ class Fragment:
             raise self._end
         if not self.is_loaded:
             raise StoreUnavailable(f"store {self.journal.store.name} is being opened: try again in a moment")
+
+    def check_grows(self, size: int) -> None:
+        """QuotaExceeded, StoreUnavailable or ServerBusy if receivers may not add so many bytes to the entity."""
+        self.journal.check_takes_sends()
+        self.check_room(size)
+
+
+def _always_fits(_size: int) -> None:
+    """Nothing limits a fragment without an entity."""
 
 
 def _nobody(_error: ServiceBusError | None) -> None:

@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from twinbus.broker.locks import Lock
     from twinbus.store.protocol import Batch
 
-MARKS: Final = Struct(">B15Q")
-_VERSION: Final = 2
+MARKS: Final = Struct(">B16Q")
+_VERSION: Final = 3
+_MARKS_2: Final = Struct(">B15Q")
+"""Of an earlier version: session states were not counted."""
 
 
 class Marks(NamedTuple):
@@ -60,11 +62,18 @@ class Marks(NamedTuple):
     """Of the ids that duplicates are known by."""
     generation_ms: int = 0
     """When it began."""
+    state_bytes: int = 0
+    """Of session states, with their keys."""
 
     @property
     def size(self) -> int:
-        """What the records of all messages weigh."""
-        return self.active_bytes + self.deferred_bytes + self.scheduled_bytes
+        """Bytes that count against the entity's quota: all messages and session states."""
+        return self.active_bytes + self.deferred_bytes + self.scheduled_bytes + self.state_bytes
+
+
+def unpack_marks(value: bytes) -> Marks:
+    """The marks in a row, also in one that an earlier version has written."""
+    return Marks(*(MARKS if value[0] == _VERSION else _MARKS_2).unpack(value)[1:])
 
 
 class Holdings:
@@ -95,8 +104,11 @@ class Holdings:
         self.scheduled_bytes = 0
         self.generation = 0
         self.generation_ms = 0
+        self.state_bytes = 0
         self.expiry: Agenda
         self.due: Agenda
+        self.counts_states = True
+        """False until session states are counted whose marks an earlier version has written."""
         self.bodies: Bodies | None = None
         """Where its messages' bodies may lie, if it is a subscription's."""
         self._journal = journal
@@ -105,7 +117,7 @@ class Holdings:
     @property
     def size(self) -> int:
         """What it will hold once all that was taken in is synced."""
-        return self.active_bytes + self.deferred_bytes + self.scheduled_bytes
+        return self.active_bytes + self.deferred_bytes + self.scheduled_bytes + self.state_bytes
 
     # --- marks --------------------------------------------------------------------------------------------------------
 
@@ -128,6 +140,7 @@ class Holdings:
             due[1],
             self.generation,
             self.generation_ms,
+            self.state_bytes,
         )
         self._written.append(marks)
         batch.put(self.marks_key, MARKS.pack(_VERSION, *marks), Table.INDEX)
@@ -138,7 +151,8 @@ class Holdings:
 
     def read_marks(self, value: bytes | None) -> None:
         """What the disk holds is what there is."""
-        marks = Marks(*MARKS.unpack(value)[1:]) if value is not None else Marks(self.first, self.first)
+        marks = unpack_marks(value) if value is not None else Marks(self.first, self.first)
+        self.counts_states = value is None or value[0] == _VERSION
         self.shown = marks
         self._written.clear()
         self.next, self.low, self.latest_ms = marks.next, marks.low, marks.latest_ms
@@ -146,6 +160,13 @@ class Holdings:
         self.deferred_count, self.deferred_bytes = marks.deferred_count, marks.deferred_bytes
         self.scheduled_count, self.scheduled_bytes = marks.scheduled_count, marks.scheduled_bytes
         self.generation, self.generation_ms = marks.generation, marks.generation_ms
+        self.state_bytes = marks.state_bytes
+
+    def add_counted_states(self, size: int) -> None:
+        """States that an earlier version has written are counted now."""
+        self.counts_states = True
+        self.state_bytes = size
+        self.shown = self.shown._replace(state_bytes=size)
 
     def start_agendas(self) -> None:
         """Watch for what is due: the marks were read."""

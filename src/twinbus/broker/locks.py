@@ -4,8 +4,10 @@ Owns: who may settle which message until when. Knows nothing of queues, wires or
 Locks are not persisted: after a restart what was out is free again. The delivery count is, when it changes (abandon,
 lock expiry), not on delivery.
 
-A token has 16 bytes: which life of which fragment it is of (8), and the lock's number (8), which starts with that of
-the fragment. So a token of an earlier life finds nothing, and any token finds its fragment.
+A token has 16 bytes: the life of a fragment (8), the fragment's number (1), and random bits (7). So a token of an
+earlier life finds nothing, and any token finds its fragment. Every receiver of the entity sees the first nine bytes.
+The random bits are drawn for each lock, because a token is all that a request or an HTTP caller has to show to settle
+a message: whoever could guess it could settle the messages of others.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from twinbus.broker.record import HAS_ALARM, IS_SPECIAL, alarm_of, session_of, s
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from random import Random
 
     from twinbus.broker.hold import Hold
 
@@ -29,6 +32,42 @@ FRAGMENT_BYTE: Final = 8
 which is at the same place in both."""
 _FRAGMENT_SHIFT: Final = 56
 TOKEN_BYTES: Final = 16
+_LIFE_BITS: Final = 64
+_POOL: Final = 1_024
+"""Numbers that are drawn at a time: one call of the operating system for each lock would be felt."""
+_DRAWN: Final = Struct(f">{_POOL}Q")
+_FRAGMENTS: Final = bytes(_POOL)
+"""In place of the first byte of each number that is drawn: it is that of the fragment."""
+
+
+class TokenSource:
+    """Random parts of lock tokens, for all fragments of a namespace."""
+
+    def __init__(self, random: Random) -> None:
+        """A server hands in `SystemRandom`; a simulation hands in a generator that can be replayed."""
+        self._random = random
+        self._pool: tuple[int, ...] = ()
+        self._used = 0
+
+    def make_life(self) -> bytes:
+        """Eight bytes that were not given before."""
+        return self._random.getrandbits(_LIFE_BITS).to_bytes(_LIFE_BYTES, "big")
+
+    def draw(self, count: int) -> tuple[int, ...]:
+        """Numbers of 56 random bits."""
+        end = self._used + count
+        if end <= len(self._pool):
+            drawn = self._pool[self._used : end]
+            self._used = end
+            return drawn
+        drawn = self._pool[self._used :]
+        while len(drawn) < count:
+            random = bytearray(self._random.randbytes(_DRAWN.size))
+            random[::8] = _FRAGMENTS
+            self._pool = _DRAWN.unpack(random)
+            self._used = min(count - len(drawn), _POOL)
+            drawn += self._pool[: self._used]
+        return drawn
 
 
 class Lock:
@@ -42,6 +81,7 @@ class Lock:
         "is_special",
         "number",
         "sequence",
+        "serial",
         "session",
         "shared",
         "size",
@@ -50,6 +90,8 @@ class Lock:
     def __init__(self, number: int, sequence: int, size: int, deadline_s: float) -> None:
         """Made by `Locks.add`, or by whoever takes a message for another reason: with the number 0, which is none."""
         self.number = number
+        self.serial = 0
+        """Its place in the order in which the fragment gave its locks."""
         self.sequence = sequence
         self.size = size
         """Of the record."""
@@ -86,14 +128,16 @@ token_of: Final = tag_of
 class Locks:
     """The locks of one fragment."""
 
-    def __init__(self, life: bytes, fragment: int = 0) -> None:
-        """`life` is unlike that of any other fragment, or of this one before a restart; `fragment` is its number."""
-        assert len(life) == _LIFE_BYTES
+    def __init__(self, tokens: TokenSource, fragment: int = 0) -> None:
+        """Start a new life of the fragment of that number."""
+        life = tokens.make_life()
         self.token_prefix = life
         self.tag_prefix = tag_of(life + bytes(8))[:_LIFE_BYTES]
+        self._tokens = tokens
+        self._base = fragment << _FRAGMENT_SHIFT
         self.by_number: dict[int, Lock] = {}
         """In the order of their deadlines, which is that of their making as long as the duration stays the same."""
-        self.next_number = (fragment << _FRAGMENT_SHIFT) + 1
+        self.next_serial = 1
         """Of the next lock: those given later have higher ones."""
         self._latest_s = 0.0
         self._is_mixed = False
@@ -101,20 +145,21 @@ class Locks:
     def __len__(self) -> int:
         return len(self.by_number)
 
-    def add(self, messages: Iterable[tuple[int, bytes]], deadline_s: float) -> list[Lock]:
-        """Lock messages, given as sequence number and record. The locks' numbers follow each other."""
-        number = self.next_number
+    def add(self, messages: list[tuple[int, bytes]], deadline_s: float) -> list[Lock]:
+        """Lock messages, given as sequence number and record."""
+        base, first = self._base, self.next_serial
         self._note(deadline_s)
-        by_number = self.by_number
+        by_number, drawn = self.by_number, self._tokens.draw(len(messages))
         added = []
-        for sequence, record in messages:
-            lock = Lock(number, sequence, len(record), deadline_s)
+        for at, (sequence, record) in enumerate(messages):
+            lock = Lock(base + drawn[at] or 1, sequence, len(record), deadline_s)
+            lock.serial = first + at
             if record[1] & IS_SPECIAL:
                 lock.learn(record)
-            by_number[number] = lock
+            while by_number.setdefault(lock.number, lock) is not lock:  # another lock has the same number
+                lock.number = base + self._tokens.draw(1)[0] or 1
             added.append(lock)
-            number += 1
-        self.next_number = number
+        self.next_serial = first + len(added)
         return added
 
     def numbers_in(self, tags: Iterable[bytes]) -> list[int]:

@@ -16,6 +16,7 @@ from twinbus.broker.intake import Intake
 from twinbus.broker.journal import Journal
 from twinbus.broker.keys import Area, area_prefix
 from twinbus.broker.kinds import AnyEntity, AnyQueue, AnySource, AnySubscription, AnyTopic, Sendable
+from twinbus.broker.locks import TokenSource
 from twinbus.broker.outage import Outages
 from twinbus.broker.partitioned.queue import PartitionedQueue
 from twinbus.broker.partitioned.topic import PartitionedSubscription, PartitionedTopic
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from twinbus.model.topic import SubscriptionDescription, TopicDescription
     from twinbus.store.protocol import Store
 
-_LIFE_BITS = 64
 _ID_BITS = 128
 _START_BITS = 16
 _SUB_QUEUES = {
@@ -100,6 +100,7 @@ class Namespace:
         self.outages = Outages(clock, self.timers, self.entities)
         self.intake = Intake(self.limits, lambda: f"{random.getrandbits(_ID_BITS):032x}")
         self._random = random
+        self._tokens = TokenSource(random)
         self._defer = defer
         self._on_failed = on_failed
         self._store_timeout_s = store_timeout_s
@@ -378,7 +379,7 @@ class Namespace:
             return area_prefix(entity_id, number, area)
 
         def make(area: Area) -> Fragment:
-            return Fragment(prefix(area), journal, dead_letter_policy, times=self._times, make_life=self._make_life)
+            return Fragment(prefix(area), journal, dead_letter_policy, times=self._times, tokens=self._tokens)
 
         dead_letters = make(Area.DEAD_LETTER)
         main = Fragment(
@@ -386,7 +387,7 @@ class Namespace:
             journal,
             main_policy,
             times=self._times,
-            make_life=self._make_life,
+            tokens=self._tokens,
             dead_letters=dead_letters,
             has_sessions=description.requires_session,
             bodies=bodies,
@@ -415,7 +416,7 @@ class Namespace:
                 journal,
                 main_policy if area is Area.MAIN else dead_letter_policy,
                 times=self._times,
-                make_life=self._make_life,
+                tokens=self._tokens,
                 place=(entity_id, number, SUB_QUEUES.index(_SUB_QUEUES[area])),
                 has_sessions=area is Area.MAIN and description.requires_session,
             )
@@ -430,7 +431,7 @@ class Namespace:
             self.journals[store],
             topic_policy(description, self.limits),
             times=self._times,
-            make_life=self._make_life,
+            tokens=self._tokens,
             limits=self.limits,
         )
 
@@ -450,6 +451,3 @@ class Namespace:
     def make_token(self) -> bytes:
         """Sixteen bytes that nobody can guess."""
         return self._random.getrandbits(_ID_BITS).to_bytes(16, "big")
-
-    def _make_life(self) -> bytes:
-        return self._random.getrandbits(_LIFE_BITS).to_bytes(8, "big")

@@ -53,9 +53,9 @@ class Queue(Receivable):
         """As `sending.send`."""
         sending.send(self, parcel, answer, numbers, beside)
 
-    def held_bytes(self) -> int:
-        """What it and its dead-letter queue hold."""
-        return self.main.holdings.size + self.dead_letters.holdings.size
+    def check_room(self, size: int) -> None:
+        """QuotaExceeded if so many bytes more do not fit."""
+        sending.check_size(self, size)
 
     def send_on(self, records: list[bytes], destination: str, answer: Answered) -> None:
         """Store messages that go from here to another entity, all or none. QuotaExceeded, StoreUnavailable."""

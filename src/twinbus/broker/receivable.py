@@ -77,6 +77,7 @@ class Receivable(Entity):
         self.terms = Terms()
         self.resubmission = Resubmission(self)
         self._claims = {sub_queue: Claim() for sub_queue in SubQueue}
+        self.main.check_room = self.dead_letters.check_room = self.check_room
 
     @property
     def fragments(self) -> tuple[Fragment, ...]:
@@ -147,8 +148,22 @@ class Receivable(Entity):
             forwarder.start()
         return self.transfers
 
+    def held_bytes(self) -> int:
+        """What all of it holds: messages, dead letters, session states, and messages on their way elsewhere."""
+        held = self.main.holdings.size + self.dead_letters.holdings.size
+        if self.transfers is not None:
+            held += self.transfers.holdings.size
+        if self.transfer_dead_letters is not None:
+            held += self.transfer_dead_letters.holdings.size
+        return held
+
+    def check_room(self, size: int) -> None:
+        """QuotaExceeded if so many bytes more do not fit."""
+        raise NotImplementedError
+
     def _make(self, area: Area) -> Fragment:
         fragment = self._rooms.make(area)
+        fragment.check_room = self.check_room
         fragment.is_held_back = self.outage is not None
         return fragment
 

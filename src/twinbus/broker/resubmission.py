@@ -69,6 +69,9 @@ class Resubmission:
                 if error is not None:
                     raise error
                 parcel = self._read_anew([record for _, record in taken], edited, intake)
+                growth = sum([len(record) for record in parcel.records]) - sum([lock.size for lock, _ in taken])
+                if growth > 0:
+                    self._queue.check_room(growth)
                 self._move([lock for lock, _ in taken], parcel, done)
             except ServiceBusError as problem:
                 if life == dead.life:

@@ -51,12 +51,16 @@ def send(
 
 def check_room(target: Queue | Topic, records: list[bytes]) -> None:
     """QuotaExceeded if these do not fit."""
-    size = sum([len(record) for record in records])
+    check_size(target, sum([len(record) for record in records]))
+
+
+def check_size(target: Queue | Topic, size: int) -> None:
+    """QuotaExceeded if so many bytes more do not fit."""
     limit = fragment_size_mb(target.description.max_size_mb) * MEGABYTE
     held = target.held_bytes()
     if held + size > limit:
         raise QuotaExceeded(
             f"The maximum entity size has been reached or exceeded for '{target.path}': it holds {held:,} bytes of "
-            f"{limit:,}, and {size:,} more do not fit. Receive messages, also from its dead-letter queue, or make the "
-            "entity larger."
+            f"{limit:,}, and {size:,} more do not fit. Receive messages, also from its dead-letter queue, clear "
+            "session states, or make the entity larger (MaxSizeInMegabytes)."
         )

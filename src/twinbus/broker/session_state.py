@@ -1,6 +1,10 @@
 """What sessions remember: a few bytes each, which live longer than their messages; and which sessions there are.
 
-Owns: the rows of states, and the listing of sessions. Who may read or write a state is not its affair.
+Owns: the rows of states, their size, and the listing of sessions. Who may read or write a state is not its affair.
+
+States count against the quota of their entity, each with its key: a million sessions with empty states are not free.
+The size of all states is one of the fragment's marks. A state that replaces another changes it by the difference, so
+the one that is there is read first.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.journal import Answered
+    from twinbus.broker.journal import Answered, Promise
     from twinbus.store.protocol import Row
 
 _UPDATED: Final = Struct(">Q")
@@ -26,6 +30,16 @@ _SIZE_BYTES: Final = 2
 PAGES: Final = 1_000
 """Places in the listing that are remembered, so that the next page need not count from the first session."""
 STATES_AT_ONCE: Final = 200
+
+
+class _Written:
+    """A state that is being written: its size, and how many commits that change it are not on disk."""
+
+    __slots__ = ("commits", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.commits = 0
 
 
 class SessionStates:
@@ -39,6 +53,10 @@ class SessionStates:
         self._sessions_end = after_kind(fragment.holdings.prefix, keys.SESSION)
         self._pages: dict[int, bytes] = {}
         """By how many sessions come before: the key part of the last of them."""
+        self._written: dict[bytes, _Written] = {}
+        """By sessions: states that are not on disk yet."""
+        self._asked: dict[bytes, list[tuple[Promise, Callable[[int], None]]]] = {}
+        """By sessions: changes that wait until the size of the present state was read."""
 
     def get(self, session: bytes, done: Callable[[bytes | ServiceBusError | None], None]) -> None:
         """What a session remembers; None if nothing."""
@@ -58,15 +76,115 @@ class SessionStates:
 
         self._fragment.journal.get([self._states + pack_session(session)], read, Table.INDEX)
 
-    def set(self, session: bytes, state: bytes | None, answer: Answered) -> None:
-        """Let a session remember something, or, with None, nothing."""
+    def set(
+        self, session: bytes, state: bytes | None, answer: Answered, check: Callable[[], object] | None = None
+    ) -> None:
+        """Let a session remember something, or, with None, nothing. `check` raises if that is not allowed any more.
+
+        Whatever frees room is done also in a full entity and on a full disk; else `answer` hears QuotaExceeded,
+        StoreUnavailable or ServerBusy.
+        """
         self._check()
-        journal, key = self._fragment.journal, self._states + pack_session(session)
+
+        def change(before: int) -> None:
+            try:
+                self._check()
+                if check is not None:
+                    check()
+                self._change(session, state, before, answer)
+            except ServiceBusError as error:
+                answer(error)
+
+        written = self._written.get(session)
+        if written is not None:
+            change(written.size)
+            return
+        promise = self._fragment.journal.promise(lambda error: answer(error) if error is not None else None)
+        waiting = self._asked.setdefault(session, [])
+        waiting.append((promise, change))
+        if len(waiting) == 1:
+            self._read_size(session)
+
+    def _read_size(self, session: bytes) -> None:
+        """Find out how large a state is, and make the changes that wait for that, in their order."""
+        key, life = self._states + pack_session(session), self._fragment.life
+
+        def read(values: list[bytes | None] | StoreError) -> None:
+            if life != self._fragment.life:
+                return  # everyone was told
+            waiting = self._asked.pop(session)
+            if isinstance(values, StoreError):
+                for promise, _ in waiting:
+                    promise.give(_unavailable(values))
+                return
+            value = values[0]
+            size = len(key) + len(value) if value is not None else 0
+            for promise, change in waiting:
+                if promise.is_open:  # else the caller was told that the store is silent
+                    promise.give(None)
+                    written = self._written.get(session)
+                    change(written.size if written is not None else size)
+
+        self._fragment.journal.get([key], read, Table.INDEX)
+
+    def _change(self, session: bytes, state: bytes | None, before: int, answer: Answered) -> None:
+        fragment, key = self._fragment, self._states + pack_session(session)
+        journal, size = fragment.journal, 0
         if state is None:
             journal.batch.delete(key, Table.INDEX)
         else:
-            journal.batch.put(key, _UPDATED.pack(self._fragment.clock.wall_ms()) + state, Table.INDEX)
-        journal.add(self._fragment, len(state or b""), _nothing, answer)
+            value = _UPDATED.pack(fragment.clock.wall_ms()) + state
+            size = len(key) + len(value)
+            if size > before:
+                fragment.check_grows(size - before)
+            elif size == before:
+                journal.check_takes_sends()  # on a full disk, only what frees room is written
+            journal.batch.put(key, value, Table.INDEX)
+        fragment.holdings.state_bytes += size - before
+        written = self._written.setdefault(session, _Written())
+        written.size = size
+        written.commits += 1
+
+        def applied() -> None:
+            written.commits -= 1
+            if not written.commits:
+                self._written.pop(session, None)
+
+        journal.add(fragment, size, applied, answer)
+
+    def count_all(self, done: Callable[[ServiceBusError | None], None]) -> None:
+        """Count states that an earlier version has written, and write their size down. Before the fragment is used."""
+        fragment, life = self._fragment, self._fragment.life
+        total = 0
+
+        def ask(start: bytes) -> None:
+            fragment.journal.scan(
+                start, self._states_end, counted, limit=STATES_AT_ONCE, max_bytes=1_048_576, table=Table.INDEX
+            )
+
+        def counted(rows: list[Row] | StoreError) -> None:
+            nonlocal total
+            if isinstance(rows, StoreError):
+                done(_unavailable(rows))
+            elif life != fragment.life:
+                done(StoreUnavailable("the store failed before the session states were counted"))
+            elif rows:
+                total += sum([len(key) + len(value) for key, value in rows])
+                ask(rows[-1][0] + b"\x00")
+            else:
+                fragment.holdings.add_counted_states(total)
+                done(None)
+                fragment.journal.add(fragment, 0, _nothing, _nobody)
+
+        ask(self._states)
+
+    def restart(self) -> None:
+        """What is in memory is void: what is on disk is what there is."""
+        self._written.clear()
+        asked, self._asked = self._asked, {}
+        for waiting in asked.values():
+            for promise, _ in waiting:
+                promise.give(StoreUnavailable("the store failed before the state was set: try again in a moment"))
 
     # --- which sessions there are -------------------------------------------------------------------------------------
 
@@ -168,6 +286,10 @@ class SessionStates:
 
 def _unavailable(error: StoreError) -> StoreUnavailable:
     return StoreUnavailable(f"the store is unavailable: {error}")
+
+
+def _nobody(_error: ServiceBusError | None) -> None:
+    """Nobody waits for this."""
 
 
 def _nothing() -> None:

@@ -239,7 +239,8 @@ class Sessions:
         self._busy.pop(hold, None)
         self._held_up.pop(hold, None)
         by_number = self._fragment.locks.by_number
-        locks = [by_number.pop(number) for number in sorted(hold.numbers) if number in by_number]
+        locks = [by_number.pop(number) for number in hold.numbers if number in by_number]
+        locks.sort(key=_by_serial)
         hold.numbers.clear()
         if locks or not hold.is_empty:
             self._candidates.setdefault(hold.session)
@@ -484,6 +485,10 @@ def session_lock_lost(session: bytes) -> SessionLockLost:
         f"The session lock has expired or is not held for session '{session.decode(errors='replace')}': "
         "accept the session again."
     )
+
+
+def _by_serial(lock: Lock) -> int:
+    return lock.serial
 
 
 def _nobody(_error: ServiceBusError | None) -> None:

@@ -30,6 +30,8 @@ from twinbus.model.errors import (
     MessageLockLost,
     MessageTooLarge,
     NotAllowed,
+    QuotaExceeded,
+    ServerBusy,
     ServiceBusError,
     StoreUnavailable,
 )
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
     from twinbus.broker.agenda import Moments
     from twinbus.broker.clock import Timer
+    from twinbus.broker.consumer import Consumer
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Answered
 
@@ -49,6 +52,9 @@ READ_AT_ONCE: Final = 500
 """Messages that are read and changed in one turn, if many come back together."""
 _PAUSE_S: Final = 0.01
 
+REASON_BYTES: Final = 512
+"""What a reason may add to a message that is dead-lettered, also in a full entity and on a full disk: dead-lettering is
+a way to get on with the messages there. A message is dead-lettered once, so it grows by this once."""
 NOTED: Final = frozenset({"DeadLetterReason", "DeadLetterErrorDescription"})
 """Properties that a message gets when it is dead-lettered."""
 
@@ -161,12 +167,22 @@ class Settlement:
         self.watch(now_s + duration_ms / 1000)
         return fragment.clock.wall_ms() + duration_ms
 
-    def holds(self, number: int, session: bytes | None = None) -> bool:
-        """A lock is there, has not expired, and is on a message of that session, if one is named."""
+    def holds(self, number: int, holder_of: Callable[[bytes], Consumer | None] | None = None) -> bool:
+        """Whether a lock is there, has not expired, and may be ended by the caller.
+
+        The messages of a session may be settled by the receiver that holds the session and by nobody else: `holder_of`
+        gives the caller's receiver that holds a session, or None.
+        """
+        now_s = self._fragment.clock.monotonic_s()
         lock = self._fragment.locks.by_number.get(number)
-        if lock is None or lock.deadline_s <= self._fragment.clock.monotonic_s():
+        if lock is None or lock.deadline_s <= now_s:
             return False
-        return session is None or self._fragment.sessions is None or lock.session == session
+        if self._fragment.sessions is None:
+            return True
+        session, hold = lock.session, lock.hold
+        if holder_of is None or session is None or hold is None or hold.is_over or hold.deadline_s <= now_s:
+            return False
+        return holder_of(session) is hold.consumer
 
     # --- in a transaction ---------------------------------------------------------------------------------------------
 
@@ -203,16 +219,16 @@ class Settlement:
         if how is How.COMPLETE:
             return lambda: self._fragment.remove(locks, _nobody)
         found = [(lock, records[lock.sequence]) for lock in locks if lock.sequence in records]
-        for _, record in found:
-            self._changed(record, properties)
+        changed = [(lock, self._changed(record, properties)) for lock, record in found]
+        self._check_growth(found, changed, spare=REASON_BYTES if how is How.DEAD_LETTER else 0)
         if how is How.RELEASE:
             return lambda: self._return_unchanged(found, _nobody)
         if how is How.DEFER:
-            return lambda: self._set_aside(found, _nobody, properties)
+            return lambda: self._set_aside(found, _nobody, properties, is_checked=True)
         if how is How.DEAD_LETTER and self._fragment.dead_letters is not None:
-            return lambda: self._bury_all(found, _nobody, properties)
+            return lambda: self._bury_all(found, _nobody, properties, is_checked=True)
         kept = _unexplained(properties) if how is How.DEAD_LETTER else properties
-        return lambda: self._return_counted(found, _nobody, kept)
+        return lambda: self._return_counted(found, _nobody, kept, is_checked=True)
 
     def _take(self, numbers: Iterable[int]) -> tuple[list[Lock], list[int]]:
         self._fragment.journal.check_works()
@@ -259,7 +275,7 @@ class Settlement:
             found = [(lock, record) for lock, record in zip(locks, values, strict=True) if record is not None]
             try:
                 then(found, answer)
-            except MessageTooLarge as error:
+            except (MessageTooLarge, QuotaExceeded, ServerBusy, StoreUnavailable) as error:
                 self._return_unchanged(found, _nobody)
                 answer(error)
             except Exception:
@@ -278,7 +294,14 @@ class Settlement:
         answer(None)
         self._fragment.line.dispatch()
 
-    def _return_counted(self, found: list[Held], answer: Answered, properties: Mapping[str, object] | None) -> None:
+    def _return_counted(
+        self,
+        found: list[Held],
+        answer: Answered,
+        properties: Mapping[str, object] | None,
+        *,
+        is_checked: bool = False,
+    ) -> None:
         fragment = self._fragment
         most = fragment.policy.max_delivery_count
         returned: list[Held] = []
@@ -286,12 +309,14 @@ class Settlement:
         for lock, record in found:  # nothing is put into the batch before all could be changed
             count = take_apart(record).delivery_count + 1
             if most is not None and count >= most:
-                changed = change_record(record, delivery_count=count, properties=exhausted(most, properties))
-                exhausted_ones.append((lock, changed))
+                exhausted_ones.append((lock, self._changed(record, properties, delivery_count=count)))
             else:
                 returned.append((lock, self._changed(record, properties, delivery_count=count)))
+        if properties and not is_checked:
+            self._check_growth(found, returned + exhausted_ones)
         for lock, changed in exhausted_ones:
-            self._bury(lock, changed)
+            assert most is not None
+            self._bury(lock, change_record(changed, properties=exhausted(most)))
         growth = 0
         for lock, changed in returned:
             growth += len(changed) - lock.size
@@ -303,11 +328,21 @@ class Settlement:
 
         fragment.journal.add(fragment, max(0, growth), applied, answer)
 
-    def _set_aside(self, found: list[Held], answer: Answered, properties: Mapping[str, object] | None) -> None:
+    def _set_aside(
+        self,
+        found: list[Held],
+        answer: Answered,
+        properties: Mapping[str, object] | None,
+        *,
+        is_checked: bool = False,
+    ) -> None:
         fragment = self._fragment
+        changed = [(lock, self._changed(record, properties)) for lock, record in found]
+        if properties and not is_checked:
+            self._check_growth(found, changed)
         deferred: list[Held] = []
-        for lock, record in found:
-            parts = take_apart(self._changed(record, properties))
+        for lock, record in changed:
+            parts = take_apart(record)
             deferred.append((lock, make_record(parts._replace(state=DEFERRED_STATE, shared=0))))
         for lock, record in deferred:
             if lock.is_deferred:
@@ -322,10 +357,26 @@ class Settlement:
 
         fragment.journal.add(fragment, 0, applied, answer)
 
-    def _bury_all(self, found: list[Held], answer: Answered, changes: Mapping[str, object]) -> None:
-        for lock, record in [(lock, self._changed(record, changes)) for lock, record in found]:
+    def _bury_all(
+        self, found: list[Held], answer: Answered, changes: Mapping[str, object], *, is_checked: bool = False
+    ) -> None:
+        changed = [(lock, self._changed(record, changes)) for lock, record in found]
+        if changes and not is_checked:
+            self._check_growth(found, changed, spare=REASON_BYTES)
+        for lock, record in changed:
             self._bury(lock, record)
         self._fragment.journal.add(self._fragment, 0, _nothing, answer)
+
+    def _check_growth(self, found: list[Held], changed: list[Held], *, spare: int = 0) -> None:
+        """Refuse properties that a receiver adds to messages if they do not fit; up to `spare` bytes always fit.
+
+        QuotaExceeded if the entity is full, StoreUnavailable or ServerBusy if the disk takes nothing more.
+        """
+        before = {lock: len(record) for lock, record in found}
+        growths = [len(record) - before[lock] for lock, record in changed]
+        growth = sum([one for one in growths if one > spare])
+        if growth:
+            self._fragment.check_grows(growth)
 
     def _changed(
         self, record: bytes, properties: Mapping[str, object] | None, *, delivery_count: int | None = None
@@ -476,10 +527,9 @@ def _unexplained(properties: Mapping[str, object] | None) -> dict[str, object]:
     return {name: value for name, value in (properties or {}).items() if name not in NOTED}
 
 
-def exhausted(most: int, properties: Mapping[str, object] | None) -> dict[str, object]:
+def exhausted(most: int) -> dict[str, object]:
     """The properties of a message that was delivered too often."""
-    why = reasons("MaxDeliveryCountExceeded", f"Message could not be consumed after {most} delivery attempts.")
-    return dict(properties or {}) | why
+    return reasons("MaxDeliveryCountExceeded", f"Message could not be consumed after {most} delivery attempts.")
 
 
 def _nothing() -> None:

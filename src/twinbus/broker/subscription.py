@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from twinbus.broker import sending
 from twinbus.broker.entity import NO_SENDING
 from twinbus.broker.intake import Terms
 from twinbus.broker.receivable import Receivable, policies
@@ -48,6 +49,11 @@ class Subscription(Receivable):
     def part(self, _number: int) -> Subscription:
         """What is of one fragment of it: it has one."""
         return self
+
+    def check_room(self, size: int) -> None:
+        """QuotaExceeded if so many bytes more do not fit into its topic."""
+        sending.check_size(self.topic, size)
+        self.topic.main.note_growth(size)
 
     @property
     def takes_copies(self) -> bool:

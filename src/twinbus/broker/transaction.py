@@ -171,10 +171,9 @@ class Transaction:
             self._settled.append(Settled(fragment, locks, how, properties or {}, told or _nobody))
         return lost
 
-    def bind(self, target: Queue | Topic) -> RemoteTransaction:
-        """It is bound to what another process has: what has to be done there is asked for by what is returned."""
+    def bind(self, target: Entity) -> RemoteTransaction | None:
+        """Bind it to an entity. If another process has that, returns what asks for operations there."""
         self._doing(target)
-        assert self.remote is not None
         return self.remote
 
     def fail(self, error: ServiceBusError) -> None:

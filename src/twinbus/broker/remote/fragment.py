@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from twinbus.broker.clock import Times
     from twinbus.broker.fragment import Policy
+    from twinbus.broker.locks import TokenSource
     from twinbus.broker.remote.calls import Place
     from twinbus.broker.remote.journal import RemoteJournal
     from twinbus.model.errors import ServiceBusError
@@ -33,12 +34,12 @@ class RemoteFragment(Fragment):
         policy: Policy,
         *,
         times: Times,
-        make_life: Callable[[], bytes],
+        tokens: TokenSource,
         place: Place,
         has_sessions: bool = False,
     ) -> None:
         """`place` is how its owner knows it."""
-        super().__init__(prefix, journal, policy, times=times, make_life=make_life)
+        super().__init__(prefix, journal, policy, times=times, tokens=tokens)
         self.owner = journal.owner
         self.place = place
         if has_sessions:

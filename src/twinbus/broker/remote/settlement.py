@@ -14,8 +14,9 @@ from twinbus.broker.settlement import How, Settlement, lock_lost, reasons
 from twinbus.model.errors import MessageLockLost, ServiceBusError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
+    from twinbus.broker.consumer import Consumer
     from twinbus.broker.journal import Answered
     from twinbus.broker.locks import Lock
     from twinbus.broker.remote.calls import Answer
@@ -87,7 +88,7 @@ class RemoteSettlement(Settlement):
         """Move messages to the dead-letter queue."""
         return self._ask(How.DEAD_LETTER, numbers, answer, dict(properties or {}) | reasons(reason, description))
 
-    def holds(self, _number: int, _session: bytes | None = None) -> bool:
+    def holds(self, _number: int, _holder_of: Callable[[bytes], Consumer | None] | None = None) -> bool:
         """That is for the owner to say, when it is asked for something."""
         return True
 

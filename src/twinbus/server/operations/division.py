@@ -203,6 +203,7 @@ def by_token(subject: Subject, arguments: Arguments) -> dict[int, Arguments]:
 
 
 def _renew_lock(subject: Subject, arguments: Arguments, reply: Reply) -> None:
+    messages.check_renews(subject)
     requests = by_token(subject, arguments)
     for number, one in requests.items():
         messages.held_numbers(subject.parts[number], one)

@@ -10,7 +10,7 @@ from twinbus.amqp.types import Array, Timestamp
 from twinbus.broker.intake import SCHEDULED_TIME, Parcel
 from twinbus.broker.sessions import session_lock_lost
 from twinbus.broker.settlement import How, lock_lost, reasons
-from twinbus.model.errors import InvalidArgument, MessageTooLarge, ServiceBusError
+from twinbus.model.errors import InvalidArgument, MessageTooLarge, NotAllowed, ServiceBusError
 from twinbus.server.operations.outcomes import done, failure, nothing, success
 from twinbus.server.outgoing import properties_of
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
+    from twinbus.broker.consumer import Consumer
     from twinbus.broker.deferral import Found
     from twinbus.server.operations.arguments import Arguments
     from twinbus.server.operations.subject import Subject
@@ -124,11 +125,21 @@ def cancel(subject: Subject, arguments: Arguments, reply: Reply) -> None:
 
 def renew_lock(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Renew locks: all of them, or none where one is lost."""
+    check_renews(subject)
     settlement, numbers = subject.fragment.settlement, _lock_numbers(subject, arguments)
     if not all(settlement.holds(number) for number in numbers):
         raise lock_lost()
     expirations: list[object] = [Timestamp(settlement.renew(number)) for number in numbers]
     reply(success({"expirations": Array(Timestamp, expirations)}))
+
+
+def check_renews(subject: Subject) -> None:
+    """NotAllowed where messages are locked as long as their sessions."""
+    if subject.fragment.sessions is not None:
+        raise NotAllowed(
+            f"'{subject.path}' requires sessions: its messages are locked as long as their session. Renew the lock of "
+            "the session."
+        )
 
 
 def receive_deferred(subject: Subject, arguments: Arguments, reply: Reply) -> None:
@@ -184,9 +195,22 @@ def read_disposition(arguments: Arguments) -> tuple[How, dict[str, object]]:
 
 
 def held_numbers(subject: Subject, arguments: Arguments) -> list[int]:
-    """The locks that are named. MessageLockLost or SessionLockLost if one of them is not there."""
+    """The locks that are named. MessageLockLost or SessionLockLost if one of them is not the caller's.
+
+    A token is enough to settle a message, from any connection. A message of a session is settled by the connection that
+    holds the session: whether the request names the session is up to the client, but a wrong name is refused.
+    """
     numbers, session = _lock_numbers(subject, arguments), arguments.session()
-    if not all(subject.fragment.settlement.holds(number, session) for number in numbers):
+    holders: dict[bytes, Consumer | None] = {}
+
+    def holder_of(locked: bytes) -> Consumer | None:
+        if session is not None and locked != session:
+            return None
+        if locked not in holders:
+            holders[locked] = subject.holder_of(locked)
+        return holders[locked]
+
+    if not all(subject.fragment.settlement.holds(number, holder_of) for number in numbers):
         raise lock_lost() if session is None else session_lock_lost(session)
     return numbers
 

@@ -25,14 +25,14 @@ def renew(subject: Subject, arguments: Arguments, reply: Reply) -> None:
 
 
 def set_state(subject: Subject, arguments: Arguments, reply: Reply) -> None:
-    """Let a session remember something, or nothing."""
+    """Let a session remember something, or nothing. What it remembers counts against the entity's quota."""
     session = _session(arguments)
     subject.hold_of(session)
     state = arguments.binary("session-state") if arguments.has("session-state") else None
     most = subject.namespace.limits.max_message_bytes
     if state is not None and len(state) > most:
         raise MessageTooLarge(f"a session state of {len(state)} bytes; it can have {most}")
-    subject.fragment.session_states.set(session, state, done(reply))
+    subject.fragment.session_states.set(session, state, done(reply), lambda: subject.hold_of(session))
 
 
 def get_state(subject: Subject, arguments: Arguments, reply: Reply) -> None:

@@ -114,9 +114,13 @@ class Subject:
             raise NotAllowed(f"'{self.path}' has no sessions")
         return self.fragment.sessions
 
+    def holder_of(self, session: bytes) -> Consumer | None:
+        """The asker's receiver that holds a session, if it has one."""
+        return self._find_session(self.receivable, session)
+
     def hold_of(self, session: bytes) -> Hold:
         """A session that the asker has now. SessionLockLost."""
-        sessions, link = self.sessions(), self._find_session(self.receivable, session)
+        sessions, link = self.sessions(), self.holder_of(session)
         if link is None:
             raise session_lock_lost(session)
         return sessions.find(session, link)

@@ -28,17 +28,24 @@ def schedule(subject: Subject, arguments: Arguments, transaction: Transaction, r
     parcel = read_scheduled(subject, arguments)
     part = part_for(transaction, subject.sendable, parcel.keys)
     if is_remote(part):
-        number = transaction.bind(part).number
-        carry("com.microsoft:schedule-message", subject.parts[part.main.number], arguments, reply, number)
+        bound = transaction.bind(part)
+        assert bound is not None
+        carry("com.microsoft:schedule-message", subject.parts[part.main.number], arguments, reply, bound.number)
         return
     numbers = transaction.schedule(part, parcel.records)
     reply(success({"sequence-numbers": Array(int, list(numbers))}))
 
 
 def update_disposition(subject: Subject, arguments: Arguments, transaction: Transaction, reply: Reply) -> None:
-    """Settle messages by their lock tokens."""
+    """Settle messages by their lock tokens. The owner of a fragment decides whether the locks are the asker's."""
     how, properties = read_disposition(arguments)
-    for number, some in by_token(subject, arguments).items():
+    requests = by_token(subject, arguments)
+    bound = [transaction.bind(subject.parts[number].received_part) for number in requests]
+    if bound[0] is not None:
+        ((number, some),) = requests.items()  # a transaction is bound to one fragment
+        carry("com.microsoft:update-disposition", subject.parts[number], some, reply, bound[0].number)
+        return
+    for number, some in requests.items():
         part = subject.parts[number]
         if transaction.settle(part.received_part, part.fragment, held_numbers(part, some), how, properties):
             raise lock_lost()
