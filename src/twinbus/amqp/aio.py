@@ -22,7 +22,7 @@ from twinbus.amqp.errors import INTERNAL_ERROR, LocalError
 from twinbus.amqp.events import ConnectionClosed, LinkDetached, SessionEnded
 from twinbus.amqp.peers import Peers
 from twinbus.amqp.performatives import Error
-from twinbus.amqp.turn import Turn
+from twinbus.amqp.turn import STRANGER_TURN_S, TURN_S, Backlog, Turn
 
 if TYPE_CHECKING:
     import ssl
@@ -36,8 +36,8 @@ log: Final = logging.getLogger(__name__)
 
 WRITE_HIGH_WATER: Final = 1_048_576
 """Bytes the socket has not taken yet, above which the handler should send no more messages."""
-UNANSWERED_HIGH_WATER: Final = 33_554_432
-"""Bytes of messages the handler has not answered yet, above which a server stops reading from that peer."""
+PIECE_WORK: Final = 1_024
+"""What a server handles of one peer's input before it looks at the clock: 1,024 transfers, or 32 attaches."""
 TLS_HANDSHAKE_TIMEOUT_S: Final = 20.0
 LAST_WORDS_S: Final = 10.0
 """How long a peer may take to read what was sent to it last."""
@@ -83,6 +83,9 @@ class Peer(asyncio.Protocol):
         self._holds = 0
         self._reading_is_paused = False
         self._turn = Turn(time.monotonic, self._loop.call_soon, self._balance_reading)
+        self._backlog = Backlog.of(self._loop)
+        self._is_in_backlog = False
+        self._work = None if connection.is_client else PIECE_WORK
         self._has_failed = False
         self._pace: object = None
 
@@ -103,9 +106,32 @@ class Peer(asyncio.Protocol):
         """Feed the engine, let the handler answer, and send all answers in one write."""
         self._flush_is_due = True  # at the end of this, so nobody needs to ask for it
         self._turn.begin()
-        self._handle(self.connection.receive_data(data, now=self._loop.time()))
+        connection = self.connection
+        if self._work is not None and connection.has_held_input:
+            # This was on its way when reading was paused: it is held behind the rest.
+            self._handle(connection.receive_data(data, now=self._loop.time(), work=0))
+        else:
+            self._handle(connection.receive_data(data, now=self._loop.time(), work=self._work))
+            if connection.has_held_input:
+                self._read_on()
         self._flush_due()
         self._turn.end()
+
+    def _read_on(self) -> None:
+        """Go on with a read piece by piece, until this peer's turn is over; the backlog has the rest."""
+        connection = self.connection
+        turn_s = TURN_S if connection.limits is connection.settings.limits else STRANGER_TURN_S
+        while connection.has_held_input and (self._work is None or not self._turn.has_lasted(turn_s)):
+            self._handle(connection.receive_data(b"", now=self._loop.time(), work=self._work))
+
+    def read_piece(self) -> bool:
+        """Go on with input that is held: a piece of it. For the backlog alone."""
+        self._flush_is_due = True
+        if self.connection.has_held_input and not self._is_full:
+            self._handle(self.connection.receive_data(b"", now=self._loop.time(), work=self._work))
+        has_more = self._is_in_backlog = self.connection.has_held_input and not self._is_full
+        self._flush_due()
+        return has_more
 
     def pause_writing(self) -> None:
         """The socket is full. A server reads no more either, so that what it owes its peer stays bounded."""
@@ -151,8 +177,8 @@ class Peer(asyncio.Protocol):
         transport, connection = self.transport, self.connection
         if transport.is_closing() or self._holds:
             return
-        while connection.has_held_input:  # the handler has answered what reading on waited for
-            self._handle(connection.receive_data(b"", now=self._loop.time()))
+        if self._work is None and connection.has_held_input:  # the handler has answered what reading on waited for
+            self._read_on()
         data = connection.data_to_send()
         if data:
             transport.write(data)
@@ -220,12 +246,21 @@ class Peer(asyncio.Protocol):
                 self._timer.cancel()
             self._timer = self._loop.call_later(self.connection.tick_interval_s, self._tick)
 
+    @property
+    def _is_full(self) -> bool:
+        """More of the peer's input would make us hold too much."""
+        connection = self.connection
+        return not self.is_writable or connection.unanswered_bytes > connection.limits.max_unanswered_bytes
+
     def _balance_reading(self) -> None:
         # Only a server pauses: if both ends did, each could wait for the other to read.
         if self.connection.is_client or self.transport.is_closing():
             return
-        is_behind = self.connection.unanswered_bytes > UNANSWERED_HIGH_WATER
-        pause = is_behind or not self.is_writable or self._turn.is_over
+        has_held_input = self.connection.has_held_input
+        if has_held_input and not self._is_in_backlog and not self._is_full:
+            self._is_in_backlog = True
+            self._backlog.add(self)
+        pause = has_held_input or self._is_full or self._turn.is_over
         if pause and not self._reading_is_paused:
             self.transport.pause_reading()
         elif self._reading_is_paused and not pause:
