@@ -7,9 +7,9 @@
 Whatever the peer sends, `receive_data` raises nothing: a broken rule is answered with the right error by a detach, an
 end or a close, and told as an event. When `is_finished`, send what is left and close the socket.
 
-With a limit on its `work`, `receive_data` reads only some of the frames that came, and holds the rest: the caller handles
-those events, looks at its clock, and calls `receive_data(b"")` for more while `has_held_input`. So a peer whose frames
-are dear (an attach costs as much as a hundred transfers) cannot keep a server from its other peers.
+With a limit on its `work`, `receive_data` reads only some of the frames that came, and holds the rest: the caller
+handles those events, looks at its clock, and calls `receive_data(b"")` for more while `has_held_input`. So a peer whose
+frames are dear (an attach costs as much as a hundred transfers) cannot keep a server from its other peers.
 
 Owns: open and close, channels, time-outs, and the loop that takes frames apart. Headers and SASL are the `prelude`'s.
 """
@@ -468,6 +468,11 @@ class Connection:
         self._output += chunks
         for chunk in chunks:
             self._output_bytes += len(chunk)
+
+    @property
+    def output_bytes(self) -> int:
+        """What the next `data_to_send` takes."""
+        return self._output_bytes
 
     @property
     def queued_bytes(self) -> int:

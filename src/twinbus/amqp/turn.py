@@ -1,9 +1,9 @@
 """Turns: how long the data of peers may keep the loop busy before other peers have theirs.
 
-A loop reads from a socket for as long as there is data, and calls nobody else meanwhile; and one read may hold thousands
-of frames that are dear to handle. So the time is looked at between pieces of a read. A peer whose turn is over has the
-rest of its input held, joins the `Backlog`, and is read from no more until that is handled. All peers in the backlog
-together have one turn in each turn of the loop, so that peers with little to say never wait for many with much.
+A loop reads from a socket for as long as there is data, and calls nobody else meanwhile; and one read may hold
+thousands of frames that are dear to handle. So the time is looked at between pieces of a read. A peer whose turn is
+over has the rest of its input held, joins the `Backlog`, and is read from no more until that is handled. All peers in
+the backlog together have one turn in each turn of the loop: a peer with little to say never waits for many with much.
 
 Owns: the time that peers have taken in this turn of the loop, and the order in which held input is handled.
 """

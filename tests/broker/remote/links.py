@@ -60,7 +60,6 @@ class ClientLink:
 def browse(
     see: Callable[[Delivery], object],
     fragments: Sequence[Fragment],
-    clock: Clock,
     soon: Callable[[Callable[[], None]], object],
     limits: dict[str, int] | None = None,
 ) -> tuple[ClientLink, BrowseLink]:
@@ -69,4 +68,4 @@ def browse(
     if limits is not None:
         properties = {"twinbus:ends-with-range": True}
         link.remote_attach = SimpleNamespace(source=SimpleNamespace(filter=limits), properties=properties)
-    return link, BrowseLink(cast("Sender", link), PEER, "orders", fragments, 7, clock, soon)
+    return link, BrowseLink(cast("Sender", link), PEER, "orders", fragments, 7, soon)

@@ -27,7 +27,7 @@ class Reader:
         """Of each fragment, the highest sequence number."""
         self._world = world = process.world
         fragments = process.fragments(SubQueue.MAIN)
-        self.link, self.use = browse(self._see, fragments, world.clock, process.turn.append)
+        self.link, self.use = browse(self._see, fragments, process.turn.append)
         process.readers.append(self)
 
     def __repr__(self) -> str:
