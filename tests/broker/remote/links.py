@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from twinbus.amqp.aio import Peer
     from twinbus.amqp.sender import Sender
-    from twinbus.broker.clock import Clock
     from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
 
