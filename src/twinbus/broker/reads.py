@@ -24,7 +24,9 @@ class Reads:
         self._waiting: dict[Browser, None] = {}
         self._is_waking = False
 
-    def __len__(self) -> int:
+    @property
+    def running(self) -> int:
+        """How many are under way."""
         return len(self._running)
 
     def begin(self, browser: Browser) -> bool:

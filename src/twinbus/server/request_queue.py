@@ -39,7 +39,9 @@ class RequestQueue:
         self._is_due = False
         self._is_going_on = False
 
-    def __len__(self) -> int:
+    @property
+    def waiting(self) -> int:
+        """Requests that are not executed yet."""
         return len(self._waiting)
 
     def add(self, link: RequestLink, deliveries: list[IncomingDelivery]) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from twinbus.amqp.events import Event
 
 
-def attach(handle: int, role: bool = Role.SENDER) -> bytes:
+def attach(handle: int, *, role: bool = Role.SENDER) -> bytes:
     return frame(
         0,
         Attach(
@@ -127,7 +127,7 @@ def test_heartbeats_and_time_outs_go_on_while_input_is_held() -> None:
 def test_held_input_is_forgotten_when_the_socket_is_gone() -> None:
     lone = Lone().begun()
     lone.connection.receive_data(attach(0) + attach(1), now=0.0, work=COLD_WORK)
-    (detached, ended, closed) = lone.connection.receive_eof()
+    (detached, _ended, closed) = lone.connection.receive_eof()
     assert isinstance(detached, LinkDetached)
     assert isinstance(closed, ConnectionClosed)
     assert not lone.connection.has_held_input

@@ -1,4 +1,4 @@
-"""A peer whose frames are dear to handle has its turns, and so has every other peer, however much the first one sends."""
+"""A peer whose frames are dear to handle has its turns, and so has every other, however much the first one says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import pytest
 
@@ -95,9 +95,9 @@ class Speaker:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._socket = socket.create_connection(("127.0.0.1", place.listener.port))
-        self._socket.setblocking(False)
+        self._socket.setblocking(False)  # noqa: FBT003
 
-    async def __aenter__(self) -> Speaker:
+    async def __aenter__(self) -> Self:
         await self.say(hello())
         self.handler = await self._place.arrivals.get()
         await self.handler.heard(SessionBegun)
