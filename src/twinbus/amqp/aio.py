@@ -7,22 +7,21 @@ A `Handler` is the program: it gets the events of one connection and answers by 
 for one read goes out in one write, and what is queued at another time (after a commit, from a timer) at the end of that
 turn of the loop.
 
-Owns: sockets, timers and back-pressure. Knows nothing of the protocol: that is `connection`'s, which never sees a
-socket.
+Owns: sockets and timers; when a socket is read from is in `reading`. Knows nothing of the protocol: that is
+`connection`'s, which never sees a socket.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 from twinbus.amqp.errors import INTERNAL_ERROR, LocalError
 from twinbus.amqp.events import ConnectionClosed, LinkDetached, SessionEnded
 from twinbus.amqp.peers import Peers
 from twinbus.amqp.performatives import Error
-from twinbus.amqp.turn import Turn
+from twinbus.amqp.reading import Reading
 
 if TYPE_CHECKING:
     import ssl
@@ -36,8 +35,6 @@ log: Final = logging.getLogger(__name__)
 
 WRITE_HIGH_WATER: Final = 1_048_576
 """Bytes the socket has not taken yet, above which the handler should send no more messages."""
-UNANSWERED_HIGH_WATER: Final = 33_554_432
-"""Bytes of messages the handler has not answered yet, above which a server stops reading from that peer."""
 TLS_HANDSHAKE_TIMEOUT_S: Final = 20.0
 LAST_WORDS_S: Final = 10.0
 """How long a peer may take to read what was sent to it last."""
@@ -70,6 +67,9 @@ class Peer(asyncio.Protocol):
         self.connection = connection
         self.is_writable = True
         """False while the socket is full: a handler that sends messages waits for `on_writable`."""
+        self.awaits_window = False
+        """Set by a handler that sends no more because much waits for the peer to open a session's window. The handler
+        hears by `on_writable` when that has left."""
         self.transport: asyncio.Transport
         """The socket, for its addresses and certificates. There when the handler is made."""
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -81,8 +81,7 @@ class Peer(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._flush_is_due = False
         self._holds = 0
-        self._reading_is_paused = False
-        self._turn = Turn(time.monotonic, self._loop.call_soon, self._balance_reading)
+        self._reading = Reading(self, connection, self._loop)
         self._has_failed = False
         self._pace: object = None
 
@@ -102,22 +101,18 @@ class Peer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Feed the engine, let the handler answer, and send all answers in one write."""
         self._flush_is_due = True  # at the end of this, so nobody needs to ask for it
-        self._turn.begin()
-        self._handle(self.connection.receive_data(data, now=self._loop.time()))
-        self._flush_due()
-        self._turn.end()
+        self._reading.receive(data)
 
     def pause_writing(self) -> None:
         """The socket is full. A server reads no more either, so that what it owes its peer stays bounded."""
         self.is_writable = False
-        self._balance_reading()
+        self._reading.balance()
 
     def resume_writing(self) -> None:
         """The socket takes data again."""
         self.is_writable = True
-        self._balance_reading()
-        if self.handler is not None:
-            self._guard(self.handler.on_writable)
+        self._reading.balance()
+        self._tell_writable()
         self.flush_soon()
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -125,7 +120,7 @@ class Peer(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self.is_writable = False
-        self._handle(self.connection.receive_eof())
+        self.handle(self.connection.receive_eof())
         self.lost.set_result(None)
         if self._others is not None:
             self._others.peers.discard(self)
@@ -151,23 +146,25 @@ class Peer(asyncio.Protocol):
         transport, connection = self.transport, self.connection
         if transport.is_closing() or self._holds:
             return
-        while connection.has_held_input:  # the handler has answered what reading on waited for
-            self._handle(connection.receive_data(b"", now=self._loop.time()))
+        self._reading.go_on()
         data = connection.data_to_send()
         if data:
             transport.write(data)
+            if self.awaits_window and self.is_writable and connection.queued_bytes <= WRITE_HIGH_WATER:
+                self.awaits_window = False
+                self._loop.call_soon(self._tell_writable)
         if connection.is_finished:
             transport.close()
             self._loop.call_later(LAST_WORDS_S, transport.abort)
         else:
-            self._balance_reading()
+            self._reading.balance()
             self._keep_pace()
 
     def flush_soon(self) -> None:
         """Send what is queued at the end of this turn of the loop: many answers, one write. The engine asks for it."""
         if not self._flush_is_due:
             self._flush_is_due = True
-            self._loop.call_soon(self._flush_due)
+            self._loop.call_soon(self.flush_due)
 
     def close(self, error: Error | None = None) -> None:
         """Close in good order; the socket follows when the peer has answered, or has not in time."""
@@ -182,7 +179,8 @@ class Peer(asyncio.Protocol):
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _handle(self, events: list[Event]) -> None:
+    def handle(self, events: list[Event]) -> None:
+        """Give the handler what happened."""
         for event in events:
             if self.handler is not None and (not self._has_failed or isinstance(event, _ENDS)):
                 self._guard(self.handler.on_event, event)
@@ -199,15 +197,20 @@ class Peer(asyncio.Protocol):
             self._has_failed = True
             self.close(Error(condition=INTERNAL_ERROR, description="internal error"))
 
-    def _flush_due(self) -> None:
+    def flush_due(self) -> None:
+        """Send what is queued now: what was asked for by `flush_soon` is done with it."""
         self._flush_is_due = False
         self.flush()
 
+    def _tell_writable(self) -> None:
+        if self.handler is not None and not self.lost.done():
+            self._guard(self.handler.on_writable)
+
     def _tick(self) -> None:
         now = self._loop.time()
-        if self.is_writable and self._reading_is_paused:
+        if self.is_writable and self._reading.is_paused:
             self.connection.excuse_silence(now=now)  # we do not listen: its silence is our doing
-        self._handle(self.connection.tick(now))
+        self.handle(self.connection.tick(now))
         self._pace = None
         self.flush()
 
@@ -219,18 +222,6 @@ class Peer(asyncio.Protocol):
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = self._loop.call_later(self.connection.tick_interval_s, self._tick)
-
-    def _balance_reading(self) -> None:
-        # Only a server pauses: if both ends did, each could wait for the other to read.
-        if self.connection.is_client or self.transport.is_closing():
-            return
-        is_behind = self.connection.unanswered_bytes > UNANSWERED_HIGH_WATER
-        pause = is_behind or not self.is_writable or self._turn.is_over
-        if pause and not self._reading_is_paused:
-            self.transport.pause_reading()
-        elif self._reading_is_paused and not pause:
-            self.transport.resume_reading()
-        self._reading_is_paused = pause
 
 
 class Listener(Peers):

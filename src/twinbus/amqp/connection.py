@@ -7,6 +7,10 @@
 Whatever the peer sends, `receive_data` raises nothing: a broken rule is answered with the right error by a detach, an
 end or a close, and told as an event. When `is_finished`, send what is left and close the socket.
 
+With a limit on its `work`, `receive_data` reads only some of the frames that came, and holds the rest: the caller
+handles those events, looks at its clock, and calls `receive_data(b"")` for more while `has_held_input`. So a peer whose
+frames are dear (an attach costs as much as a hundred transfers) cannot keep a server from its other peers.
+
 Owns: open and close, channels, time-outs, and the loop that takes frames apart. Headers and SASL are the `prelude`'s.
 """
 
@@ -21,6 +25,7 @@ from twinbus.amqp.errors import (
     FRAMING_ERROR,
     ILLEGAL_STATE,
     INVALID_FIELD,
+    NOT_ALLOWED,
     RESOURCE_LIMIT_EXCEEDED,
     DecodeError,
     FrameTooLarge,
@@ -81,7 +86,13 @@ STEPS: Final[dict[type[Composite], Step]] = {
     Close: Step.CLOSE,
 }
 
+HOT_WORK: Final = 1
+"""What a transfer, a disposition or a heartbeat counts for in the `work` of `receive_data`."""
+COLD_WORK: Final = 32
+"""... and any other frame, or one that breaks a rule."""
 _MAX_DESCRIPTION: Final = 200
+_MAX_CONTAINER_ID: Final = 200
+_UNLIMITED_WORK: Final = 2**60
 _ALMOST: Final = 0.9
 """A timer that fires a little early must not cost a whole interval."""
 
@@ -92,15 +103,19 @@ class Connection:
     def __init__(self, settings: Settings, sasl: SaslLayer | None, *, is_client: bool, now: float) -> None:
         """Use `Connection.client` or `Connection.server`."""
         self.settings = settings
-        self.limits = settings.limits
+        self.limits = settings.first_limits or settings.limits
+        """What holds now; `raise_limits` makes them those of the settings."""
         self.is_client = is_client
         self.local_state = ConnectionState.START
         self.remote_state = ConnectionState.START
         self.remote_open: Open | None = None
+        """What the peer said of itself. A server keeps none of its properties: ConnectionOpened has them, once."""
         self.remote_max_frame_size = SMALLEST_MAX_FRAME_SIZE
         self.sessions: dict[int, Session] = {}
         """By our channel."""
         self.link_count = 0
+        self.attach_count = 0
+        """Links that the peer has attached so far, those that are gone included."""
         self.unanswered_bytes = 0
         """Of messages that the program has not said anything of; what a server watches to slow its peers down."""
         self.is_finished = False
@@ -120,14 +135,18 @@ class Connection:
         self._open = Open(
             container_id=settings.container_id,
             hostname=settings.hostname,
-            max_frame_size=self.limits.max_frame_size,
-            channel_max=self.limits.max_sessions - 1,
+            max_frame_size=settings.limits.max_frame_size,
+            channel_max=settings.limits.max_sessions - 1,
             idle_time_out=settings.idle_timeout_ms or None,
             properties=settings.properties,
         )
         self._open.encode()  # settings that have no encoding are refused here, not in the middle of a conversation
         self._held: list[bytes] = []
+        self._held_at = 0
+        """Where what was not read begins in the first of them."""
         self._held_size = 0
+        self._is_cut = False
+        """Reading stopped because its work was done, not because a frame is not whole."""
         self._needed = 0
         """Bytes held must become so many before reading on makes sense."""
         self._output: list[bytes] = []
@@ -170,22 +189,29 @@ class Connection:
 
     # --- bytes in -----------------------------------------------------------------------------------------------------
 
-    def receive_data(self, received: bytes | bytearray | memoryview, *, now: float) -> list[Event]:
-        """What the peer's bytes mean. Raises nothing, whatever they are."""
+    def receive_data(
+        self, received: bytes | bytearray | memoryview, *, now: float, work: int | None = None
+    ) -> list[Event]:
+        """What the peer's bytes mean. Raises nothing, whatever they are.
+
+        With `work`, about so much is done (`HOT_WORK`, `COLD_WORK`): if `has_held_input` then, call it again with b"".
+        """
         events: list[Event] = []
         if self.is_finished:
             return events
         self.last_received = now
         data = received if isinstance(received, bytes) else bytes(received)
+        at = 0
         if self._held:
-            self._held.append(data)
-            self._held_size += len(data)
+            if data:
+                self._held.append(data)
+                self._held_size += len(data)
             if self._held_size < self._needed:
                 return events
-            data = b"".join(self._held)
-            self._held.clear()
+            data, at = self._take_held()
+        self._is_cut = False
         try:
-            at = self._consume(data, events)
+            at = self._consume(data, at, events, _UNLIMITED_WORK if work is None else work)
         except Violation as violation:
             self._fail(violation, events)
         except (IndexError, struct.error):
@@ -193,9 +219,22 @@ class Connection:
         except FrameTooLarge as error:  # an answer of ours
             self._fail(Violation(FRAME_SIZE_TOO_SMALL, str(error)), events)
         else:
-            self._tell_reopened(events)
-            self._hold(data[at:], events)
+            if not self._is_cut:  # else once all is read: it concerns every link of a session
+                self._tell_reopened(events)
+            self._hold(data, at, events)
         return events
+
+    def _take_held(self) -> tuple[bytes, int]:
+        """All held input, and where what was not read of it begins."""
+        held, at = self._held, self._held_at
+        if len(held) == 1:
+            data = held[0]
+        else:
+            held[0] = held[0][at:]
+            data, at = b"".join(held), 0
+        held.clear()
+        self._held_at = self._held_size = 0
+        return data, at
 
     def _tell_reopened(self, events: list[Event]) -> None:
         for session in self.reopened_sessions.values():
@@ -204,24 +243,33 @@ class Connection:
 
     @property
     def has_held_input(self) -> bool:
-        """Input that could not be read before the program answered; now it has: call `receive_data(b"")`."""
+        """There is input to be read on now: call `receive_data(b"")`.
+
+        Its work was done before all was read, or the program had to answer first, and now it has.
+        """
         return bool(self._held) and not self._needed and not self._prelude.awaits_program and not self.is_finished
 
-    def _hold(self, rest: bytes, events: list[Event]) -> None:
-        if not rest or self.is_finished:
+    def _hold(self, data: bytes, at: int, events: list[Event]) -> None:
+        size = len(data) - at
+        if size <= 0 or self.is_finished:
             self._needed = 0
             return
-        self._held.append(rest)
-        self._held_size = len(rest)
+        if self._is_cut:  # to be read on soon, perhaps in a hundred pieces: not to be copied for each of them
+            self._held.append(data)
+            self._held_at = at
+        else:
+            self._held.append(data[at:])
+            self._held_at = 0
+        self._held_size = size
         if self._prelude.awaits_program:
             self._needed = 0
-            if len(rest) > self.limits.max_pipelined_bytes:
+            if size > self.limits.max_pipelined_bytes:
                 message = f"more than {self.limits.max_pipelined_bytes} bytes ahead of the answer to SASL"
                 self._fail(Violation(RESOURCE_LIMIT_EXCEEDED, message), events)
 
-    def _consume(self, data: bytes, events: list[Event]) -> int:
-        """Read every whole frame of `data`; where the rest starts. `_needed` is how long the rest must become."""
-        at, end = 0, len(data)
+    def _consume(self, data: bytes, at: int, events: list[Event], work: int) -> int:
+        """Read whole frames of `data`; where the rest starts. `_needed` is how long the rest must become."""
+        end = len(data)
         while not self._prelude.is_over:
             start, at = at, self._prelude.consume(data, at, events)
             if at == start:
@@ -234,6 +282,10 @@ class Connection:
         live = self.live_sessions
         unpack = FRAME_HEADER.unpack_from
         while end - at >= HEADER_SIZE:
+            if work <= 0:
+                self._is_cut = True
+                self._needed = 0
+                return at
             size, offset, frame_type, channel = unpack(data, at)
             stop = at + size
             if stop > end and size <= max_frame_size:
@@ -247,18 +299,24 @@ class Connection:
                 descriptor = data[body : body + 3]
                 try:
                     if descriptor == TRANSFER_DESCRIPTOR and session is not None:
+                        work -= HOT_WORK
                         batch = session.receive_transfer(data, body, stop, batch, events)
                     else:
                         batch = None
                         if descriptor == DISPOSITION_DESCRIPTOR and session is not None:
+                            work -= HOT_WORK
                             session.ledger.receive_disposition(data, body, stop, events)
                         else:
+                            work -= COLD_WORK
                             self._receive_frame(data, body, stop, channel, events)
                 except SessionViolation as violation:
+                    work -= COLD_WORK
                     self._by_remote_channel[channel].fail(violation, events)
                     batch = None
                 if self.is_finished:
                     return end
+            else:
+                work -= HOT_WORK
             at = stop
         self._needed = HEADER_SIZE
         return at
@@ -334,7 +392,14 @@ class Connection:
             raise Violation(
                 INVALID_FIELD, f"a max-frame-size of {performative.max_frame_size}, below {SMALLEST_MAX_FRAME_SIZE}"
             )
-        self.remote_open = performative
+        shortest = self.settings.shortest_idle_timeout_ms
+        if performative.idle_time_out and performative.idle_time_out < shortest:
+            raise Violation(  # as the specification wants it (2.4.5)
+                NOT_ALLOWED,
+                f"an idle-time-out of {performative.idle_time_out} ms is too short: ask for {shortest} ms or more, "
+                "or for none",
+            )
+        self.remote_open = performative if self.is_client else _essence(performative)
         self.remote_max_frame_size = performative.max_frame_size
         if performative.idle_time_out:
             self._heartbeat_interval = performative.idle_time_out / 3000
@@ -352,10 +417,9 @@ class Connection:
         if channel in self._by_remote_channel:
             raise Violation(ILLEGAL_STATE, f"begin on channel {channel}, which is in use")
         if begin.remote_channel is None:
-            if channel >= self.limits.max_sessions:
-                raise Violation(
-                    FRAMING_ERROR, f"begin on channel {channel}; the highest is {self.limits.max_sessions - 1}"
-                )
+            highest = self.settings.limits.max_sessions - 1
+            if channel > highest:
+                raise Violation(FRAMING_ERROR, f"begin on channel {channel}; the highest is {highest}")
             session = self._answering_session()
         else:
             known = self.sessions.get(begin.remote_channel)
@@ -404,6 +468,11 @@ class Connection:
         self._output += chunks
         for chunk in chunks:
             self._output_bytes += len(chunk)
+
+    @property
+    def output_bytes(self) -> int:
+        """What the next `data_to_send` takes."""
+        return self._output_bytes
 
     @property
     def queued_bytes(self) -> int:
@@ -469,8 +538,9 @@ class Connection:
         return session
 
     def _make_session(self) -> Session:
-        highest = self.remote_open.channel_max if self.remote_open is not None else self.limits.max_sessions - 1
-        for channel in range(min(highest + 1, self.limits.max_sessions)):
+        most = self.limits.max_sessions
+        highest = self.remote_open.channel_max if self.remote_open is not None else most - 1
+        for channel in range(min(highest + 1, most)):
             if channel not in self.sessions:
                 session = self.sessions[channel] = Session(self, channel)
                 return session
@@ -507,9 +577,14 @@ class Connection:
             return
         self._is_dropped = True
         self._held.clear()
+        self._held_at = self._held_size = 0
         for session in list(self.sessions.values()):
             session.drop(error, events)
         events.append(ConnectionClosed(error=error, by_peer=by_peer))
+
+    def raise_limits(self) -> None:
+        """The peer has shown that it may be trusted: `settings.limits` hold from now on."""
+        self.limits = self.settings.limits
 
     def count_assembling(self, change: int) -> None:
         """Keep the sum of what has arrived of unfinished messages within its limit."""
@@ -558,3 +633,13 @@ class Connection:
             self._has_sent = False
             self._last_tick = now
         return events
+
+
+def _essence(performative: Open) -> Open:
+    """What a server needs to know of its peer for as long as that is there: no text of any length."""
+    return Open(
+        container_id=performative.container_id[:_MAX_CONTAINER_ID],
+        max_frame_size=performative.max_frame_size,
+        channel_max=performative.channel_max,
+        idle_time_out=performative.idle_time_out,
+    )

@@ -49,19 +49,25 @@ _MAX_EMPTY: Final = 256
 class _Reading:
     """One call of `decode`: the bytes, the limits, and how many elements may still come."""
 
-    __slots__ = ("data", "empty_left", "items_left", "limits")
+    __slots__ = ("data", "described_left", "empty_left", "items_left", "limits", "max_items")
 
-    def __init__(self, data: bytes, limits: Limits) -> None:
+    def __init__(self, data: bytes, limits: Limits, max_items: int) -> None:
         self.data = data
         self.limits = limits
-        self.items_left = limits.max_items
+        self.max_items = self.items_left = self.described_left = max_items
         self.empty_left = _MAX_EMPTY
 
     def take_items(self, count: int) -> None:
         # Elements may have no bytes at all (an array of nulls), so the length of the input does not bound their number.
         self.items_left -= count
         if self.items_left < 0:
-            raise DecodeError(f"more than {self.limits.max_items} elements in one value", RESOURCE_LIMIT_EXCEEDED)
+            raise DecodeError(f"more than {self.max_items} elements in one value", RESOURCE_LIMIT_EXCEEDED)
+
+    def take_description(self) -> None:
+        # A description is no element, but takes memory as one does: two bytes can be one.
+        self.described_left -= 1
+        if self.described_left < 0:
+            raise DecodeError(f"more than {self.max_items} descriptions in one value", RESOURCE_LIMIT_EXCEEDED)
 
     def take_empty(self, count: int) -> None:
         self.empty_left -= count
@@ -82,8 +88,17 @@ if TYPE_CHECKING:
 
 def decode(data: bytes, at: int = 0, limits: Limits = DEFAULT_LIMITS) -> tuple[object, int]:
     """The value at `at` and the offset behind it. Raises DecodeError, and nothing else, for any input."""
+    return _decode(_Reading(data, limits, limits.max_items), at)
+
+
+def decode_performative(data: bytes, at: int, limits: Limits) -> tuple[object, int]:
+    """As `decode`, for the performative of a frame: it may have fewer elements than a message."""
+    return _decode(_Reading(data, limits, limits.max_performative_items), at)
+
+
+def _decode(reading: _Reading, at: int) -> tuple[object, int]:
     try:
-        return _read_value(_Reading(data, limits), at, 0)
+        return _read_value(reading, at, 0)
     except (IndexError, struct.error):
         raise DecodeError("a value runs past the end of the input") from None
 
@@ -165,6 +180,7 @@ def _read_value(reading: _Reading, at: int, depth: int) -> tuple[object, int]:
     code = reading.data[at]
     if code == 0:
         depth = _deeper(reading, depth)
+        reading.take_description()
         descriptor, at = _read_value(reading, at + 1, depth)
         value, at = _read_value(reading, at, depth)
         return Described(descriptor, value), at

@@ -10,7 +10,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.composite import Composite, from_described
-from twinbus.amqp.decode import decode
+from twinbus.amqp.decode import decode_performative
 from twinbus.amqp.errors import FRAMING_ERROR, DecodeError, Violation
 from twinbus.amqp.types import Described
 
@@ -37,7 +37,7 @@ def frame(channel: int, body: bytes, frame_type: int = AMQP_FRAME) -> bytes:
 
 def read_performative(data: bytes, at: int, end: int, limits: Limits) -> tuple[Composite, int]:
     """The performative of the frame that lies between `at` and `end`, and where it stops."""
-    value, stopped = decode(data, at, limits)
+    value, stopped = decode_performative(data, at, limits)
     if stopped > end:
         raise DecodeError("a performative runs past the end of its frame")
     found = from_described(value) if isinstance(value, Described) else value

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from twinbus.amqp.errors import FRAME_SIZE_TOO_SMALL, FrameTooLarge, LocalError
 from twinbus.amqp.performatives import Attach, Detach, Error, Flow
 from twinbus.amqp.states import LINK_TRANSITIONS, LinkState, ReceiverSettleMode, Role, SenderSettleMode, Step
+from twinbus.amqp.terminus import Source, Target
 
 if TYPE_CHECKING:
     from twinbus.amqp.composite import Composite
@@ -37,8 +38,9 @@ class Link:
         self.remote_handle: int | None = None
         self.local_state = LinkState.UNATTACHED
         self.remote_state = LinkState.UNATTACHED
-        self.local_attach: Attach | None = None
         self.remote_attach: Attach | None = None
+        """What the peer asked for. Once it is answered, only the addresses of its source and target are left; of a link
+        that is over, nothing is."""
         self.snd_settle_mode: int = SenderSettleMode.MIXED
         self.rcv_settle_mode: int = ReceiverSettleMode.FIRST
         self.delivery_count = 0
@@ -88,7 +90,6 @@ class Link:
         following = self._after(Step.ATTACH)
         self.session.send(Step.ATTACH, attach)
         self.local_state = following
-        self.local_attach = attach
         self.snd_settle_mode, self.rcv_settle_mode = attach.snd_settle_mode, attach.rcv_settle_mode
         if self._owes_flow:
             self.send_flow()
@@ -127,6 +128,8 @@ class Link:
             self.attach(answer)
         except FrameTooLarge as error:
             self.refuse(Error(condition=FRAME_SIZE_TOO_SMALL, description=str(error)))
+        else:
+            self.remote_attach = _essence(theirs)
 
     def refuse(self, error: Error) -> None:
         """Answer the peer's attach with one that has neither source nor target, and a detach that says why."""
@@ -134,6 +137,7 @@ class Link:
             return
         self._attach_nothing()
         self.detach(error=error)
+        self.session.forget_name(self)
 
     def _attach_nothing(self) -> None:
         # The empty attach is needed: a bare detach would be for a handle that the peer does not know.
@@ -157,6 +161,7 @@ class Link:
             short = Error(condition=error.condition) if error is not None else None
             self.session.send(Step.DETACH, Detach(handle=self.handle, closed=closed, error=short))
         self.local_state = following
+        self.remote_attach = None
         self.session.forget_deliveries(self)
 
     def answer_detach(self, *, closed: bool) -> None:
@@ -195,3 +200,24 @@ class Link:
         if self.remote_attach is None:
             raise LocalError(f"{self!r} was not asked for by the peer")
         return self.remote_attach
+
+
+def _essence(attach: Attach) -> Attach:
+    """What is worth keeping of an attach for as long as its link is there: a peer may attach thousands of links."""
+    return Attach(
+        name=attach.name,
+        handle=attach.handle,
+        role=attach.role,
+        snd_settle_mode=attach.snd_settle_mode,
+        rcv_settle_mode=attach.rcv_settle_mode,
+        source=_address_of(attach.source),
+        target=_address_of(attach.target),
+        initial_delivery_count=attach.initial_delivery_count,
+        max_message_size=attach.max_message_size,
+    )
+
+
+def _address_of(terminus: object) -> object:
+    if isinstance(terminus, Source | Target) and isinstance(terminus.address, str):
+        return type(terminus)(address=terminus.address)
+    return None

@@ -37,8 +37,6 @@ class Sender(Link):
         """The peer wants what there is now, and the rest of its credit back: `send`, then `drained`."""
         self.ignores_credit = False
         """Send also without credit: for answers to requests, whose receivers grant some once and never again."""
-        self.peer_properties: dict[str, object] | None = None
-        """The properties of the peer's last flow on this link."""
         self.waiting_count = 0
         """Messages that were sent and have not begun to leave: the session's window is closed."""
         self._is_drained = False
@@ -186,5 +184,4 @@ class Sender(Link):
             on_the_way = (self.delivery_count - (flow.delivery_count or 0)) & SERIAL_MASK
             self.credit = max(0, flow.link_credit - on_the_way - self.waiting_count)
         self.drain_requested = flow.drain
-        self.peer_properties = flow.properties
         return True

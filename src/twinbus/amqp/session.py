@@ -68,7 +68,8 @@ class Session:
         self.connection = connection
         self.channel = channel
         self.remote_channel: int | None = None
-        self.limits = connection.limits
+        self.limits = connection.settings.limits
+        """Those that are advertised. What the peer may hold before it is trusted is in the connection's."""
         self.max_frame_size = 0
         """Of the peer, known when its begin has come."""
         self.local_state = SessionState.UNMAPPED
@@ -197,7 +198,7 @@ class Session:
     def _new_handle(self, name: str, role: bool) -> int:
         if (name, role) in self.links:
             raise LocalError(f"{self!r} has a link named {name!r} already")
-        if self.connection.link_count >= self.limits.max_links:
+        if self.connection.link_count >= self.connection.limits.max_links:
             raise LocalError(f"the connection has {self.connection.link_count} links, its limit")
         return self._take_handle()
 
@@ -311,26 +312,35 @@ class Session:
             if known.local_state is LinkState.ATTACHED:
                 events.append(AttachConfirmed(link=known, attach=attach))
             return
-        self._check_answer_fits(attach)
+        self._check_attach(attach)
         if known is not None:
             self._steal(known, events)
         link = self._make_link(attach, role)
         self._map(link, attach)
-        if self.connection.link_count > self.limits.max_links:
+        if self.connection.link_count > self.connection.limits.max_links:
             self._refuse_one_too_many(link)
             return
         link.is_announced = True
         events.append(AttachRequested(link=link, attach=attach))
 
-    def _check_answer_fits(self, attach: Attach) -> None:
-        """Even a refusal has the link's name in it."""
-        size = len(attach.name.encode()) + _ATTACH_SIZE
+    def _check_attach(self, attach: Attach) -> None:
+        """The link's name is kept, and even a refusal has it in it; and each attempt costs something."""
+        connection = self.connection
+        name_size = len(attach.name.encode())
+        if name_size > self.limits.max_name_bytes:
+            message = f"a link's name of {name_size} bytes; it can have {self.limits.max_name_bytes}"
+            raise Violation(RESOURCE_LIMIT_EXCEEDED, message)
+        size = name_size + _ATTACH_SIZE
         if size > self.max_frame_size:
             message = f"the answer to an attach has {size} bytes, the peer takes {self.max_frame_size}"
             raise Violation(FRAME_SIZE_TOO_SMALL, message)
+        connection.attach_count += 1
+        most = connection.limits.max_attaches
+        if most is not None and connection.attach_count > most:
+            raise Violation(RESOURCE_LIMIT_EXCEEDED, f"{most} links were attached, the limit of this connection")
 
     def _refuse_one_too_many(self, link: Link) -> None:
-        limit = self.limits.max_links
+        limit = self.connection.limits.max_links
         if self.connection.link_count > 2 * limit:  # a refused link is there until the peer detaches it, too
             raise Violation(RESOURCE_LIMIT_EXCEEDED, f"attached on and on, beyond {limit} links and as many refused")
         message = f"the connection has {limit} links, its limit"
@@ -378,8 +388,8 @@ class Session:
     def tell_reopened(self, events: list[Event]) -> None:
         """There is room again, in the peer's window or our ledger: every link that has credit can use it."""
         if self.outbox.is_open:
-            senders = [link for link in self.links.values() if isinstance(link, Sender) and link.credit > 0]
-            events.extend([CreditGranted(link=link) for link in senders])
+            senders = [link for link in self.links.values() if isinstance(link, Sender)]
+            events.extend([CreditGranted(link=link) for link in senders if link.credit > 0 or link.ignores_credit])
 
     def _receive_link_flow(self, link: Link, flow: Flow, events: list[Event]) -> None:
         if link.local_state is LinkState.DETACHED:
@@ -390,6 +400,11 @@ class Session:
         if flow.echo:
             link.answer_echo()
 
+    def forget_name(self, link: Link) -> None:
+        """A link was refused: its handle is in use until the peer detaches it, its name is not."""
+        if self.links.get((link.name, link.role)) is link:
+            del self.links[link.name, link.role]
+
     def receive_detach(self, detach: Detach, events: list[Event]) -> None:
         """The peer detached a link: so do we, and forget it."""
         link = self._by_remote_handle.pop(detach.handle, None)
@@ -398,8 +413,7 @@ class Session:
         link.remote_state = LinkState.DETACHED
         link.answer_detach(closed=detach.closed)
         self.forget_deliveries(link)
-        if self.links.get((link.name, link.role)) is link:
-            del self.links[link.name, link.role]
+        self.forget_name(link)
         self._free_handles.append(link.handle)
         self.connection.link_count -= 1
         self._announce_detached(link, events, closed=detach.closed, error=detach.error)

@@ -39,7 +39,15 @@ class Limits:
     max_string_bytes: int = 1_048_576
     """Length of one string, symbol or binary in a value that is decoded (message bodies are not)."""
     max_items: int = 65_536
-    """Elements of all lists, maps and arrays in one decoded value together."""
+    """Elements of all lists, maps and arrays in one decoded value of a message together."""
+    max_performative_items: int = 1_000
+    """... and in one performative: an element of one byte becomes an object of 70, and some performatives are kept."""
+    max_name_bytes: int = 4_096
+    """Length of a link's name: it is kept for as long as the link is."""
+    max_attaches: int | None = None
+    """Links attached in the life of a connection, one after the other; None: any number."""
+    max_unanswered_bytes: int = 33_554_432
+    """Bytes of messages the program has not answered yet, above which a server stops reading from the peer."""
     max_pipelined_bytes: int = 65_536
     """What a peer may send ahead of the answer to its SASL exchange."""
 
@@ -76,4 +84,12 @@ class Settings:
     """The longest silence we ask of the peer (advertised); after twice that we give up. 0: never."""
     handshake_timeout_ms: int = 20_000
     """From the start to open; also how long a close may wait for its answer."""
+    shortest_idle_timeout_ms: int = 0
+    """A peer that asks for heartbeats more often than this is refused; 0: none is."""
     limits: Limits = field(default_factory=Limits)
+    first_limits: Limits | None = None
+    """What holds until `connection.raise_limits`: a server trusts nobody who has shown no credentials yet.
+
+    Only limits on what the peer makes us hold may differ (sessions, links, attaches, unfinished and unanswered
+    messages): what is advertised in open, begin and attach comes from `limits`, since it is advertised once.
+    """

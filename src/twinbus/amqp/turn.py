@@ -1,17 +1,27 @@
-"""A peer's turn: how long its data may keep the loop busy before the others have theirs.
+"""Turns: how long the data of peers may keep the loop busy before other peers have theirs.
 
-A loop reads from a socket for as long as there is data, and calls nobody else meanwhile. Owns: the time that one peer
-has taken in this turn of the loop. Whoever reads asks `is_over`, and reads no more until the next turn.
+A loop reads from a socket for as long as there is data, and calls nobody else meanwhile; and one read may hold
+thousands of frames that are dear to handle. So the time is looked at between pieces of a read. A peer whose turn is
+over has the rest of its input held, joins the `Backlog`, and is read from no more until that is handled. All peers in
+the backlog together have one turn in each turn of the loop: a peer with little to say never waits for many with much.
+
+Owns: the time that peers have taken in this turn of the loop, and the order in which held input is handled.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import time
+from collections import deque
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
+from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
 TURN_S: Final = 0.01
+STRANGER_TURN_S: Final = 0.002
+"""... of a peer that has shown no credentials yet."""
 
 
 class Turn:
@@ -34,6 +44,10 @@ class Turn:
             self._soon(self._start_anew)
         self._began_s = self._now_s()
 
+    def has_lasted(self, limit_s: float) -> bool:
+        """Whether the peer has had so much time, what it has begun included."""
+        return self._spent_s + self._now_s() - self._began_s > limit_s
+
     def end(self) -> None:
         """It was dealt with."""
         self._spent_s += self._now_s() - self._began_s
@@ -46,3 +60,52 @@ class Turn:
         if self.is_over:
             self.is_over = False
             self._changed()
+
+
+class Waiting(Protocol):
+    """A peer whose input is held."""
+
+    def read_piece(self) -> bool:
+        """Handle a piece of the input; True where there is more that can be handled now."""
+
+
+class Backlog:
+    """The peers of one loop whose input is held, in the order of their turns."""
+
+    _by_loop: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, Backlog]] = WeakKeyDictionary()
+
+    def __init__(
+        self, soon: Callable[[Callable[[], None]], object], now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`soon` makes a call in the next turn of the loop."""
+        self._soon = soon
+        self._now_s = now_s
+        self._waiting: deque[Waiting] = deque()
+        self._is_due = False
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> Backlog:
+        """The one that all peers of a loop share."""
+        found = cls._by_loop.get(loop)
+        if found is None:
+            found = cls._by_loop[loop] = cls(loop.call_soon)
+        return found
+
+    def add(self, peer: Waiting) -> None:
+        """Let a peer wait for its turn. It is in the backlog until `read_piece` says False."""
+        self._waiting.append(peer)
+        if not self._is_due:
+            self._is_due = True
+            self._soon(self._run)
+
+    def _run(self) -> None:
+        """One turn for all: a piece of each in turn."""
+        began_s = self._now_s()
+        waiting = self._waiting
+        while waiting and self._now_s() - began_s <= TURN_S:
+            peer = waiting.popleft()
+            if peer.read_piece():
+                waiting.append(peer)
+        self._is_due = bool(waiting)
+        if waiting:
+            self._soon(self._run)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from twinbus.broker.keys import pack_sequence, sequence_of
 from twinbus.broker.line import SPAN
+from twinbus.broker.reads import Reads
 from twinbus.broker.record import render_open
 from twinbus.model.errors import RangeSeen
 from twinbus.store.protocol import StoreError
@@ -47,9 +48,22 @@ class Reader(Protocol):
 class Browser:
     """One way through the log of one fragment."""
 
-    def __init__(self, fragment: Fragment, reader: Reader, first: int, last: int, *, ends: bool = False) -> None:
-        """From one sequence number to another, both of which are seen. `ends`: it is told when that is over."""
+    def __init__(
+        self,
+        fragment: Fragment,
+        reader: Reader,
+        first: int,
+        last: int,
+        *,
+        ends: bool = False,
+        reads: Reads | None = None,
+    ) -> None:
+        """From one sequence number to another, both of which are seen. `ends`: it is told when that is over.
+
+        `reads` are those of all browsers of the process.
+        """
         self.reader = reader
+        self._reads = reads or Reads()
         self._fragment = fragment
         self._next = first
         self._end = last + 1
@@ -61,6 +75,7 @@ class Browser:
     def leave(self) -> None:
         """It sees nothing more."""
         self._fragment.browsers.pop(self, None)
+        self._reads.end(self)
 
     def drain(self, drained: Callable[[], None]) -> None:
         """Show what there is now; `drained` is called when that was all."""
@@ -70,6 +85,7 @@ class Browser:
     def restart(self) -> None:
         """The store was lost: what is being read will not come."""
         self._is_reading = False
+        self._reads.end(self)
 
     def go_on(self) -> None:
         """There is room, or something to see."""
@@ -87,14 +103,17 @@ class Browser:
             self._end_drain()
             return
         room = min(self.reader.room, READ_AT_ONCE)
-        if room <= 0:
+        if room <= 0 or not self._reads.begin(self):
             return  # it says when there is
         self._is_reading = True
 
         def read(rows: list[Row] | StoreError) -> None:
             if life == fragment.life:
                 self._is_reading = False
+                self._reads.end(self)
                 self._show(rows, end)
+            else:
+                self._reads.end(self)
 
         place = holdings.active
         fragment.scan(place + pack_sequence(start), place + pack_sequence(end), read, limit=room, max_bytes=READ_BYTES)

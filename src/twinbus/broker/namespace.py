@@ -21,6 +21,7 @@ from twinbus.broker.outage import Outages
 from twinbus.broker.partitioned.queue import PartitionedQueue
 from twinbus.broker.partitioned.topic import PartitionedSubscription, PartitionedTopic
 from twinbus.broker.queue import Queue
+from twinbus.broker.reads import Reads
 from twinbus.broker.receivable import policies
 from twinbus.broker.remote.calls import SUB_QUEUES
 from twinbus.broker.remote.fragment import RemoteFragment
@@ -97,6 +98,8 @@ class Namespace:
         """By the keys of their paths."""
         self.on_forwarded: Callable[[str, int], None] = lambda _path, _count: None
         """Hears how many messages of an entity were forwarded, by itself."""
+        self.reads = Reads()
+        """Of the browsers in this process."""
         self.outages = Outages(clock, self.timers, self.entities)
         self.intake = Intake(self.limits, lambda: f"{random.getrandbits(_ID_BITS):032x}")
         self._random = random

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from twinbus.amqp.types import Symbol
 from twinbus.broker.browser import Browser
 from twinbus.broker.line import DRAIN_PATIENCE_S
+from twinbus.broker.reads import Reads
 from twinbus.broker.remote.browsing import RemoteBrowser
 from twinbus.broker.remote.calls import Look, Numbers
 from twinbus.broker.remote.fragment import RemoteFragment
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from twinbus.amqp.aio import Peer
     from twinbus.amqp.sender import Sender
-    from twinbus.broker.clock import Clock
     from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.remote.calls import Answer
@@ -42,6 +42,43 @@ _LEAVING_S: Final = 0.01
 """How long messages that wait for the session's window are given to leave, before it is looked again."""
 
 
+LENT_AT_ONCE: Final = 256
+"""Messages for which the browse links of one connection lend room to fragments of other processes: what these send has
+to be taken, whether the client reads or not."""
+
+
+class BrowseShare:
+    """What the browse links of one connection share: room that they have lent, and the reads of the process."""
+
+    def __init__(self, reads: Reads | None = None) -> None:
+        """Nothing is lent."""
+        self.reads = reads or Reads()
+        self._lent = 0
+        self._waiting: dict[BrowseLink, None] = {}
+
+    def room(self, link: BrowseLink) -> int:
+        """For how many messages more can be lent now; if for none, `link` is fed when there is room again."""
+        left = LENT_AT_ONCE - self._lent
+        if left <= 0:
+            self._waiting[link] = None
+        return max(0, left)
+
+    def count(self, change: int) -> None:
+        """So much more is lent now, or less."""
+        self._lent += change
+        while change < 0 and self._waiting and self._lent < LENT_AT_ONCE:
+            link = next(iter(self._waiting))
+            del self._waiting[link]
+            before = self._lent
+            link.feed()
+            if self._lent == before and link in self._waiting:
+                return
+
+    def forget(self, link: BrowseLink) -> None:
+        """A link has gone."""
+        self._waiting.pop(link, None)
+
+
 class BrowseLink:
     """Messages of one fragment, or of all that an entity has, shown to one link."""
 
@@ -55,25 +92,27 @@ class BrowseLink:
         path: str,
         fragments: Sequence[Fragment],
         entity_id: int,
-        clock: Clock,
         soon: Soon,
         *,
         counter: Counter | None = None,
+        share: BrowseShare | None = None,
     ) -> None:
         """Accept the link, and say from where to where there are messages."""
         self.link = link
+        self._share = share or BrowseShare()
         self._counter = counter or Counter()
         self.path = path
+        self._clock = clock = fragments[0].clock
         self.used_s = clock.monotonic_s()
         self._socket = SocketRoom(peer, soon, self.feed)
         self.card = Card()
         self.is_gone = False
-        self._clock = clock
         self._timers = fragments[0].timers
         self._draining = 0
         self._reserved = 0
         self._entity_id = entity_id
         self._browsers: list[Browser | RemoteBrowser] = []
+        self._is_remote = any(isinstance(fragment, RemoteFragment) for fragment in fragments)
         number, self._first, self._last = _range(link, len(fragments))
         chosen = fragments if number is None else [fragments[number]]
         if len(chosen) > 1:  # their numbers say nothing of each other
@@ -101,12 +140,12 @@ class BrowseLink:
         said: dict[str, object] = {Symbol("twinbus:entity-id"): self._entity_id}
         names = (Symbol("twinbus:low-sequence-number"), Symbol("twinbus:next-sequence-number"))
         said.update(zip(names, reach, strict=False))
-        self.link.accept(properties=said)
         ends = len(fragments) == 1 and _ends(self.link)
+        self.link.accept(properties=said)
         self._browsers = [
             RemoteBrowser(fragment, self, self._first, self._last, ends=ends)
             if isinstance(fragment, RemoteFragment)
-            else Browser(fragment, self, self._first, self._last, ends=ends)
+            else Browser(fragment, self, self._first, self._last, ends=ends, reads=self._share.reads)
             for fragment in fragments
         ]
         if self.link.credit > 0:  # the client did not wait for that
@@ -122,11 +161,15 @@ class BrowseLink:
     @property
     def room(self) -> int:
         """How many messages the link takes now."""
-        return self.link.sendable - self._reserved if self._socket.is_there() else 0
+        room = self.link.sendable - self._reserved if self._socket.is_there() else 0
+        if room <= 0 or not self._is_remote or self.link.drain_requested:  # a drain would end with less than there is
+            return room
+        return min(room, self._share.room(self))
 
     def reserve(self, count: int) -> None:
         """So much room is lent to a fragment of another process, or is not any more."""
         self._reserved += count
+        self._share.count(count)
 
     def let_in(self) -> None:
         """A fragment of another process knows it."""
@@ -203,6 +246,7 @@ class BrowseLink:
         self.is_gone = True
         for browser in self._browsers:
             browser.leave()
+        self._share.forget(self)
 
 
 def _is_lent(browser: Browser | RemoteBrowser) -> bool:

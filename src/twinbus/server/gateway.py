@@ -7,6 +7,7 @@ nobody uses is ended. Messages are the business of `incoming` and `outgoing`, re
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
@@ -23,6 +24,7 @@ from twinbus.amqp.events import (
     SaslInitReceived,
     SendsUpdated,
 )
+from twinbus.amqp.link import Link
 from twinbus.amqp.performatives import Error
 from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.sasl import SaslCode, read_plain
@@ -35,11 +37,11 @@ from twinbus.broker.partitioned.entity import Partitioned
 from twinbus.broker.remote.calls import Hear
 from twinbus.broker.remote.loan import PATIENCE_S, Card
 from twinbus.model import path
-from twinbus.model.errors import InvalidArgument, NotAllowed, ServiceBusError, Unauthorized
+from twinbus.model.errors import InvalidArgument, NotAllowed, QuotaExceeded, ServiceBusError, Unauthorized
 from twinbus.model.path import SubQueue
 from twinbus.server.access import Access
 from twinbus.server.answers import error_of
-from twinbus.server.browse_link import BrowseLink
+from twinbus.server.browse_link import BrowseLink, BrowseShare
 from twinbus.server.incoming import VIA, Incoming
 from twinbus.server.keys import Right
 from twinbus.server.management import Management
@@ -50,26 +52,28 @@ from twinbus.server.operations.subject import Subject
 from twinbus.server.outage_node import OutageSwitch
 from twinbus.server.outgoing import Outgoing
 from twinbus.server.pairing import PairingDesk, Pairings
-from twinbus.server.requests import ReplyLink, RequestLink, find_reply_link
+from twinbus.server.request_queue import RequestQueue
+from twinbus.server.requests import ReplyLink, RequestLink, Terms, find_reply_link
 from twinbus.server.session_link import SESSION_FILTER, SessionLink
 from twinbus.server.silence import SilentLink
 from twinbus.server.spreading import SpreadIncoming
 from twinbus.server.transactions import CoordinatorLink, Transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from twinbus.amqp.aio import Peer
     from twinbus.amqp.events import Event
-    from twinbus.amqp.link import Link
     from twinbus.amqp.performatives import Attach
     from twinbus.broker.clock import Timer
     from twinbus.broker.consumer import Consumer
+    from twinbus.broker.fragment import Fragment
     from twinbus.broker.kinds import AnySource, Sendable
     from twinbus.broker.namespace import Namespace
     from twinbus.broker.remote.owner import Owner
     from twinbus.server.administration import Administration
     from twinbus.server.authority import Authority
+    from twinbus.server.metering.counter import Counter
     from twinbus.server.socket_room import Soon
 
     Use = Incoming | Outgoing | BrowseLink | RequestLink | ReplyLink | CoordinatorLink | SilentLink
@@ -85,6 +89,26 @@ EXPIRY_LOOK_S: Final = 60.0
 EPOCH: Final = "com.microsoft:epoch"
 """A link property: the receiver wants the entity for itself."""
 ADDRESS_MAX_CHARACTERS: Final = 1_024
+MAX_BROWSE_LINKS: Final = 500
+"""Of one connection."""
+SHORTEST_IDLE_TIMEOUT_MS: Final = 1_000
+"""A client that wants to hear from us more often is refused: with a thousand of them there is time for nothing else."""
+
+
+def stranger_limits(limits: Limits) -> Limits:
+    """What a client may make us hold before it has shown a key or a token.
+
+    The SDKs need a session or two and both links to `$cbs` for that; one that negotiates for several entities at a time
+    attaches a pair of links for each.
+    """
+    return replace(
+        limits,
+        max_sessions=16,
+        max_links=32,
+        max_attaches=500,
+        max_assembling_bytes=1_048_576,
+        max_unanswered_bytes=1_048_576,
+    )
 
 
 class Gateway:
@@ -114,10 +138,13 @@ class Gateway:
         """Of clients and links, by which other processes know them."""
         self.link_idle_s = link_idle_s
         self.token_timeout_s = token_timeout_s
+        limits = Limits(enforce_credit=False, max_message_size=namespace.limits.max_message_bytes)
         self._settings = Settings(
             container_id=name,
             properties={"product": "twinbus"},
-            limits=Limits(enforce_credit=False, max_message_size=namespace.limits.max_message_bytes),
+            shortest_idle_timeout_ms=SHORTEST_IDLE_TIMEOUT_MS,
+            limits=limits,
+            first_limits=stranger_limits(limits),
         )
 
     def make_connection(self, now: float) -> Connection:
@@ -141,9 +168,12 @@ class Client:
         self._peer = peer
         self._transactions = Transactions(gateway.namespace)
         clock = gateway.namespace.clock
+        self._queue = RequestQueue(peer, gateway.soon)
         self._nodes = Nodes(
-            self.access, gateway.authority, clock, self._granted, gateway.outage_switch, gateway.pairings
+            self.access, gateway.authority, clock, self._granted, gateway.outage_switch, gateway.pairings, self._queue
         )
+        self._share = BrowseShare(gateway.namespace.reads)
+        self._browse_links = 0
         self._uses: dict[Link, Use] = {}
         self._tab = Tab(gateway.meter)
         self._used_s = self._namespace.clock.monotonic_s()
@@ -172,6 +202,7 @@ class Client:
         for use in list(self._uses.values()):
             if isinstance(use, Outgoing | BrowseLink):
                 use.feed()
+        self._queue.go_on()
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -190,6 +221,8 @@ class Client:
         assert isinstance(event, CreditGranted)
         if isinstance(event.link.context, Outgoing | BrowseLink):
             event.link.context.receive_credit()
+        elif isinstance(event.link.context, ReplyLink):
+            self._queue.go_on()  # the session's window is open again: there may be room for answers
 
     # --- who it is ----------------------------------------------------------------------------------------------------
 
@@ -211,6 +244,7 @@ class Client:
             connection.send_sasl_outcome(SaslCode.AUTH)
             return
         self.access.give_all(grants)
+        connection.raise_limits()
         connection.send_sasl_outcome()
 
     def _opened(self, event: Event) -> None:
@@ -235,6 +269,7 @@ class Client:
 
     def _granted(self) -> None:
         """A token was taken: when the first one ends, the links that lived on it do."""
+        self._peer.connection.raise_limits()
         expiry_s = self.access.next_expiry_s
         if expiry_s < self._expiry_s:
             self._expiry_s = expiry_s
@@ -322,13 +357,15 @@ class Client:
             client=self._number,
         )
         node = Management(where, subject, self.access, self._tab.counter(self.access, where))
-        use = RequestLink(link, where, node, find_reply_link, clock, self._transactions)
+        terms = Terms(weigh=node.weigh)
+        use = RequestLink(link, where, node, find_reply_link, clock, self._queue, self._transactions, terms=terms)
         entity.producers.add(use)
         return use
 
     def _is_mine(self, consumer: Consumer) -> bool:
         """It is a link of this connection."""
-        return any(use is consumer for use in self._uses.values())
+        link = getattr(consumer, "link", None)
+        return isinstance(link, Link) and self._uses.get(link) is consumer
 
     def _find_session(self, entity: AnySource, session: bytes) -> SessionLink | None:
         """The link of this connection that has a session."""
@@ -373,7 +410,7 @@ class Client:
         fragments, where = source.fragments_of(sub_queue), f"{source.path}{sub_queue.value}"
         clock, soon, counter = self._namespace.clock, self._gateway.soon, self._tab.counter(self.access, where)
         if getattr(attach.source, "distribution_mode", None) == "copy":
-            return BrowseLink(link, self._peer, where, fragments, source.entity_id, clock, soon, counter=counter)
+            return self._browse(link, where, fragments, source.entity_id, counter)
         has_sessions = fragments[0].sessions is not None
         asks_session = SESSION_FILTER in (getattr(attach.source, "filter", None) or {})
         if asks_session and not has_sessions:
@@ -400,6 +437,25 @@ class Client:
         use.claim, use.source, use.transactions = claim, source, self._transactions
         return use
 
+    def _browse(
+        self, link: Sender, where: str, fragments: Sequence[Fragment], entity_id: int, counter: Counter
+    ) -> BrowseLink:
+        if self._browse_links >= MAX_BROWSE_LINKS:
+            text = f"the connection has {MAX_BROWSE_LINKS} browse links, its limit: detach some, or open another"
+            raise QuotaExceeded(text)
+        use = BrowseLink(
+            link,
+            self._peer,
+            where,
+            fragments,
+            entity_id,
+            self._gateway.soon,
+            counter=counter,
+            share=self._share,
+        )
+        self._browse_links += 1
+        return use
+
     def _detached(self, event: Event) -> None:
         assert isinstance(event, LinkDetached)
         use = self._uses.pop(event.link, None)
@@ -408,7 +464,10 @@ class Client:
         if isinstance(use, Outgoing):
             use.detached(event.lost)
             self._wait_for(use.owners())
-        elif isinstance(use, Incoming | BrowseLink | CoordinatorLink):
+        elif isinstance(use, BrowseLink):
+            self._browse_links -= 1
+            use.detached()
+        elif isinstance(use, Incoming | CoordinatorLink):
             use.detached()
         elif isinstance(use, RequestLink):
             self._forget_user(use)

@@ -16,6 +16,7 @@ from twinbus.server.operations.arguments import Arguments
 from twinbus.server.operations.carrying import act_there
 from twinbus.server.operations.division import DIVIDED
 from twinbus.server.operations.outcomes import failure
+from twinbus.server.requests import ANSWER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
     Operation: TypeAlias = Callable[[Subject, Arguments, Reply], None]
     TransactedOperation: TypeAlias = Callable[[Subject, Arguments, Transaction, Reply], None]
 
+PEEK: Final = "com.microsoft:peek-message"
 OPERATIONS: Final[dict[str, tuple[Right, Operation]]] = {
-    "com.microsoft:peek-message": (Right.LISTEN, messages.peek),
+    PEEK: (Right.LISTEN, messages.peek),
     "com.microsoft:schedule-message": (Right.SEND, messages.schedule),
     "com.microsoft:cancel-scheduled-message": (Right.SEND, messages.cancel),
     "com.microsoft:renew-lock": (Right.LISTEN, messages.renew_lock),
@@ -74,6 +76,16 @@ FOR_TOPICS: Final = frozenset({"com.microsoft:schedule-message", "com.microsoft:
 """What can be asked of a topic: nothing is received from it."""
 
 
+LARGE_ANSWERS: Final[dict[str, int]] = {
+    PEEK: messages.PEEK_MAX_BYTES,
+    "com.microsoft:receive-by-sequence-number": 1_048_576,
+    "com.microsoft:get-session-state": 262_144,
+    "com.microsoft:get-message-sessions": 131_072,
+    "com.microsoft:enumerate-rules": 131_072,
+}
+"""Operations whose answers may be large, with the bytes that one may have, about."""
+
+
 class Management:
     """The `$management` of one entity or dead-letter queue, for one connection."""
 
@@ -83,6 +95,13 @@ class Management:
         self._path = path
         self._subject = subject
         self._access = access
+
+    def weigh(self, request: Request) -> int:
+        """How many bytes the answer to a request may have, about; what is gathered for it included."""
+        operation = request.properties.get("operation") if isinstance(request.properties, dict) else None
+        weight = LARGE_ANSWERS.get(operation, ANSWER_BYTES) if isinstance(operation, str) else ANSWER_BYTES
+        entity = self._subject.entity
+        return weight * len(entity.parts) if operation == PEEK and isinstance(entity, Partitioned) else weight
 
     def handle(self, request: Request, reply: Reply) -> None:
         """Do what is asked."""

@@ -6,17 +6,18 @@ What may be asked of a node is for that to say, with each request.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.sender import Sender
+from twinbus.amqp.settings import Limits
 from twinbus.model import path
 from twinbus.model.errors import Unauthorized
 from twinbus.server import outage_node, pairing
 from twinbus.server.cbs import Cbs
 from twinbus.server.outage_node import OutageNode
 from twinbus.server.pairing_node import PairingNode
-from twinbus.server.requests import ReplyLink, RequestLink, find_reply_link
+from twinbus.server.requests import ReplyLink, RequestLink, Terms, find_reply_link
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +27,13 @@ if TYPE_CHECKING:
     from twinbus.server.access import Access
     from twinbus.server.outage_node import OutageSwitch
     from twinbus.server.pairing import PairingDesk
+    from twinbus.server.request_queue import RequestQueue
     from twinbus.server.requests import Node
     from twinbus.server.sas import Keys
+
+
+TOKEN_TERMS: Final = Terms(max_bytes=65_536, limits=Limits(max_items=1_000))
+"""Of requests to `$cbs`, which anybody may make: a token has 300 bytes, or some thousand if it is a JWT."""
 
 
 class Nodes:
@@ -41,9 +47,11 @@ class Nodes:
         on_granted: Callable[[], None],
         switch: OutageSwitch,
         pairings: PairingDesk,
+        queue: RequestQueue,
     ) -> None:
-        """`on_granted` hears of every token that was taken."""
+        """`on_granted` hears of every token that was taken; `queue` has the requests of the connection."""
         self._access = access
+        self._queue = queue
         self._clock = clock
         self._make: dict[str, Callable[[], Node]] = {
             path.CBS: lambda: Cbs(access, keys, clock, on_granted),
@@ -62,4 +70,5 @@ class Nodes:
         if isinstance(link, Sender):
             return ReplyLink(link, name, self._clock)
         assert isinstance(link, Receiver)
-        return RequestLink(link, name, self._make[name](), find_reply_link, self._clock)
+        node, terms = self._make[name](), TOKEN_TERMS if name == path.CBS else None
+        return RequestLink(link, name, node, find_reply_link, self._clock, self._queue, terms=terms)

@@ -6,8 +6,10 @@ which link an answer goes to, and the form of requests and answers. What is aske
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from twinbus.amqp.decode import DEFAULT_LIMITS
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Properties, build, value
 from twinbus.amqp.outcomes import ACCEPTED, Rejected
@@ -25,8 +27,10 @@ if TYPE_CHECKING:
     from twinbus.amqp.link import Link
     from twinbus.amqp.outcomes import TransactionalState
     from twinbus.amqp.receiver import Receiver
+    from twinbus.amqp.settings import Limits
     from twinbus.broker.clock import Clock
     from twinbus.broker.transaction import Transaction
+    from twinbus.server.request_queue import RequestQueue
     from twinbus.server.transactions import Transactions
 
     Reply: TypeAlias = Callable[["Response"], None]
@@ -36,6 +40,8 @@ CREDIT = 100
 REQUEST_MAX_BYTES = 1_048_576
 """A request holds messages, or more of them than can be taken: it is the node that says so, since some clients cannot
 use a link again on which one was rejected."""
+ANSWER_BYTES = 1_024
+"""What an answer has unless its node says otherwise, about."""
 WAITING_BYTES = 4_194_304
 """Answers that may wait for a client to open its session's window."""
 
@@ -82,6 +88,17 @@ class Node(Protocol):
         """The answer to a request that failed."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a node takes as a request, and what it answers."""
+
+    max_bytes: int = REQUEST_MAX_BYTES
+    limits: Limits = DEFAULT_LIMITS
+    """For what is decoded of a request."""
+    weigh: Callable[[Request], int] | None = None
+    """About how many bytes the answer to a request may have; `ANSWER_BYTES` where nothing is said."""
+
+
 class RequestLink:
     """A link on which requests come, with the node they are for."""
 
@@ -92,9 +109,12 @@ class RequestLink:
         node: Node,
         find_reply_link: FindReplyLink,
         clock: Clock,
+        queue: RequestQueue,
         transactions: Transactions | None = None,
+        *,
+        terms: Terms | None = None,
     ) -> None:
-        """Accept the link. `transactions` are those that a request may be part of."""
+        """Accept the link. `transactions` are those that a request may be part of; `queue` is the connection's."""
         self.link = link
         self.sends = False
         self.path = path
@@ -103,8 +123,10 @@ class RequestLink:
         self._find_reply_link = find_reply_link
         self._clock = clock
         self._transactions = transactions
+        self._queue = queue
         self._open = 0
-        link.accept(max_message_size=REQUEST_MAX_BYTES)
+        self._terms = terms or Terms()
+        link.accept(max_message_size=self._terms.max_bytes)
         link.keep_credit(CREDIT)
 
     @property
@@ -115,20 +137,25 @@ class RequestLink:
     def receive(self, deliveries: list[IncomingDelivery]) -> None:
         """Requests that came in one read."""
         self.used_s = self._clock.monotonic_s()
-        for delivery in deliveries:
-            transaction: Transaction | None = None
-            answer: Composite = ACCEPTED
-            try:
-                if delivery.state is not None:
-                    transaction, answer = self._join(delivery)
-                request = Request(Message(delivery.payload), transaction)
-            except (DecodeError, ServiceBusError) as fault:
-                error = fault if isinstance(fault, ServiceBusError) else MalformedMessage(f"no request: {fault}")
-                _fail(transaction, error)
-                self.link.settle([delivery], Rejected(error=error_of(error)))
-                continue
-            self.link.settle([delivery], answer)
-            self._answer(request)
+        self._queue.add(self, deliveries)
+
+    def execute(self, delivery: IncomingDelivery) -> None:
+        """Settle a request, and do what it asks. Nothing is done for a client that has detached meanwhile."""
+        if self.link.is_over:
+            return
+        transaction: Transaction | None = None
+        answer: Composite = ACCEPTED
+        try:
+            if delivery.state is not None:
+                transaction, answer = self._join(delivery)
+            request = Request(Message(delivery.payload, self._terms.limits), transaction)
+        except (DecodeError, ServiceBusError) as fault:
+            error = fault if isinstance(fault, ServiceBusError) else MalformedMessage(f"no request: {fault}")
+            _fail(transaction, error)
+            self.link.settle([delivery], Rejected(error=error_of(error)))
+            return
+        self.link.settle([delivery], answer)
+        self._answer(request)
 
     def _join(self, delivery: IncomingDelivery) -> tuple[Transaction, TransactionalState]:
         if self._transactions is None:
@@ -140,8 +167,20 @@ class RequestLink:
         self.link.detach(error=error_of(error))
 
     def _answer(self, request: Request) -> None:
+        weigh = self._terms.weigh
+        weight = weigh(request) if weigh is not None else ANSWER_BYTES
+
+        def lighten() -> None:
+            nonlocal weight
+            lighter, weight = weight, 0
+            self._queue.end(lighter)
+
         def reply(response: Response) -> None:
             self._open -= 1
+            send(response)
+            lighten()
+
+        def send(response: Response) -> None:
             link = self._find_reply_link(self.link, request.reply_to)
             if link is not None and link.session.outbox.waiting_bytes > WAITING_BYTES:
                 text = "the answers are not taken: grant a window in the session, and attach again"
@@ -154,6 +193,7 @@ class RequestLink:
                 )
 
         self._open += 1
+        self._queue.begin(weight)
         try:
             if self._open > CREDIT:
                 raise ServerBusy(f"{CREDIT} requests wait for their answers: ask again when some have come")
@@ -162,6 +202,7 @@ class RequestLink:
             _fail(request.transaction, error)
             refusal = self.node.refuse(error)
             tell(self, error, lambda: reply(refusal))
+            lighten()  # of an entity that is silent the answer comes much later, and is small
 
 
 class ReplyLink:

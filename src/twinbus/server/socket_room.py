@@ -31,9 +31,14 @@ class SocketRoom:
     def is_there(self) -> bool:
         """The socket takes more. If not, and it is only this turn's output that waits, the link is fed in the next."""
         peer = self._peer
-        if peer.is_writable and peer.connection.queued_bytes <= QUEUED_BYTES:
+        if not peer.is_writable:
+            return False
+        connection = peer.connection
+        if connection.queued_bytes <= QUEUED_BYTES:
             return True
-        if peer.is_writable and not self._is_asked:
+        if not connection.output_bytes:  # the client has closed a session's window: only it can open that
+            peer.awaits_window = True
+        elif not self._is_asked:
             self._is_asked = True
             self._soon(self._go_on)
         return False

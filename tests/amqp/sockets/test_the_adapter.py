@@ -391,11 +391,11 @@ def test_a_silent_peer_is_given_up_and_a_busy_loop_is_not_needed_for_it() -> Non
 # --- back-pressure ----------------------------------------------------------------------------------------------------
 
 
-def test_a_server_reads_no_more_from_a_peer_whose_messages_it_has_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aio, "UNANSWERED_HIGH_WATER", 1_000_000)
+def test_a_server_reads_no_more_from_a_peer_whose_messages_it_has_not_answered() -> None:
+    limits = Limits(max_message_size=10_000_000, max_unanswered_bytes=1_000_000)
 
     async def test() -> None:
-        place = await Place().start()
+        place = await Place(settings=Settings(container_id="server", limits=limits)).start()
         client = await place.client()
         sender = await sender_of(client)
         for _ in range(100):

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from twinbus.amqp.aio import Peer
     from twinbus.amqp.sender import Sender
-    from twinbus.broker.clock import Clock
     from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
 
@@ -60,7 +59,6 @@ class ClientLink:
 def browse(
     see: Callable[[Delivery], object],
     fragments: Sequence[Fragment],
-    clock: Clock,
     soon: Callable[[Callable[[], None]], object],
     limits: dict[str, int] | None = None,
 ) -> tuple[ClientLink, BrowseLink]:
@@ -69,4 +67,4 @@ def browse(
     if limits is not None:
         properties = {"twinbus:ends-with-range": True}
         link.remote_attach = SimpleNamespace(source=SimpleNamespace(filter=limits), properties=properties)
-    return link, BrowseLink(cast("Sender", link), PEER, "orders", fragments, 7, clock, soon)
+    return link, BrowseLink(cast("Sender", link), PEER, "orders", fragments, 7, soon)

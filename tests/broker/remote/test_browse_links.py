@@ -17,7 +17,7 @@ class Client:
         self._rig = rig
         parts = rig.queue().parts
         chosen = [parts[number].main for number in fragments or range(len(parts))]
-        self.link, self.use = browse(self._see, chosen, rig.clock, rig.turn.append)
+        self.link, self.use = browse(self._see, chosen, rig.turn.append)
         if not fragments:
             rig.settle()
 
@@ -39,7 +39,7 @@ class RangeClient(Client):
         self._rig = rig
         limits = {"twinbus:from-sequence-number": first, "twinbus:to-sequence-number": last}
         chosen = [rig.queue().parts[fragment].main]
-        self.link, self.use = browse(self._see, chosen, rig.clock, rig.turn.append, limits)
+        self.link, self.use = browse(self._see, chosen, rig.turn.append, limits)
         rig.settle()
 
 

@@ -25,9 +25,9 @@ class Reader:
         self.drain_until_s: float | None = None
         self.seen: dict[int, int] = {}
         """Of each fragment, the highest sequence number."""
-        self._world = world = process.world
+        self._world = process.world
         fragments = process.fragments(SubQueue.MAIN)
-        self.link, self.use = browse(self._see, fragments, world.clock, process.turn.append)
+        self.link, self.use = browse(self._see, fragments, process.turn.append)
         process.readers.append(self)
 
     def __repr__(self) -> str:

@@ -266,7 +266,8 @@ class Desk:
 
     def _browse(self, call: calls.Browse, tell: Tell) -> None:
         reader = VisitingReader(call.consumer, partial_notice(self._respond))
-        browser = Browser(self.fragment(call.place), reader, call.first, call.last, ends=call.ends)
+        fragment, reads = self.fragment(call.place), self.namespace.reads
+        browser = Browser(fragment, reader, call.first, call.last, ends=call.ends, reads=reads)
         self._readers[call.consumer] = (reader, browser)
         tell(Done())
 

@@ -1,0 +1,99 @@
+"""What is read from one peer, and when.
+
+A server reads a peer's input in pieces and looks at the clock between them; the rest is held for the peer's next turn
+(`turn` says why). It reads nothing at all from a peer that makes it hold too much: answers the socket does not take,
+messages the handler has not answered, input that is held. A client reads everything at once and never pauses: if both
+ends did, each could wait for the other to read.
+
+Owns: the pieces, and whether the socket is read from. A part of the adapter to asyncio.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from twinbus.amqp.turn import STRANGER_TURN_S, TURN_S, Backlog, Turn
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from twinbus.amqp.aio import Peer
+    from twinbus.amqp.connection import Connection
+
+PIECE_WORK: Final = 1_024
+"""What a server handles of one peer's input before it looks at the clock: 1,024 transfers, or 32 attaches."""
+
+
+class Reading:
+    """The input of one peer."""
+
+    def __init__(self, peer: Peer, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
+        """Nothing has come yet."""
+        self.is_paused = False
+        self._peer = peer
+        self._connection = connection
+        self._loop = loop
+        self._turn = Turn(time.monotonic, loop.call_soon, self.balance)
+        self._backlog = Backlog.of(loop)
+        self._is_in_backlog = False
+        self._work = None if connection.is_client else PIECE_WORK
+
+    def receive(self, data: bytes) -> None:
+        """Handle what has come, as far as the peer's turn goes."""
+        connection = self._connection
+        self._turn.begin()
+        if self._work is not None and connection.has_held_input:
+            work: int | None = 0  # it was on its way when reading was paused: it is held behind the rest
+        else:
+            work = self._work
+        self._peer.handle(connection.receive_data(data, now=self._loop.time(), work=work))
+        if work != 0 and connection.has_held_input:
+            self._read_on()
+        self._peer.flush_due()
+        self._turn.end()
+
+    def _read_on(self) -> None:
+        """Go on piece by piece until the turn is over; the rest waits in the backlog."""
+        connection = self._connection
+        is_stranger = connection.limits is not connection.settings.limits
+        turn_s = STRANGER_TURN_S if is_stranger else TURN_S
+        while connection.has_held_input and not self._turn.has_lasted(turn_s):
+            self._peer.handle(connection.receive_data(b"", now=self._loop.time(), work=self._work))
+
+    def go_on(self) -> None:
+        """Read what could not be read before the handler answered, if it has. A server does so in its next turn."""
+        connection = self._connection
+        while self._work is None and connection.has_held_input:
+            self._peer.handle(connection.receive_data(b"", now=self._loop.time()))
+
+    def read_piece(self) -> bool:
+        """Handle a piece of the input that is held; True where there is more. For the backlog alone."""
+        connection = self._connection
+        if connection.has_held_input and not self._is_full:
+            self._peer.handle(connection.receive_data(b"", now=self._loop.time(), work=self._work))
+        has_more = self._is_in_backlog = connection.has_held_input and not self._is_full
+        self._peer.flush_due()
+        return has_more
+
+    @property
+    def _is_full(self) -> bool:
+        """More of the peer's input would make us hold too much."""
+        connection = self._connection
+        return not self._peer.is_writable or connection.unanswered_bytes > connection.limits.max_unanswered_bytes
+
+    def balance(self) -> None:
+        """Pause or resume reading, as is right now."""
+        transport = self._peer.transport
+        if self._work is None or transport.is_closing():
+            return
+        has_held_input, is_full = self._connection.has_held_input, self._is_full
+        if has_held_input and not is_full and not self._is_in_backlog:
+            self._is_in_backlog = True
+            self._backlog.add(self)
+        pause = has_held_input or is_full or self._turn.is_over
+        if pause and not self.is_paused:
+            transport.pause_reading()
+        elif self.is_paused and not pause:
+            transport.resume_reading()
+        self.is_paused = pause

@@ -1,0 +1,80 @@
+"""Requests of one connection that are to be answered, in the order in which they came.
+
+An answer may be half a megabyte, and a client may send thousands of requests before it reads one. So a request is
+executed only while the socket takes answers, and only so many large answers are on their way at a time; a loop's turn
+has room for a few requests of each connection. A request that waits is not settled, so its link has no credit for more,
+and a client that ignores credit is read from no more when it has sent too many bytes.
+
+Owns: when a request is executed. What it asks is its node's affair.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from twinbus.server.socket_room import SocketRoom
+
+if TYPE_CHECKING:
+    from twinbus.amqp.aio import Peer
+    from twinbus.amqp.delivery import IncomingDelivery
+    from twinbus.server.requests import RequestLink
+    from twinbus.server.socket_room import Soon
+
+AT_ONCE: Final = 32
+"""Requests of one connection in one turn of the loop."""
+RUNNING_BYTES: Final = 2_097_152
+"""Answers that may be on their way to being sent, as large as they may become."""
+
+
+class RequestQueue:
+    """The requests of one connection."""
+
+    def __init__(self, peer: Peer, soon: Soon) -> None:
+        """Nothing was asked yet."""
+        self._socket = SocketRoom(peer, soon, self.go_on)
+        self._soon = soon
+        self._waiting: deque[tuple[RequestLink, IncomingDelivery]] = deque()
+        self._running_bytes = 0
+        self._is_due = False
+        self._is_going_on = False
+
+    @property
+    def waiting(self) -> int:
+        """Requests that are not executed yet."""
+        return len(self._waiting)
+
+    def add(self, link: RequestLink, deliveries: list[IncomingDelivery]) -> None:
+        """Requests have come."""
+        self._waiting.extend((link, delivery) for delivery in deliveries)
+        self.go_on()
+
+    def begin(self, size: int) -> None:
+        """A request is executed whose answer may have so many bytes."""
+        self._running_bytes += size
+
+    def end(self, size: int) -> None:
+        """Its answer is queued, or will be long in coming."""
+        self._running_bytes -= size
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Execute requests, as far as their answers have room."""
+        if self._is_going_on or self._is_due:
+            return
+        self._is_going_on = True
+        try:
+            for _ in range(AT_ONCE):
+                if not self._waiting or self._running_bytes >= RUNNING_BYTES or not self._socket.is_there():
+                    return
+                link, delivery = self._waiting.popleft()
+                link.execute(delivery)
+        finally:
+            self._is_going_on = False
+        if self._waiting:
+            self._is_due = True
+            self._soon(self._take_next_turn)
+
+    def _take_next_turn(self) -> None:
+        self._is_due = False
+        self.go_on()
