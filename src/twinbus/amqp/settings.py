@@ -76,4 +76,6 @@ class Settings:
     """The longest silence we ask of the peer (advertised); after twice that we give up. 0: never."""
     handshake_timeout_ms: int = 20_000
     """From the start to open; also how long a close may wait for its answer."""
+    first_delivery_id: int = 0
+    """The id of the first message that we send in a session."""
     limits: Limits = field(default_factory=Limits)
