@@ -53,7 +53,7 @@ def test_both_messages_of_one_id_arrive_and_are_answered_once_when_both_are_stor
     assert not first.settled
     settle(first)
     assert [(start, type(state)) for start, _, state in answers(lone)] == [(5, Accepted)]
-    assert first.settled and second.settled
+    assert all(one.settled for one in (first, second))
     (session,) = lone.connection.sessions.values()
     assert [link.unsettled_count for link in session.links.values()] == [0, 0]
     assert (session.ledger.incoming_count, lone.connection.unanswered_bytes) == (0, 0)
