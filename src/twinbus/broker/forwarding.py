@@ -112,7 +112,7 @@ class Forwarder:
 
     def start(self) -> None:
         """Take what there is."""
-        assert isinstance(self._fragment.line, Line)  # what has sessions is never forwarded
+        assert isinstance(self._fragment.line, Line)  # also where it has sessions (`Fragment.begin_forwarding`)
         self._fragment.line.add(self)
         self._begin()
 
