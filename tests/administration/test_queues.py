@@ -6,10 +6,13 @@ import datetime as dt
 from typing import TYPE_CHECKING
 
 import pytest
-from azure.core.exceptions import ResourceNotFoundError
+from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
+from azure.servicebus.management import ApiVersion
+
+from tests.administration.admin import Admin
 
 if TYPE_CHECKING:
-    from tests.administration.admin import Admin
+    from tests.served import Served
 
 EVERY_OPTION = {
     "auto_delete_on_idle": dt.timedelta(minutes=7),
@@ -25,7 +28,6 @@ EVERY_OPTION = {
     "requires_duplicate_detection": True,
     "requires_session": True,
     "user_metadata": " <order> & 'more' \u00e9\u4e2d ",
-    "max_message_size_in_kilobytes": 2048,
 }
 SHOWN = EVERY_OPTION | {"max_size_in_megabytes": 16 * 3072}
 """It is partitioned: each fragment has the size that was asked for."""
@@ -65,3 +67,27 @@ def test_a_name_may_have_slashes_and_is_found_in_any_spelling(admin: Admin, name
     assert f"{name}/Some/Orders" in [queue.name for queue in admin.list_queues()]
     admin.delete_queue(f"{name}/SOME/ORDERS")
     assert f"{name}/Some/Orders" not in [queue.name for queue in admin.list_queues()]
+
+
+def test_the_size_of_messages_cannot_be_chosen_whatever_the_api_version(server: Served, name: str) -> None:
+    for version in ApiVersion:
+        admin = Admin("sync", server, api_version=version)
+        queue = admin.create_queue(f"{name}-{version.value}")
+        admin.update_queue(queue, max_delivery_count=3)
+        for refused in (
+            lambda admin=admin: admin.create_queue(f"{name}-other", max_message_size_in_kilobytes=1024),
+            lambda admin=admin: admin.create_topic(f"{name}-other", max_message_size_in_kilobytes=1024),
+            lambda admin=admin, queue=queue: admin.update_queue(queue, max_message_size_in_kilobytes=1024),
+        ):
+            with pytest.raises(HttpResponseError, match="MaxMessageSizeInKilobytes is 1024"):
+                refused()
+        admin.end()
+
+
+def test_a_queue_may_forward_to_itself_and_so_may_its_dead_letters(admin: Admin, name: str) -> None:
+    queue = admin.create_queue(name, requires_session=True)
+    admin.update_queue(queue, forward_to=name, forward_dead_lettered_messages_to=name)
+    found = admin.get_queue(name)
+    assert found.forward_to.endswith(f"/{name}")
+    assert found.forward_dead_lettered_messages_to.endswith(f"/{name}")
+    assert found.requires_session

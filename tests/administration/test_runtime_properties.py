@@ -62,7 +62,7 @@ def test_the_counts_of_a_topic_and_its_subscriptions(admin: Admin, bus: ServiceB
     listed = next(one for one in admin.list_topics_runtime_properties() if one.name == topic)
     for runtime in (admin.get_topic_runtime_properties(topic), listed):
         assert (runtime.name, runtime.subscription_count, runtime.scheduled_message_count) == (topic, 2, 1)
-        assert (runtime.sql_filter_count, runtime.correlation_filter_count) == (1, 1)
+        assert (runtime.sql_filter_count, runtime.correlation_filter_count) == (2, 1), "$Default counts as SQL"
         assert runtime.size_in_bytes > 0
         assert is_now(runtime.created_at_utc)
         assert is_now(runtime.updated_at_utc)

@@ -22,7 +22,6 @@ EVERY_OPTION = {
     "requires_duplicate_detection": True,
     "support_ordering": False,
     "user_metadata": " <news> & 'more' \u00e9\u4e2d ",
-    "max_message_size_in_kilobytes": 2048,
 }
 SHOWN = EVERY_OPTION | {"max_size_in_megabytes": 16 * 3072}
 """It is partitioned: each fragment has the size that was asked for."""

@@ -52,6 +52,32 @@ def test_the_bare_message_is_kept_to_the_byte() -> None:
     assert parts.envelope == make_envelope(durable=True, priority=7, ttl_ms=5)
 
 
+def test_delivery_annotations_are_kept_wherever_they_stand_except_ours() -> None:
+    bare = build(properties=Properties(message_id="m"), body=data(b"x"))
+    section = build(delivery_annotations={"mine": 1, "x-opt-lock-token": 2})
+    own = build(delivery_annotations={"mine": 1})
+    for payload in (section + bare, bare + section):  # the SDK for Python writes them behind the body
+        (parts,) = take(payload)
+        assert parts.bare == bare
+        assert (parts.delivery_annotation_count, parts.delivery_annotations) == (
+            2,
+            own[-len(parts.delivery_annotations) :],
+        )
+    (parts,) = take(build(delivery_annotations={}) + bare)
+    assert parts.delivery_annotation_count == 0
+
+
+def test_delivery_annotations_count_as_properties() -> None:
+    bare = build(properties=Properties(message_id="m"), application_properties={"a": "x" * 30_000}, body=data(b"x"))
+    take(build(delivery_annotations={"one": "x" * 30_000}) + bare)
+    with pytest.raises(MessageTooLarge, match="of properties and annotations"):
+        take(build(delivery_annotations={"one": "x" * 30_000, "two": "x" * 10_000}) + bare)
+    with pytest.raises(MessageTooLarge, match="'one'.* takes 33010 bytes"):
+        take(build(delivery_annotations={"one": "x" * 33_000}) + build(body=data(b"x")))
+    with pytest.raises(MessageTooLarge, match="of delivery annotations"):
+        take(build(delivery_annotations={"one": "x" * 32_600, "two": "x" * 32_600}) + build(body=data(b"x")))
+
+
 def test_annotations_of_the_sender_are_kept_and_ours_are_not() -> None:
     annotations: Mapping[str, object] = {
         "x-opt-partition-key": "k",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from twinbus.broker.record import (
     render_locked,
     render_open,
     session_of,
+    shared_of,
     take_apart,
 )
 
@@ -58,7 +60,7 @@ annotated = st.dictionaries(st.sampled_from(["a", "x-opt-partition-key", "b" * 1
     st.integers(1, 2**63 - 1),
     st.integers(0, 2**40),
     st.booleans(),
-    st.tuples(st.integers(0, 2**63), st.none() | st.binary(max_size=300)),
+    st.tuples(st.integers(0, 2**63), st.none() | st.binary(max_size=300), st.integers(0, 9), annotated),
 )
 def test_a_delivery_says_all_that_its_record_holds(
     envelope: Envelope,
@@ -67,9 +69,9 @@ def test_a_delivery_says_all_that_its_record_holds(
     sequence: int,
     at_ms: int,
     is_locked: bool,  # noqa: FBT001
-    special: tuple[int, bytes | None],
+    special: tuple[int, bytes | None, int, dict[str, Any]],
 ) -> None:
-    alarm_ms, session = special
+    alarm_ms, session, shared, told = special
     encoded = pairs(annotations)
     record = make_record(
         Parts(
@@ -81,6 +83,9 @@ def test_a_delivery_says_all_that_its_record_holds(
             annotations=encoded,
             annotation_count=2 * len(annotations),
             delivery_count=count,
+            shared=shared,
+            delivery_annotations=pairs(told),
+            delivery_annotation_count=2 * len(told),
         )
     )
     payload = render_locked(record, sequence, TOKEN, 99) if is_locked else render_open(record, sequence)
@@ -92,9 +97,12 @@ def test_a_delivery_says_all_that_its_record_holds(
     assert not header.first_acquirer
     assert message.bare() == BARE
     expected: dict[str, Any] = {"x-opt-enqueued-time": at_ms, "x-opt-sequence-number": sequence} | annotations
+    ours: dict[str, Any] = {}
     if is_locked:
         expected["x-opt-locked-until"] = 99
-        assert message.delivery_annotations == {"x-opt-lock-token": UUID(bytes=TOKEN)}
+        ours = {"x-opt-lock-token": UUID(bytes=TOKEN)}
+    assert Section.DELIVERY_ANNOTATIONS in message
+    assert message.delivery_annotations == ours | told
     assert message.message_annotations == expected
     assert encoded in message.raw(Section.MESSAGE_ANNOTATIONS)
     parts = take_apart(record)
@@ -102,6 +110,18 @@ def test_a_delivery_says_all_that_its_record_holds(
     assert (parts.alarm_ms, alarm_of(record)) == (alarm_ms, alarm_ms)
     assert (parts.session, session_of(record)) == (session, session)
     assert (parts.annotations, parts.annotation_count, parts.bare) == (encoded, 2 * len(annotations), BARE)
+    assert (parts.delivery_annotations, parts.delivery_annotation_count) == (pairs(told), 2 * len(told))
+    assert (parts.shared, shared_of(record), make_record(parts)) == (shared, shared, record)
+
+
+def test_a_record_of_the_version_before_is_read_as_one_without_delivery_annotations() -> None:
+    """As it was stored: a session, and an annotation."""
+    head = struct.pack(">BBBBIQQQHIH", 2, 1 | 8, 4, 0, 3, 0, 77, 0, 2, len(pairs({"a": 1})), 2)
+    record = head + b"s1" + pairs({"a": 1}) + BARE
+    parts = take_apart(record)
+    assert (parts.session, parts.delivery_count, parts.bare) == (b"s1", 3, BARE)
+    assert (parts.delivery_annotation_count, parts.delivery_annotations) == (0, b"")
+    assert make_record(parts) == record
 
 
 def test_a_plain_record_is_one_without_annotations() -> None:

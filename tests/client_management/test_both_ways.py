@@ -40,7 +40,6 @@ FIELDS: dict[str, some.SearchStrategy[Any]] = {
 }
 UNHURRIED = settings(deadline=None)
 """A machine that is busy with other tests needs its time."""
-SESSIONS = {"requires_session": some.just(value=False)}  # they exclude forwarding
 
 
 def described(kind: type[Any], **more: some.SearchStrategy[Any]) -> some.SearchStrategy[Any]:
@@ -67,7 +66,7 @@ def sent(root: Element) -> Element:
 
 @UNHURRIED
 @given(
-    description=described(QueueDescription, authorization_rules=some.just(()), **SESSIONS), is_update=some.booleans()
+    description=described(QueueDescription, authorization_rules=some.just(())), is_update=some.booleans()
 )
 def test_a_queue_that_is_asked_for(description: QueueDescription, *, is_update: bool) -> None:
     assert QUEUE.read(sent(QUEUE.write_wanted(description, VIEW, is_update=is_update))) == description
@@ -80,20 +79,20 @@ def test_a_topic_that_is_asked_for(description: TopicDescription) -> None:
 
 
 @UNHURRIED
-@given(described(SubscriptionDescription, **SESSIONS))
+@given(described(SubscriptionDescription))
 def test_a_subscription_that_is_asked_for(description: SubscriptionDescription) -> None:
     assert SUBSCRIPTION.read(sent(SUBSCRIPTION.write_wanted(description, VIEW, is_update=False))) == description
 
 
 @UNHURRIED
-@given(described(QueueDescription, authorization_rules=some.just(()), **SESSIONS), RUNTIMES)
+@given(described(QueueDescription, authorization_rules=some.just(())), RUNTIMES)
 def test_a_queue_that_is_shown(description: QueueDescription, runtime: QueueRuntime) -> None:
     root = sent(QUEUE.write(QueueInfo(path="orders", description=description, runtime=runtime), VIEW))
     assert (QUEUE.read_shown(root), QUEUE.read_runtime(root)) == (description, runtime)
 
 
 @UNHURRIED
-@given(described(SubscriptionDescription, **SESSIONS), RUNTIMES)
+@given(described(SubscriptionDescription), RUNTIMES)
 def test_a_subscription_that_is_shown(description: SubscriptionDescription, runtime: QueueRuntime) -> None:
     info = SubscriptionInfo(
         path=path.subscription_path("news", "all"), topic="news", name="all", description=description, runtime=runtime

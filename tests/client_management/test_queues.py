@@ -29,9 +29,8 @@ ALL = QueueDescription(
     auto_delete_on_idle_ms=600_000,
     enable_express=True,
     user_metadata=" <mine> & \u00e9 ",
-    max_message_kb=1024,
 )
-"""Nothing in it has its default but what needs another entity."""
+"""Nothing in it has its default but what needs another entity, or a Premium namespace."""
 
 
 async def test_a_plain_queue_has_every_default(reach: Reach, name: str) -> None:

@@ -33,7 +33,6 @@ TOPIC = TopicDescription(
     auto_delete_on_idle_ms=600_000,
     enable_express=True,
     user_metadata="mine",
-    max_message_kb=1024,
 )
 SUBSCRIPTION = SubscriptionDescription(
     lock_duration_ms=30_000,
@@ -123,7 +122,7 @@ async def test_the_runtime_tells_what_they_hold(reach: Reach, name: str) -> None
         await factory.create_topic_client(name).send(BrokeredMessage("a word"))
         topic = await manager.get_topic_runtime(name)
         every, some = [await manager.get_subscription_runtime(name, one) for one in ("all", "some")]
-    assert (topic.subscription_count, topic.sql_filter_count, topic.correlation_filter_count) == (2, 1, 1)
+    assert (topic.subscription_count, topic.sql_filter_count, topic.correlation_filter_count) == (2, 2, 1)
     assert topic.scheduled_count == 0
     assert topic.size_bytes > 0
     assert topic.created_ms > 1_600_000_000_000

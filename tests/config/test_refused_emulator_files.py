@@ -100,10 +100,6 @@ def more_rules(*rules: object) -> Callable[[Any], object]:
         (queue(LockDuration="PT0S"), f"{QUEUE}.Properties.LockDuration: 'PT0S': it has to be a duration above zero"),
         (queue(LockDuration="PT6M"), f"{QUEUE}.Properties.LockDuration: PT6M: it can be PT5S to PT5M"),
         (queue(MaxDeliveryCount=0), f"{QUEUE}.Properties.MaxDeliveryCount: max_delivery_count is 0; it can be 1 to"),
-        (
-            queue(RequiresSession=True, ForwardTo="topic.1"),
-            f"{QUEUE}.Properties: an entity with sessions cannot forward",
-        ),
         # Names.
         (lambda config: namespace(config).update(Name="a b"), f"{NAMESPACE}.Name: 'a b': a namespace is named with"),
         (more_queues({"Name": "a b"}), f"{NAMESPACE}.Queues[1].Name: 'a b' is no path: it has letters,"),

@@ -161,7 +161,7 @@ def _check_session(session: Session) -> int:
     """The same for one session; how many links it has."""
     limits = session.limits
     insist(session.outbox.window >= 0, "a window is not negative")
-    incoming, outgoing = len(session.ledger.incoming), len(session.ledger.outgoing)
+    incoming, outgoing = session.ledger.incoming_count, len(session.ledger.outgoing)
     insist(incoming <= limits.max_unsettled, "unsettled deliveries stay within their limit")
     links = {*session.links.values(), *session._by_remote_handle.values()}
     unsettled = 0

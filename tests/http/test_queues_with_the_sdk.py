@@ -27,7 +27,6 @@ EVERY_OPTION = {
     "requires_duplicate_detection": True,
     "requires_session": True,
     "user_metadata": " <order> & 'more' \u00e9\u4e2d ",
-    "max_message_size_in_kilobytes": 2048,
 }
 
 
@@ -62,7 +61,6 @@ def test_every_option_arrives_and_comes_back(client: ServiceBusAdministrationCli
         requires_duplicate_detection=True,
         requires_session=True,
         user_metadata=" <order> & 'more' \u00e9\u4e2d ",
-        max_message_kb=2048,
         status="SendDisabled",
     )
     for properties in (made, client.get_queue("orders"), *client.list_queues()):

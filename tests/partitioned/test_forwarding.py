@@ -125,10 +125,13 @@ async def test_q33_after_four_hops_a_message_is_in_the_transfer_dead_letter_queu
 
 
 @in_virtual_time
-async def test_q33_a_queue_with_sessions_is_no_source() -> None:
+async def test_a_queue_with_sessions_is_a_source_like_any() -> None:
     async with bus() as orders:
-        with pytest.raises(InvalidArgument):
-            await orders.queue("entry", requires_session=True, forward_to="orders")
+        entry = await orders.queue("entry", requires_session=True, forward_to="orders")
+        for number in range(6):
+            await entry.send(BrokeredMessage(f"{number}", session_id=f"{number % 3}"))
+        await asyncio.sleep(5)
+        assert sorted(await orders.texts()) == [f"{number}" for number in range(6)]
 
 
 @in_virtual_time

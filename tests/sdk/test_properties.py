@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -40,6 +41,9 @@ APPLICATION_PROPERTIES: dict[Any, Any] = {
     "uuid": uuid.UUID("25279ea5-2d40-446c-89d5-7403cc71ff37"),
     "time": INSTANT,
     "nothing": None,
+    "price": Decimal("12.345"),
+    "debt": Decimal("-12345678901234567890.12345"),
+    "zero": Decimal(0),
 }
 AS_RECEIVED = {
     name.encode(): value.encode() if isinstance(value, str) else value for name, value in APPLICATION_PROPERTIES.items()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageState
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 from azure.servicebus.exceptions import MessageNotFoundError
 
 from tests.sdk.bus import Bus, Loop, Threads, body_of, receive
@@ -27,7 +28,11 @@ class Before:
         self.sessions = server.make_queue(RequiresSession="true", UserMetadata="mine", LockDuration="PT57S")
         sender, receiver = bus.sender(self.queue), bus.receiver(self.queue)
         session_sender, session_receiver = bus.sender(self.sessions), bus.receiver(self.sessions, session_id="s")
-        sender.send_messages(ServiceBusMessage("deferred", message_id="1"))
+        properties = AmqpMessageProperties(message_id="1")
+        told = {"mine": "to be delivered"}
+        sender.send_messages(
+            AmqpAnnotatedMessage(data_body=b"deferred", properties=properties, delivery_annotations=told)
+        )
         [deferred] = receive(receiver, 1)
         receiver.defer_message(deferred)
         self.deferred = deferred.sequence_number
@@ -53,6 +58,7 @@ class Before:
         assert server.counts(self.queue) == (1, 1), "it is a duplicate"
         [deferred] = receiver.receive_deferred_messages(self.deferred)
         assert body_of(deferred) == b"deferred"
+        assert deferred.raw_amqp_message.delivery_annotations[b"mine"] == b"to be delivered"
         peeked = receiver.peek_messages(9, sequence_number=1)
         assert [(body_of(message), message.state) for message in peeked] == [
             (b"deferred", ServiceBusMessageState.DEFERRED),

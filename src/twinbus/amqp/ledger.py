@@ -12,7 +12,8 @@ from twinbus.amqp.events import ReceiptsUpdated, SendsUpdated
 from twinbus.amqp.hot import disposition_frame, read_disposition
 from twinbus.amqp.link import SERIAL_HALF, SERIAL_MASK
 from twinbus.amqp.outcomes import ACCEPTED
-from twinbus.amqp.states import Role
+from twinbus.amqp.shared_ids import SharedId
+from twinbus.amqp.states import Role, SessionState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,11 +44,15 @@ class Ledger:
         self.outgoing: dict[int, OutgoingDelivery] = {}
         """Messages we sent, by delivery id."""
         self.incoming: dict[int, IncomingDelivery] = {}
-        """Messages we received, by delivery id."""
+        """Messages we received, by delivery id: the first of those that share one."""
+        self._shared: dict[int, SharedId] = {}
+        """Ids under which several unsettled messages came: none, unless the peer breaks AMQP's rules."""
         self._session = session
         self._connection = session.connection
         self._limit = session.limits.max_unsettled
-        self._next_id = 0
+        self._most_ids = self._limit
+        """Ids that `incoming` may have: the limit, less the deliveries beyond the first of each id."""
+        self._next_id = session.connection.settings.first_delivery_id
         self._patience = _FIRST_PATIENCE
 
     # --- in and out ---------------------------------------------------------------------------------------------------
@@ -80,12 +85,13 @@ class Ledger:
         link = delivery.link
         if not delivery.settled:
             incoming = self.incoming
-            if delivery.delivery_id in incoming:
-                raise SessionViolation(INVALID_FIELD, f"delivery id {delivery.delivery_id} is in use")
-            if len(incoming) >= self._limit:
+            if len(incoming) >= self._most_ids:
                 raise SessionViolation(RESOURCE_LIMIT_EXCEEDED, f"more than {self._limit} unsettled messages")
-            incoming[delivery.delivery_id] = delivery
-            link.unsettled_ids.add(delivery.delivery_id)
+            if delivery.delivery_id in incoming:
+                self._share(delivery)
+            else:
+                incoming[delivery.delivery_id] = delivery
+                link.unsettled_ids.add(delivery.delivery_id)
             self._patience += _PATIENCE
         link.unanswered_count += 1
         link.unanswered_bytes += delivery.weight
@@ -97,12 +103,98 @@ class Ledger:
         if link.role is Role.SENDER:
             lost = [self.outgoing.pop(delivery_id) for delivery_id in sorted(link.unsettled_ids)]
         else:
+            if self._shared:
+                self._forget_shared(link)
             for delivery_id in link.unsettled_ids:
                 self.incoming.pop(delivery_id).settled = True
             self._connection.unanswered_bytes -= link.unanswered_bytes
             link.unanswered_count = link.unanswered_bytes = 0
         link.unsettled_ids.clear()
         return lost
+
+    # --- several deliveries of one id ---------------------------------------------------------------------------------
+
+    @property
+    def incoming_count(self) -> int:
+        """How many messages we received are unsettled."""
+        return len(self.incoming) + self._limit - self._most_ids
+
+    def _share(self, delivery: IncomingDelivery) -> None:
+        """Take a delivery whose id an unsettled one has already."""
+        delivery_id, link = delivery.delivery_id, delivery.link
+        shared = self._shared.get(delivery_id)
+        if shared is None:
+            shared = self._shared[delivery_id] = SharedId(self.incoming[delivery_id])
+        shared.add(delivery)
+        self._most_ids -= 1
+        if delivery_id in link.unsettled_ids:
+            link.sharing_count += 1
+        else:
+            link.unsettled_ids.add(delivery_id)
+
+    def _answer_shared(
+        self, deliveries: Sequence[IncomingDelivery], state: Composite | None, *, settled: bool
+    ) -> list[IncomingDelivery]:
+        """Answer those deliveries that share their id, once all of the id have an answer; return the others."""
+        others = []
+        for delivery in deliveries:
+            shared = self._shared.get(delivery.delivery_id)
+            if shared is None:
+                others.append(delivery)
+            elif shared.answer(delivery, state, settled=settled):
+                self._conclude(delivery.delivery_id, shared)
+        return others
+
+    def _conclude(self, delivery_id: int, shared: SharedId) -> None:
+        """Send the one answer to all deliveries of an id."""
+        settled = shared.is_settled
+        if settled:
+            del self.incoming[delivery_id]
+            self._settle_shared(delivery_id, shared)
+        state = self._encode_state(shared.outcome)
+        self.send_disposition(Role.RECEIVER, delivery_id, delivery_id, state, settled=settled)
+
+    def _settle_shared(self, delivery_id: int, shared: SharedId) -> None:
+        del self._shared[delivery_id]
+        self._most_ids += len(shared.deliveries) - 1
+        for delivery in shared.deliveries:
+            delivery.settled = True
+            link = delivery.link
+            if delivery_id in link.unsettled_ids:
+                link.unsettled_ids.discard(delivery_id)
+            else:
+                link.sharing_count -= 1
+
+    def _take_shared(self, taken: list[IncomingDelivery], *, settled: bool) -> list[IncomingDelivery]:
+        """What the peer said of an id holds for all deliveries of it."""
+        found: list[IncomingDelivery] = []
+        for delivery in taken:
+            shared = self._shared.get(delivery.delivery_id)
+            if shared is None:
+                found.append(delivery)
+                continue
+            if settled:
+                delivery.link.unsettled_ids.add(delivery.delivery_id)
+                self._settle_shared(delivery.delivery_id, shared)
+            found += shared.deliveries
+        return found
+
+    def _forget_shared(self, link: Link) -> None:
+        """Drop a link's deliveries from the ids that they share; what is left in `unsettled_ids` it has alone."""
+        for delivery_id in [one for one in link.unsettled_ids if one in self._shared]:
+            shared = self._shared[delivery_id]
+            for delivery in shared.deliveries:
+                delivery.settled = delivery.settled or delivery.link is link
+            self._most_ids += shared.lose(link)
+            link.unsettled_ids.discard(delivery_id)
+            if not shared.deliveries:
+                self._most_ids -= 1
+                del self._shared[delivery_id], self.incoming[delivery_id]
+                continue
+            self.incoming[delivery_id] = shared.deliveries[0]
+            if shared.is_answered and self._session.local_state is SessionState.MAPPED:
+                self._conclude(delivery_id, shared)
+        link.sharing_count = 0
 
     # --- our word -----------------------------------------------------------------------------------------------------
 
@@ -122,6 +214,8 @@ class Ledger:
         first = last = -1
         if receiving:
             self._count_answers(deliveries)  # type: ignore[arg-type]  # receiving: these are incoming ones
+            if self._shared:
+                deliveries = self._answer_shared(deliveries, state, settled=settled)  # type: ignore[arg-type]
         for delivery in deliveries:
             delivery_id = delivery.delivery_id
             if delivery_id is None or unsettled.get(delivery_id) is not delivery:
@@ -184,7 +278,10 @@ class Ledger:
             if was_full and self.room > 0:
                 self._connection.reopened_sessions[self._session.channel] = self._session
         else:
-            self._update_receipts(self._take(self.incoming, first, last, settled=tail.settled), tail, events)
+            taken = self._take(self.incoming, first, last, settled=tail.settled)
+            if self._shared:
+                taken = self._take_shared(taken, settled=tail.settled)
+            self._update_receipts(taken, tail, events)
 
     @staticmethod
     def _update_sends(deliveries: list[OutgoingDelivery], tail: DispositionTail, events: list[Event]) -> None:

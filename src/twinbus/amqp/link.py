@@ -47,6 +47,8 @@ class Link:
         self.credit = 0
         self.unsettled_ids: set[int] = set()
         """Of deliveries of this link that are in the session's ledger."""
+        self.sharing_count = 0
+        """Deliveries of this link beyond the first of each id: none, unless the peer breaks AMQP's rules."""
         self.unanswered_count = 0
         """Messages handed to the program of which it has said nothing yet; on a receiver only."""
         self.unanswered_bytes = 0
@@ -71,7 +73,7 @@ class Link:
     @property
     def unsettled_count(self) -> int:
         """Messages of this link that are not settled."""
-        return len(self.unsettled_ids)
+        return len(self.unsettled_ids) + self.sharing_count
 
     @property
     def is_over(self) -> bool:

@@ -86,6 +86,8 @@ class Settings:
     """From the start to open; also how long a close may wait for its answer."""
     shortest_idle_timeout_ms: int = 0
     """A peer that asks for heartbeats more often than this is refused; 0: none is."""
+    first_delivery_id: int = 0
+    """The id of the first message that we send in a session."""
     limits: Limits = field(default_factory=Limits)
     first_limits: Limits | None = None
     """What holds until `connection.raise_limits`: a server trusts nobody who has shown no credentials yet.

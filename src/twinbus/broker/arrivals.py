@@ -77,7 +77,7 @@ class Arrivals:
             return
         parcel = Parcel()
         parcel.records = [record for _, record in fresh]
-        if destination.terms.detects_duplicates:
+        if destination.terms.detects_duplicates and not keys.comes_back(source, self._fragment.holdings.prefix):
             is_keyed = destination.terms.is_partitioned
             parcel.ids = [_identity_of(record, is_keyed=is_keyed) for record in parcel.records]
         last = fresh[-1][0]

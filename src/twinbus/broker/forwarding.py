@@ -112,7 +112,7 @@ class Forwarder:
 
     def start(self) -> None:
         """Take what there is."""
-        assert isinstance(self._fragment.line, Line)  # what has sessions is never forwarded
+        assert isinstance(self._fragment.line, Line)  # also where it has sessions (`Fragment.begin_forwarding`)
         self._fragment.line.add(self)
         self._begin()
 
@@ -275,6 +275,8 @@ class Forwarder:
             session=session,
             annotation_count=parts.annotation_count,
             annotations=parts.annotations,
+            delivery_annotation_count=parts.delivery_annotation_count,
+            delivery_annotations=parts.delivery_annotations,
         )
         if self._dead_source is not None:
             return change_record(make_record(arrived), annotations={DEAD_LETTER_SOURCE: self._dead_source})

@@ -498,6 +498,20 @@ class Fragment:
             browser.reader.entity_gone(error)
         self.browsers.clear()
 
+    def begin_forwarding(self) -> None:
+        """Hand out messages in order, whichever session they belong to: to the forwarder alone."""
+        if self.sessions is not None and self.line is self.sessions:
+            low = self.out.lowest(self.sessions.lowest)
+            self.line = Line(self)
+            self.line.restart(low)
+
+    def end_forwarding(self) -> None:
+        """Hand out messages by their sessions again, where it has some."""
+        if self.sessions is not None and self.line is not self.sessions:
+            low = self.out.lowest(self.line.lowest)
+            self.line = self.sessions
+            self.sessions.restart(low)
+
     def _restart(self) -> None:
         """What is in memory is void."""
         self.is_loaded = False

@@ -25,6 +25,7 @@ from twinbus.amqp.types import Timestamp
 from twinbus.broker.record import (
     ACTIVE_STATE,
     HAS_TTL,
+    MOST_OWNER_BYTES,
     SCHEDULED_STATE,
     Envelope,
     Parts,
@@ -57,6 +58,8 @@ SET_BY_BROKER: Final = frozenset(
     }
 )
 """Annotations of ours: who sends on a message it received sends them along, and they mean nothing then."""
+LOCK_TOKEN: Final = "x-opt-lock-token"
+"""The delivery annotation of ours, which means nothing on a message that is sent."""
 SCHEDULED_TIME: Final = "x-opt-scheduled-enqueue-time"
 PARTITION_KEY: Final = "x-opt-partition-key"
 VIA_PARTITION_KEY: Final = "x-opt-via-partition-key"
@@ -185,6 +188,9 @@ class Intake:
             or annotations_end - annotations_at > self._limits.max_id_characters
         ):
             self._check(Message(payload))
+        if (annotations_at or properties_at) > header_end:  # delivery annotations
+            self._add_unusual(parcel, payload, enqueued_ms, terms)
+            return
         envelope = _read_header(payload[:header_end]) if header_end else _HEADER_DEFAULT
         bare = payload[properties_at:]
         pairs = annotation_pairs(payload, annotations_at) if annotations_end else _NO_PAIRS
@@ -274,6 +280,7 @@ class Intake:
             state, alarm_ms = SCHEDULED_STATE, _checked_due(int(due_ms))
         session = _session_of(message) if terms.requires_session else None
         kept = [raw for name, raw in message.pairs(Section.MESSAGE_ANNOTATIONS) if name not in SET_BY_BROKER]
+        told = [raw for name, raw in message.pairs(Section.DELIVERY_ANNOTATIONS) if name != LOCK_TOKEN]
         parcel.records.append(
             make_record(
                 Parts(
@@ -285,6 +292,8 @@ class Intake:
                     session=session,
                     annotation_count=2 * len(kept),
                     annotations=b"".join(kept),
+                    delivery_annotation_count=2 * len(told),
+                    delivery_annotations=b"".join(told),
                 )
             )
         )
@@ -296,17 +305,22 @@ class Intake:
         properties = message.size_of(Section.PROPERTIES)
         size = properties + message.size_of(Section.APPLICATION_PROPERTIES)
         size += message.size_of(Section.MESSAGE_ANNOTATIONS)
+        to_deliver = message.size_of(Section.DELIVERY_ANNOTATIONS)
+        size += to_deliver
         if size > limits.max_properties_bytes:
             raise MessageTooLarge(
                 f"the message has {size} bytes of properties and annotations; it can have {limits.max_properties_bytes}"
             )
+        most = MOST_OWNER_BYTES - 4 * limits.max_id_characters  # beside the longest session id, in UTF-8
+        if to_deliver > most:
+            raise MessageTooLarge(f"the message has {to_deliver} bytes of delivery annotations; it can have {most}")
         self._check_each_property(message)
         if max(properties, message.size_of(Section.MESSAGE_ANNOTATIONS)) > limits.max_id_characters:
             self._check_ids(message)
 
     def _check_each_property(self, message: Message) -> None:
         limit = self._limits.max_property_bytes
-        for section in (Section.APPLICATION_PROPERTIES, Section.MESSAGE_ANNOTATIONS):
+        for section in (Section.APPLICATION_PROPERTIES, Section.MESSAGE_ANNOTATIONS, Section.DELIVERY_ANNOTATIONS):
             for key, raw in message.pairs(section):  # raises where it is no map
                 if not isinstance(key, str) and (section is Section.APPLICATION_PROPERTIES or not isinstance(key, int)):
                     raise MalformedMessage(f"{key!r:.60} names a property or annotation: that can be done by text only")

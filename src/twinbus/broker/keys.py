@@ -77,6 +77,12 @@ def fragment_in(prefix: bytes) -> int:
     return number
 
 
+def comes_back(source: bytes, destination: bytes) -> bool:
+    """Whether messages or dead letters of an entity are forwarded to that entity itself; both are prefixes."""
+    entity_id, _, area = _PREFIX.unpack(source)
+    return bool(entity_id == _ENTITY.unpack_from(destination)[0] and area in (Area.MAIN, Area.DEAD_LETTER))
+
+
 def fragment_of_sequence(sequence: int) -> int:
     """The number of the fragment that a message of that number is in."""
     return sequence >> FRAGMENT_SHIFT

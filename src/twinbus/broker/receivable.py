@@ -176,13 +176,16 @@ class Receivable(Entity):
         before = fragment.forwarder
         if before is not None and before.is_gone:  # the entity was disabled for a while
             before = fragment.forwarder = None
-        if (before.target if before is not None else None) == target:
+        if before is not None and before.target == target:
             return
         if before is not None:
             before.stop()
             fragment.forwarder = None
-        if target is not None:
+        if target is None:
+            fragment.end_forwarding()
+        else:
             fragment.line.close(NotAllowed(f"messages of '{self.path}' are forwarded to '{target}' from now on"))
+            fragment.begin_forwarding()
             failed = self.open_transfer_dead_letters()
             fragment.forwarder = forwarder = Forwarder(
                 fragment, target, self._rooms.find, failed, self._forwarded, dead_source

@@ -1,8 +1,9 @@
 """A message as it is stored, and as it is delivered.
 
-A record is a fixed head (counts, times), the id of its session if its queue has sessions, the sender's message
-annotations as encoded pairs, and the bare message, whose bytes are never touched. A delivery is the head written as
-AMQP sections in front of the same bytes: two copies and a few `Struct.pack`, no encoder.
+A record is a fixed head (counts, times), the id of its session if its queue has sessions, the sender's delivery
+annotations (few messages have some) and message annotations as encoded pairs, and the bare message, whose bytes are
+never touched. A delivery is the head written as AMQP sections in front of the same bytes: two copies and a few
+`Struct.pack`, no encoder.
 
 The bare message of a record that has copies in other subscriptions may lie elsewhere, once for all of them (`bodies`):
 then the record says where, and is stored without it. In memory it is always whole.
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 _VERSION: Final = 2
+_ANNOTATED_VERSION: Final = 3
+"""Of a record with delivery annotations: they follow the session's id, before their count and size."""
 _DURABLE: Final = 1
 HAS_TTL: Final = 2
 HAS_ALARM: Final = 4
@@ -52,6 +55,10 @@ _SIZES: Final = Struct(">IH")
 _SIZES_AT: Final = HEAD_BYTES - 6
 _REFERENCE: Final = Struct(">QI")
 """The number of a bare message that is shared, and its length."""
+_DELIVERY_ANNOTATIONS: Final = Struct(">HH")
+"""Elements and bytes of the delivery annotations."""
+MOST_OWNER_BYTES: Final = 65_535 - _REFERENCE.size - _DELIVERY_ANNOTATIONS.size
+"""Of a session's id and delivery annotations: a record has room for so many."""
 
 _GROUP_ID: Final = 10
 FIRST_NUMBER: Final = "x-opt-enqueue-sequence-number"
@@ -113,6 +120,9 @@ class Parts(NamedTuple):
     """Encoded keys and values, `annotation_count` of them."""
     shared: int = 0
     """The number under which `bare` is kept for several; 0 where it is this record's alone."""
+    delivery_annotation_count: int = 0
+    delivery_annotations: bytes = b""
+    """Encoded keys and values, as the message annotations."""
 
 
 def make_record(parts: Parts) -> bytes:
@@ -121,11 +131,16 @@ def make_record(parts: Parts) -> bytes:
     owner = parts.session or b""
     flags = flags & ~IS_SPECIAL | (HAS_ALARM if parts.alarm_ms else 0)
     flags |= HAS_SESSION if parts.session is not None else 0
+    version = _VERSION
+    if parts.delivery_annotation_count:
+        version = _ANNOTATED_VERSION
+        sizes = _DELIVERY_ANNOTATIONS.pack(parts.delivery_annotation_count, len(parts.delivery_annotations))
+        owner += parts.delivery_annotations + sizes
     if parts.shared:
         flags |= IS_SHARED
         owner += _REFERENCE.pack(parts.shared, len(parts.bare))
     head = _pack_head(
-        _VERSION,
+        version,
         flags,
         priority,
         parts.state,
@@ -153,7 +168,10 @@ def take_apart(record: bytes) -> Parts:
     version, flags, priority, state, delivery_count, ttl_ms, enqueued_ms, alarm_ms, count, size, session_size = (
         _unpack_head(record)
     )
-    assert version == _VERSION
+    assert version in (_VERSION, _ANNOTATED_VERSION)
+    delivery_annotation_count, delivery_annotations = (0, b"")
+    if version == _ANNOTATED_VERSION:
+        delivery_annotation_count, delivery_annotations = _delivery_annotations(record)
     annotations_at = HEAD_BYTES + session_size
     bare_at = annotations_at + size
     return Parts(
@@ -167,7 +185,23 @@ def take_apart(record: bytes) -> Parts:
         count,
         record[annotations_at:bare_at],
         shared_of(record),
+        delivery_annotation_count,
+        delivery_annotations,
     )
+
+
+def _delivery_annotations(record: bytes) -> tuple[int, bytes]:
+    """How many keys and values the delivery annotations are, and both as they are encoded."""
+    end = _owner_end(record)
+    count, size = _DELIVERY_ANNOTATIONS.unpack_from(record, end - _DELIVERY_ANNOTATIONS.size)
+    start = end - _DELIVERY_ANNOTATIONS.size - int(size)
+    return int(count), record[start : start + int(size)]
+
+
+def _owner_end(record: bytes) -> int:
+    """Where the session's id and the delivery annotations end."""
+    size: int = _SESSION_SIZE.unpack_from(record, _SESSION_SIZE_AT)[0]
+    return HEAD_BYTES + size - (_REFERENCE.size if record[1] & IS_SHARED else 0)
 
 
 def places_of(record: bytes) -> tuple[int, int, int]:
@@ -198,10 +232,10 @@ def session_of(record: bytes) -> bytes | None:
     """The id of the session it belongs to."""
     if not record[1] & HAS_SESSION:
         return None
-    size: int = _SESSION_SIZE.unpack_from(record, _SESSION_SIZE_AT)[0]
-    if record[1] & IS_SHARED:
-        size -= _REFERENCE.size
-    return record[HEAD_BYTES : HEAD_BYTES + size]
+    end = _owner_end(record)
+    if record[0] == _ANNOTATED_VERSION:
+        end -= _DELIVERY_ANNOTATIONS.size + len(_delivery_annotations(record)[1])
+    return record[HEAD_BYTES:end]
 
 
 def shared_of(record: bytes) -> int:
@@ -339,24 +373,30 @@ def _symbol(name: str) -> bytes:
     return bytes((0xA3, len(name))) + name.encode()
 
 
-_LOCK_TOKEN: Final = b"\x00\x53\x71\xc1\x24\x02" + _symbol("x-opt-lock-token") + b"\x98"
+_LOCK_TOKEN_NAME: Final = _symbol("x-opt-lock-token") + b"\x98"
+_LOCK_TOKEN: Final = b"\x00\x53\x71\xc1\x24\x02" + _LOCK_TOKEN_NAME
+_NO_LOCK_TOKEN: Final = b"\x00\x53\x71\xc1\x01\x00"
+"""Delivery annotations without any: some clients look for the section."""
+_DELIVERY_HEAD: Final = Struct(">4sII")
 _ANNOTATIONS: Final = b"\x00\x53\x72\xd1"
 _ENQUEUED_TIME: Final = _symbol("x-opt-enqueued-time") + b"\x83"
 _SEQUENCE_NUMBER: Final = _symbol("x-opt-sequence-number") + b"\x81"
 _LOCKED_UNTIL: Final = _symbol("x-opt-locked-until") + b"\x83"
 _OPEN_LAYOUT: Final = f"4sII{len(_ENQUEUED_TIME)}sq{len(_SEQUENCE_NUMBER)}sq"
-_OPEN: Final = Struct(f">{_OPEN_LAYOUT}")
+_OPEN: Final = Struct(f">{len(_NO_LOCK_TOKEN)}s{_OPEN_LAYOUT}")
 _LOCKED: Final = Struct(f">{len(_LOCK_TOKEN)}s16s{_OPEN_LAYOUT}{len(_LOCKED_UNTIL)}sq")
 _pack_locked: Final = _LOCKED.pack
 _pack_header: Final = _HEADER.pack
-_OPEN_SIZE: Final = _OPEN.size - 8
+_OPEN_SIZE: Final = _OPEN.size - len(_NO_LOCK_TOKEN) - 8
 """What the map's size counts: all behind it."""
 _LOCKED_SIZE: Final = _OPEN_SIZE + len(_LOCKED_UNTIL) + 8
 
 
 def render_locked(record: bytes, sequence: int, token: bytes, locked_until_ms: int) -> bytes:
     """A message as a receiver gets it under a lock. `token` is a uuid in network order."""
-    _, flags, priority, _, delivery_count, ttl_ms, enqueued_ms, _, count, size, session_size = _unpack_head(record)
+    version, flags, priority, _, delivery_count, ttl_ms, enqueued_ms, _, count, size, session_size = _unpack_head(
+        record
+    )
     durable = _TRUE if flags & _DURABLE else _FALSE
     if flags & HAS_TTL and ttl_ms <= _LONGEST_HEADER_TTL_MS:
         header = _header_with_ttl(durable, priority, ttl_ms, delivery_count)
@@ -375,12 +415,17 @@ def render_locked(record: bytes, sequence: int, token: bytes, locked_until_ms: i
         _LOCKED_UNTIL,
         locked_until_ms,
     )
+    if version == _ANNOTATED_VERSION:
+        own = _own_delivery_annotations(record, _LOCK_TOKEN_NAME + token)
+        return header + own + annotations[len(_LOCK_TOKEN) + len(token) :] + record[HEAD_BYTES + session_size :]
     return header + annotations + record[HEAD_BYTES + session_size :]
 
 
 def render_open(record: bytes, sequence: int) -> bytes:
     """A message as it is peeked, or received and deleted: without a lock."""
-    _, flags, priority, state, delivery_count, ttl_ms, enqueued_ms, _, count, size, session_size = _unpack_head(record)
+    version, flags, priority, state, delivery_count, ttl_ms, enqueued_ms, _, count, size, session_size = _unpack_head(
+        record
+    )
     if state != ACTIVE_STATE:
         return render_open(with_state(record), sequence)
     durable = _TRUE if flags & _DURABLE else _FALSE
@@ -389,9 +434,26 @@ def render_open(record: bytes, sequence: int) -> bytes:
     else:
         header = _pack_header(b"\x00\x53\x70\xc0\x0b\x05", durable, 0x50, priority, b"\x40\x42\x70", delivery_count)
     annotations = _OPEN.pack(
-        _ANNOTATIONS, _OPEN_SIZE + size, count + 4, _ENQUEUED_TIME, enqueued_ms, _SEQUENCE_NUMBER, sequence
+        _NO_LOCK_TOKEN,
+        _ANNOTATIONS,
+        _OPEN_SIZE + size,
+        count + 4,
+        _ENQUEUED_TIME,
+        enqueued_ms,
+        _SEQUENCE_NUMBER,
+        sequence,
     )
+    if version == _ANNOTATED_VERSION:
+        own = _own_delivery_annotations(record, b"")
+        return header + own + annotations[len(_NO_LOCK_TOKEN) :] + record[HEAD_BYTES + session_size :]
     return header + annotations + record[HEAD_BYTES + session_size :]
+
+
+def _own_delivery_annotations(record: bytes, lock: bytes) -> bytes:
+    """The section with what the sender said in it, and a lock token or nothing."""
+    count, pairs = _delivery_annotations(record)
+    head = _DELIVERY_HEAD.pack(b"\x00\x53\x71\xd1", 4 + len(lock) + len(pairs), count + (2 if lock else 0))
+    return head + lock + pairs
 
 
 def with_state(record: bytes) -> bytes:

@@ -39,7 +39,7 @@ def send(
         fragment.ping(answer)
         return
     check_room(target, records)
-    if target.terms.detects_duplicates:
+    if target.terms.detects_duplicates and parcel.ids:  # what comes back to its own entity is no duplicate of itself
         fragment.duplicates.enqueue(records, parcel.ids, [] if numbers is None else numbers, answer, beside)
         return
     first = fragment.enqueue(records, answer)

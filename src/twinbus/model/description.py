@@ -57,5 +57,3 @@ def check(values: Mapping[str, object]) -> None:
     if isinstance(metadata, str) and len(metadata) > limits.USER_METADATA_MAX_CHARACTERS:
         most = limits.USER_METADATA_MAX_CHARACTERS
         raise ArgumentOutOfRange(f"user_metadata has {len(metadata)} characters; it can have {most}")
-    if values.get("requires_session") and values.get("forward_to"):
-        raise InvalidArgument("an entity with sessions cannot forward its messages: leave out forward_to, or sessions")

@@ -15,7 +15,7 @@ from twinbus.model import path as paths
 from twinbus.model.description import shown_size_mb
 from twinbus.model.info import EntityInfo, QueueInfo, SubscriptionInfo, TopicInfo
 from twinbus.model.queue import QueueDescription
-from twinbus.model.rule import CorrelationFilter, SqlFilter
+from twinbus.model.rule import CorrelationFilter, FalseFilter, SqlFilter, TrueFilter
 from twinbus.model.topic import TopicDescription
 
 SizedT = TypeVar("SizedT", bound=QueueDescription | TopicDescription)
@@ -41,7 +41,7 @@ def topic_info(topic: AnyTopic) -> TopicInfo:
     filters = [rule.description.filter for one in topic.subscriptions.values() for rule in one.rules.values()]
     runtime = replace(
         topic.runtime(),
-        sql_filter_count=sum(isinstance(one, SqlFilter) for one in filters),
+        sql_filter_count=sum(isinstance(one, SqlFilter | TrueFilter | FalseFilter) for one in filters),
         correlation_filter_count=sum(isinstance(one, CorrelationFilter) for one in filters),
     )
     description = topic.description

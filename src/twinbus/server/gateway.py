@@ -86,6 +86,9 @@ NO_LINKS_S: Final = 300.0
 """A connection whose links are all gone is closed after this."""
 EXPIRY_LOOK_S: Final = 60.0
 """How often the wall clock is asked whether a token has expired, at the least: it may be set forward."""
+FIRST_DELIVERY_ID: Final = 2**28
+"""Of what a session sends. pyamqp takes a disposition of a message that it received for one of a request that it sent
+under the same id: it drops a request whose id a dead-lettered message has. Our ids are none that it gets to."""
 EPOCH: Final = "com.microsoft:epoch"
 """A link property: the receiver wants the entity for itself."""
 ADDRESS_MAX_CHARACTERS: Final = 1_024
@@ -142,6 +145,7 @@ class Gateway:
         self._settings = Settings(
             container_id=name,
             properties={"product": "twinbus"},
+            first_delivery_id=FIRST_DELIVERY_ID,
             shortest_idle_timeout_ms=SHORTEST_IDLE_TIMEOUT_MS,
             limits=limits,
             first_limits=stranger_limits(limits),

@@ -285,8 +285,6 @@ class Keeper:
                 raise InvalidArgument(f"{name} of '{path}' is '{target}': {error}") from None
             if found.row.kind == SUBSCRIPTION:
                 raise NotAllowed(f"nothing can be sent to '{found.path}': a subscription is filled by its topic")
-            if found.row.path_key == paths.key_of(path) and field == "forward_to":
-                raise InvalidArgument(f"{name} of '{path}' is '{target}', the entity itself")
 
     def _check_works(self, known: Known) -> None:
         """StoreUnavailable while a store of a partitioned entity does not work: nothing is done to a part of it."""

@@ -16,6 +16,7 @@ from twinbus.amqp.outcomes import ACCEPTED, Rejected
 from twinbus.amqp.sender import Sender
 from twinbus.model.errors import InvalidArgument, InvalidOperation, MalformedMessage, ServerBusy, ServiceBusError
 from twinbus.server.answers import error_of
+from twinbus.server.sdk_decimals import needs_them, readable
 from twinbus.server.silence import tell
 
 if TYPE_CHECKING:
@@ -187,6 +188,8 @@ class RequestLink:
                 link.detach(error=error_of(ServerBusy(text)))
             elif link is not None and link.is_attached:
                 properties = Properties(correlation_id=request.message_id)
+                if needs_them(link.session.connection):
+                    _rewrite_decimals(response.body)
                 body = value(response.body)
                 link.send(
                     build(properties=properties, application_properties=response.properties, body=body), settled=True
@@ -203,6 +206,13 @@ class RequestLink:
             refusal = self.node.refuse(error)
             tell(self, error, lambda: reply(refusal))
             lighten()  # of an entity that is silent the answer comes much later, and is small
+
+
+def _rewrite_decimals(body: object) -> None:
+    """In the messages of an answer."""
+    messages = body.get("messages") if isinstance(body, dict) else None
+    for item in messages if isinstance(messages, list) else ():
+        item["message"] = readable(item["message"])
 
 
 class ReplyLink:

@@ -324,14 +324,6 @@ def test_a_delivery_inside_another_ends_the_session() -> None:
     assert lone.condition(End) == errors.INVALID_FIELD
 
 
-def test_a_delivery_id_in_use_ends_the_session() -> None:
-    lone = listening()
-    lone.send(
-        Transfer(handle=0, delivery_id=0, delivery_tag=b"t"), Transfer(handle=0, delivery_id=0, delivery_tag=b"u")
-    )
-    assert lone.condition(End) == errors.INVALID_FIELD
-
-
 def test_a_message_on_a_link_on_which_we_send_ends_the_session() -> None:
     lone = Lone()
     lone.attached(role=Role.RECEIVER)

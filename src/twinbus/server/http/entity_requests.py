@@ -86,6 +86,7 @@ class EntityRequests:
         description: Description = FORMS[envelope.local_name(root)].read(root, now_ms=call.received_ms)
         if getattr(description, "enable_partitioning", False) and not call.knows_partitioning:
             raise InvalidArgument(f"EnablePartitioning needs api-version {PARTITIONING_SINCE} or later")
+        _check_message_size(description, type(description)())
         self._authorise_forwarding(call, description)
         info: EntityInfo
         if isinstance(description, QueueDescription):
@@ -104,6 +105,7 @@ class EntityRequests:
         if FORM_OF[type(current)] is not form:
             raise InvalidArgument(f"'{current.path}' is described by a {FORM_OF[type(current)].tag}, not a {form.tag}")
         description = form.read(root, current.description, now_ms=call.received_ms)
+        _check_message_size(description, current.description)
         self._authorise_forwarding(call, description)
         return self._show(call, await self._administration.update(entity, description))
 
@@ -160,3 +162,13 @@ def _entry(info: EntityInfo, view: View) -> Entry:
         created_ms=info.runtime.created_ms,
         updated_ms=info.runtime.updated_ms,
     )
+
+
+def _check_message_size(wanted: Description, current: Description) -> None:
+    """Refuse another size of messages: to choose one is a matter of Premium namespaces, and this one is Standard."""
+    size, before = getattr(wanted, "max_message_kb", None), getattr(current, "max_message_kb", None)
+    if size != before:
+        raise InvalidArgument(
+            f"MaxMessageSizeInKilobytes is {size}: it cannot be chosen in a Standard namespace, where it is {before}; "
+            "leave it out, or set max_message_kb in the configuration file"
+        )

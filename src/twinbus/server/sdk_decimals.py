@@ -1,0 +1,126 @@
+"""Decimals for the Azure SDK for Python, whose decoder cannot read what its encoder writes.
+
+The SDK encodes a `Decimal` as AMQP's decimal128, and rightly so: 14 bits of exponent, 113 bits of coefficient. Its decoder
+reads another layout: it shifts the upper seven bits of the exponent two places too far, and takes the last twelve bytes
+for three decimal numbers that it writes one behind the other. What the SDK sends, it cannot read: an exponent out of
+range is an error, and the message with it is never received.
+
+Messages are stored as they were sent, so that every other client reads the right number. For a connection of this SDK,
+and for no other, each decimal that its decoder cannot read is written on delivery in the layout that it can; one that
+has no such form (more than 25 to 30 digits, or an exponent far from 0) becomes a string with the same digits.
+
+Owns: the SDK's layout, and which connections are the SDK's.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Final
+
+from twinbus.amqp import decimals
+from twinbus.amqp.encode import write
+from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.message import Message, Section
+
+if TYPE_CHECKING:
+    from twinbus.amqp.connection import Connection
+
+_PRODUCT: Final = "azsdk-python-servicebus"
+_DECIMAL128: Final = 0x94
+_BIAS: Final = decimals.DECIMAL128.bias
+_LARGEST_EXPONENT: Final = 6111
+_SPECIAL: Final = 0x60
+"""Bits of the first byte that are set in an infinity, and in what is no number: the SDK reads those."""
+_LOST_BITS: Final = 0x180
+"""Bits of an exponent for which the SDK's layout has no place."""
+_LARGEST_WORD: Final = 2**32 - 1
+_FEWEST_DIGITS: Final = 8
+_MOST_DIGITS: Final = 10
+_MAPS: Final = (Section.DELIVERY_ANNOTATIONS, Section.MESSAGE_ANNOTATIONS, Section.APPLICATION_PROPERTIES)
+_MAP32: Final = 0xD1
+
+
+def needs_them(connection: Connection) -> bool:
+    """Whether a connection is one of the SDK for Python."""
+    properties = connection.remote_open.properties if connection.remote_open is not None else None
+    return str((properties or {}).get("product", "")).startswith(_PRODUCT)
+
+
+def readable(payload: bytes) -> bytes:
+    """A message with each decimal in its properties and annotations as the SDK can read it."""
+    if _DECIMAL128 not in payload:
+        return payload
+    try:
+        message = Message(payload)
+        found = {section: _rewritten(message, section) for section in _MAPS}
+    except DecodeError:  # its receiver may think otherwise
+        return payload
+    if not any(found.values()):
+        return payload
+    body = message.body_section
+    order = (Section.HEADER, *_MAPS[:2], Section.PROPERTIES, Section.APPLICATION_PROPERTIES, body, Section.FOOTER)
+    return b"".join([found.get(one) or message.raw(one) for one in order if one is not None])
+
+
+def _rewritten(message: Message, section: Section) -> bytes:
+    """A section that has a decimal to rewrite; nothing of any other."""
+    pairs, is_new = [], False
+    for _, value_at, raw in message.entries(section):
+        pair = raw
+        if raw[value_at] == _DECIMAL128 and not _is_readable(raw[value_at + 1 :]):
+            pair, is_new = raw[:value_at] + _encode(decimals.unpack(raw[value_at + 1 :], decimals.DECIMAL128)), True
+        pairs.append(pair)
+    if not is_new:
+        return b""
+    content = b"".join(pairs)
+    head = bytes((0x00, 0x53, section, _MAP32)) + (len(content) + 4).to_bytes(4, "big")
+    return head + (2 * len(pairs)).to_bytes(4, "big") + content
+
+
+def _is_readable(data: bytes) -> bool:
+    if data[0] & _SPECIAL == _SPECIAL:
+        return True
+    return (((data[0] & 0x7F) << 9) | data[1] >> 1) - _BIAS <= _LARGEST_EXPONENT
+
+
+def _encode(number: Decimal) -> bytes:
+    packed = pack(number)
+    if packed is not None:
+        return bytes((_DECIMAL128,)) + packed
+    out = bytearray()
+    write(out, str(number))
+    return bytes(out)
+
+
+def pack(number: Decimal) -> bytes | None:
+    """A number in the layout that the SDK reads; None if it has none there."""
+    sign, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int)
+    text = "".join(map(str, digits)).lstrip("0")
+    longest = 3 * _MOST_DIGITS
+    for zeros in sorted(range(-longest, longest), key=abs):  # the same number with more or fewer zeros at its end
+        if zeros < 0 and not text.endswith("0" * -zeros) and text:
+            continue
+        words = _words(text[:zeros] if zeros < 0 else text + "0" * zeros if text else "")
+        biased = exponent - zeros + _BIAS
+        if words is not None and biased >= 0 and not biased & _LOST_BITS:
+            head = bytes((sign << 7 | biased >> 9, (biased & 0x7F) << 1, 0, 0))
+            return head + b"".join([word.to_bytes(4, "big") for word in words])
+    return None
+
+
+def _words(text: str) -> list[int] | None:
+    """Three numbers that the SDK joins to these digits: it writes each with eight digits at least."""
+    found: list[int] = []
+    for _ in range(2):
+        size = next((size for size in range(_MOST_DIGITS, _FEWEST_DIGITS, -1) if _fits(text[-size:], size)), 0)
+        size = size or _FEWEST_DIGITS
+        found.insert(0, int(text[-size:] or "0"))
+        text = text[:-size]
+    if len(text) > _MOST_DIGITS or int(text or "0") > _LARGEST_WORD:
+        return None
+    return [int(text or "0"), *found]
+
+
+def _fits(text: str, size: int) -> bool:
+    return len(text) == size and text[0] != "0" and int(text) <= _LARGEST_WORD

@@ -1,0 +1,150 @@
+"""A queue with sessions forwards like any other; one that forwards to itself neither loops for ever nor loses a message."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tests.broker.rig import Answers, SessionConsumer, property_of
+from tests.broker.test_forwarding import TwoStores, bodies
+from twinbus.broker.sessions import Sessions
+from twinbus.model.errors import NotAllowed
+from twinbus.model.path import SubQueue
+from twinbus.model.queue import QueueDescription
+
+
+def described(rig: TwoStores, path: str, **description: object) -> None:
+    rig.namespace.update_queue(path, QueueDescription(**description), updated_ms=0)  # type: ignore[arg-type]
+
+
+def test_messages_of_all_sessions_go_on_in_their_order() -> None:
+    rig = TwoStores()
+    target, source = rig.add("target"), rig.add("source", 0, requires_session=True)
+    for number in range(6):
+        rig.send_to(source, b"%d" % number, session="ab"[number % 2])
+    rig.settle()
+    described(rig, "source", requires_session=True, forward_to="target")
+    rig.send_to(source, b"6", session="c")
+    rig.settle()
+    assert bodies(rig, target) == [b"%d" % number for number in range(7)]
+    assert (source.main.count, source.main.holdings.size) == (0, 0)
+
+
+def test_sessions_stay_sessions_where_the_destination_has_some() -> None:
+    rig = TwoStores()
+    target = rig.add("target", requires_session=True)
+    source = rig.add("source", 0, requires_session=True, forward_to="target")
+    for number in range(4):
+        rig.send_to(source, b"%d" % number, session="ab"[number % 2])
+    rig.settle()
+    consumer = SessionConsumer(target.main, b"b")
+    consumer.grant(9)
+    rig.settle()
+    assert consumer.bodies == [b"1", b"3"]
+
+
+def test_who_has_a_session_loses_it_when_forwarding_begins_and_its_messages_go_on() -> None:
+    rig = TwoStores()
+    target, source = rig.add("target"), rig.add("source", 0, requires_session=True)
+    rig.send_to(source, b"1", b"2", session="a")
+    rig.settle()
+    consumer = SessionConsumer(source.main, b"a")
+    consumer.grant(1)
+    rig.settle()
+    assert consumer.bodies == [b"1"]
+    described(rig, "source", requires_session=True, forward_to="target")
+    rig.settle()
+    rig.wait(1)
+    assert [type(error) for error in consumer.errors] == [NotAllowed]
+    with pytest.raises(NotAllowed, match="target"):
+        source.check_open(SubQueue.MAIN)
+    assert bodies(rig, target) == [b"1", b"2"]
+
+
+def test_sessions_can_be_received_again_when_forwarding_has_ended() -> None:
+    rig = TwoStores()
+    source = rig.add("source", 0, requires_session=True)
+    rig.send_to(source, b"1", session="a")
+    rig.settle()
+    rig.add("target", status="SendDisabled")
+    rig.stores[1].fail_next("input/output error", rig.random)
+    rig.journals[1].add_loose(Answers())
+    rig.settle()
+    described(rig, "source", requires_session=True, forward_to="target")
+    rig.send_to(source, b"2", session="b")
+    rig.settle()
+    described(rig, "source", requires_session=True)
+    rig.send_to(source, b"3", session="a")
+    rig.settle()
+    failed = [rig.consumer(5, of=source.fragment_of(SubQueue.TRANSFER_DEAD_LETTER)).bodies]
+    assert isinstance(source.main.line, Sessions)
+    found = {}
+    for session in (b"a", b"b"):
+        consumer = SessionConsumer(source.main, session)
+        consumer.grant(5)
+        rig.settle()
+        found[session] = consumer.bodies
+    assert sorted([*found[b"a"], *found[b"b"], *failed[0]]) == [b"1", b"2", b"3"]
+    assert b"3" in found[b"a"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_each_message_of_a_session_goes_on_once_across_failures(seed: int) -> None:
+    rig, chance = TwoStores(), Random(seed)
+    target, source = rig.add("target"), rig.add("source", 0, requires_session=True, forward_to="target")
+    sent: list[tuple[bytes, Answers]] = []
+    for number in range(30):
+        if chance.random() < 0.1:
+            rig.crash(chance.randrange(2))
+        try:
+            sent.append((b"%d" % number, rig.send_to(source, b"%d" % number, session=str(number % 3))))
+        except Exception:  # noqa: BLE001, S112  # its store is being opened
+            continue
+        for _ in range(chance.randrange(12)):
+            rig.step_anyhow(chance)
+    for _ in range(5):
+        rig.settle()
+        rig.wait(10)
+    rig.settle()
+    accepted = [body for body, answers in sent if list(answers) == [None]]
+    found = bodies(rig, target)
+    assert len(found) == len(set(found)), "each once"
+    assert set(accepted) <= set(found)
+    assert found == sorted(found, key=int), "in order"
+
+
+@pytest.mark.parametrize("has_sessions", [False, True])
+@pytest.mark.parametrize("detects", [False, True])
+def test_a_queue_that_forwards_to_itself_moves_its_messages_aside_after_four_hops(
+    *, detects: bool, has_sessions: bool
+) -> None:
+    rig = TwoStores()
+    options = {"requires_duplicate_detection": detects, "requires_session": has_sessions}
+    queue = rig.add("circle", 0, **options)
+    described(rig, "circle", **options, forward_to="circle")
+    for number in range(3):
+        rig.send_to(queue, b"%d" % number, message_id=f"id-{number}", session="s")
+    rig.settle()
+    failed = rig.consumer(9, of=queue.fragment_of(SubQueue.TRANSFER_DEAD_LETTER))
+    assert failed.bodies == [b"0", b"1", b"2"]
+    assert {property_of(found, "DeadLetterReason") for found in failed.messages} == {"MaxTransferHopCountExceeded"}
+    assert (queue.main.count, queue.runtime().transfer_count) == (0, 0)
+
+
+@pytest.mark.parametrize("detects", [False, True])
+def test_a_dead_letter_that_goes_back_to_its_queue_is_there_again(*, detects: bool) -> None:
+    rig = TwoStores()
+    queue = rig.add("circle", 0, requires_duplicate_detection=detects)
+    described(rig, "circle", requires_duplicate_detection=detects, forward_dead_lettered_to="circle")
+    rig.send_to(queue, b"again", message_id="one")
+    rig.settle()
+    for _ in range(5):
+        consumer = rig.consumer(1, of=queue.main)
+        assert consumer.bodies == [b"again"]
+        queue.main.settlement.dead_letter(consumer.numbers(), Answers(), reason="bad")
+        consumer.leave()
+        rig.settle()
+    failed = rig.consumer(9, of=queue.fragment_of(SubQueue.TRANSFER_DEAD_LETTER))
+    assert failed.bodies == [b"again"]
+    assert queue.main.count == queue.dead_letters.count == 0
