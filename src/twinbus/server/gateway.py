@@ -50,6 +50,7 @@ from twinbus.server.operations.subject import Subject
 from twinbus.server.outage_node import OutageSwitch
 from twinbus.server.outgoing import Outgoing
 from twinbus.server.pairing import PairingDesk, Pairings
+from twinbus.server.plaintext import is_private
 from twinbus.server.requests import ReplyLink, RequestLink, find_reply_link
 from twinbus.server.session_link import SESSION_FILTER, SessionLink
 from twinbus.server.silence import SilentLink
@@ -103,6 +104,8 @@ class Gateway:
         meter: Meter | None = None,
     ) -> None:
         """`soon` makes a call in the next turn of the loop."""
+        self.plaintext_passwords = False
+        """Whether clients on other machines may use SASL PLAIN without TLS."""
         self.meter = meter or Meter()
         self.namespace = namespace
         self.administration = administration
@@ -199,6 +202,14 @@ class Client:
         if event.mechanism != "PLAIN":
             connection.send_sasl_outcome()
             return
+        if not (self._gateway.plaintext_passwords or is_private(self._peer.transport)):
+            log.warning(
+                "SASL PLAIN was refused, because without TLS it shows the key to the network: use TLS, or start the "
+                "server with --plaintext amqp",
+                extra={"client": self._address()},
+            )
+            connection.send_sasl_outcome(SaslCode.AUTH)
+            return
         try:
             name, secret = read_plain(event.initial_response or b"")
         except DecodeError:
@@ -211,6 +222,7 @@ class Client:
             connection.send_sasl_outcome(SaslCode.AUTH)
             return
         self.access.give_all(grants)
+        self._peer.authenticated()
         connection.send_sasl_outcome()
 
     def _opened(self, event: Event) -> None:
@@ -235,6 +247,7 @@ class Client:
 
     def _granted(self) -> None:
         """A token was taken: when the first one ends, the links that lived on it do."""
+        self._peer.authenticated()
         expiry_s = self.access.next_expiry_s
         if expiry_s < self._expiry_s:
             self._expiry_s = expiry_s
