@@ -84,7 +84,7 @@ def start_service(loop: Loop, certificate_file: str, tls: ssl.SSLContext) -> Ite
             MemoryAdministration(),
             certificate_file,
             HttpLimits(**limits),  # type: ignore[arg-type]
-            admission or Admission(),
+            Admission() if admission is None else admission,
             first_bytes_s,
         )
         started.append(service.start(tls, app))

@@ -52,7 +52,7 @@ async def listen(
 ) -> HttpListener:
     """Serve an app on a port of its own, as the server does."""
     (sock,) = listening.bind("127.0.0.1", port)
-    acceptor = Acceptor(sock, admission or Admission(), first_bytes_s=first_bytes_s)
+    acceptor = Acceptor(sock, Admission() if admission is None else admission, first_bytes_s=first_bytes_s)
     return await http_listener.listen(app, serve=acceptor.serve, tls=tls, limits=limits)
 
 

@@ -146,7 +146,8 @@ class Admission:
         self._dropped_log = ThrottledLog(log)
         self._refused_log = ThrottledLog(log)
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
         """How many sockets there are, with those being closed."""
         return self._count + self._closing
 

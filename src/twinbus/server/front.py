@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from twinbus.amqp.peers import Serve
+    from twinbus.amqp.peers import Listener, Serve
     from twinbus.broker.clock import Clock
     from twinbus.broker.namespace import Namespace
     from twinbus.server.administration import Administration
@@ -105,7 +105,7 @@ class Front:
 
     async def _listen(
         self, way: str, app: ManagementApp, serve: Serve, tls: ssl.SSLContext | None
-    ) -> aio.Listener | HttpListener:
+    ) -> Listener | HttpListener:
         gateway = self.gateway
         if way.startswith("http"):
             entrance = Entrance(gateway.make_client, gateway.make_connection)
