@@ -55,6 +55,7 @@ from twinbus.server.requests import ReplyLink, RequestLink, find_reply_link
 from twinbus.server.session_link import SESSION_FILTER, SessionLink
 from twinbus.server.silence import SilentLink
 from twinbus.server.spreading import SpreadIncoming
+from twinbus.server.throttled_log import ThrottledLog
 from twinbus.server.transactions import CoordinatorLink, Transactions
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ class Gateway:
         """`soon` makes a call in the next turn of the loop."""
         self.plaintext_passwords = False
         """Whether clients on other machines may use SASL PLAIN without TLS."""
+        self.refused_plain = ThrottledLog(log)
         self.meter = meter or Meter()
         self.namespace = namespace
         self.administration = administration
@@ -203,10 +205,10 @@ class Client:
             connection.send_sasl_outcome()
             return
         if not (self._gateway.plaintext_passwords or is_private(self._peer.transport)):
-            log.warning(
-                "SASL PLAIN was refused, because without TLS it shows the key to the network: use TLS, or start the "
-                "server with --plaintext amqp",
-                extra={"client": self._address()},
+            self._gateway.refused_plain.warning(
+                "SASL PLAIN of %s was refused, because without TLS it shows the key to the network: use TLS, or start "
+                "the server with --plaintext amqp",
+                self._address(),
             )
             connection.send_sasl_outcome(SaslCode.AUTH)
             return

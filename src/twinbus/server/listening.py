@@ -26,7 +26,6 @@ BACKLOG: Final = 1_024
 
 def open_sockets(settings: ServeSettings) -> dict[str, list[socket.socket]]:
     """The sockets of each way in that is open: one for each address of the host. StartError."""
-    _report_plaintext(settings)
     opened: dict[str, list[socket.socket]] = {}
     for way in settings.ways:
         port = settings.port(way)
@@ -36,6 +35,8 @@ def open_sockets(settings: ServeSettings) -> dict[str, list[socket.socket]]:
             for sock in [sock for sockets in opened.values() for sock in sockets]:
                 sock.close()
             raise StartError(f"--{way}-port {port}: cannot be listened on: {error}") from error
+    if not settings.is_loopback:
+        _report_plaintext(settings, opened)
     return opened
 
 
@@ -63,16 +64,14 @@ def accept_by_loop(host: str, port: int) -> Serve:
     return serve
 
 
-def _report_plaintext(settings: ServeSettings) -> None:
-    """Say which ports without TLS are open, or closed, beyond loopback."""
-    if settings.is_loopback:
-        return
+def _report_plaintext(settings: ServeSettings, opened: dict[str, list[socket.socket]]) -> None:
+    """Say which ports without TLS are open to other machines, and which are not."""
     for way in PLAINTEXT_WAYS:
-        if way in settings.ways:
+        if way in opened:
             log.warning(
                 "--plaintext %s: port %d of %s is open without TLS: the network can read keys and messages",
                 way,
-                settings.port(way),
+                opened[way][0].getsockname()[1],
                 settings.host,
             )
         elif getattr(settings, f"{way}_port") is not None:
