@@ -135,7 +135,7 @@ def test_a_handshake_that_is_not_finished_is_counted_and_dropped_after_its_time(
 def test_a_handshake_that_is_not_finished_makes_room_after_its_grace() -> None:
     async def test() -> None:
         now_s = 0.0
-        door = await Door(Admission(max_connections=1, clock=lambda: now_s)).open(TLS)
+        door = await Door(Admission(max_connections=2, clock=lambda: now_s)).open(TLS)  # one of each address
         first, first_writer = await door.connect()
         first_writer.write(b"\x16\x03\x01")
         await door.until(connections=1, protocols=1)

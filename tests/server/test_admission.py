@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from twinbus.server.admission import CLOSING_MAX, GRACE_S, Admission, Slot, network_of
+from twinbus.server.admission import CLOSING_MAX, GRACE_S, SPARE, Admission, Slot, network_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +32,11 @@ class Door:
         if slot is not None:
             slot.drop = self._dropper(slot)
         return slot
+
+    def fill_spare(self) -> None:
+        """Have as many connections above the cap as there may be."""
+        for number in range(SPARE):
+            assert self.get(f"2001:db8:{number:x}::1").busy() is None
 
     def get(self, host: str = HERE) -> Slot:
         slot = self.come(host)
@@ -60,6 +65,7 @@ def test_a_connection_in_its_handshake_has_its_grace_and_the_newest_is_refused()
     first, second = door.get(), door.get(THERE)
     first.busy()
     second.busy()
+    door.fill_spare()
     door.now_s += GRACE_S - 0.1
     assert door.come("203.0.113.1") is None
     door.now_s += 0.1
@@ -74,8 +80,26 @@ def test_an_authenticated_connection_is_never_dropped() -> None:
         slot.busy()
         slot.authenticated()
     door.now_s += 1_000_000
+    door.fill_spare()
     assert door.come() is None
     assert door.dropped == []
+
+
+def test_a_server_full_of_clients_still_answers_whoever_needs_no_key() -> None:
+    door = Door(2)
+    clients = [door.get(host) for host in (HERE, THERE)]
+    for client in clients:
+        client.authenticated()
+    check = door.get("203.0.113.1")
+    check.busy()
+    late = door.get("203.0.113.2")
+    late.busy()
+    late.authenticated()
+    assert door.dropped == [late]
+    clients[0].release()
+    check.authenticated()
+    assert check.is_authenticated
+    assert door.admission.count == 2
 
 
 def test_an_authenticated_one_between_two_requests_is_dropped_after_the_strangers() -> None:
@@ -88,7 +112,6 @@ def test_an_authenticated_one_between_two_requests_is_dropped_after_the_stranger
     for number in range(3):
         door.get(f"198.51.100.{number}").authenticated()
     assert door.dropped == [stranger, idle_longer, idle]
-    assert door.come() is None
 
 
 def test_a_request_that_begins_makes_a_connection_busy_again() -> None:
@@ -97,7 +120,9 @@ def test_a_request_that_begins_makes_a_connection_busy_again() -> None:
     slot.authenticated()
     slot.idle()
     slot.busy()
+    door.fill_spare()
     assert door.come() is None
+    assert slot not in door.dropped
 
 
 def test_one_address_has_no_more_than_its_share_of_unauthenticated_connections() -> None:
@@ -134,10 +159,10 @@ def test_bytes_that_have_arrived_unread_are_seen_before_a_connection_is_dropped(
 
 def test_sockets_that_are_still_being_closed_are_limited_too() -> None:
     door = Door(4)
-    for number in range(4 + CLOSING_MAX):
+    for number in range(4 + CLOSING_MAX + SPARE):
         assert door.admission.admit(f"203.0.113.{number}") is not None  # whose socket nobody closes
     assert door.admission.admit(HERE) is None
-    assert door.admission.count == 4 + CLOSING_MAX
+    assert door.admission.count == 4 + CLOSING_MAX + SPARE
 
 
 def test_what_is_released_is_forgotten_however_often_that_is_said() -> None:

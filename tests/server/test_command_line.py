@@ -53,10 +53,10 @@ def test_a_name_and_a_directory_are_enough(server: Server) -> None:
 
 def test_every_option_reaches_the_server(server: Server) -> None:
     options = (
-        "--host ::1 --amqp-port 1 --amqps-port none --http-port 3 --https-port 0 --plaintext http --workers 3 --worker-timeout 7.5 "
-        "--stores 8 --store-dir a --store-dir b --ready-file r --min-free 500MB --store-timeout 2.5 "
-        "--max-connections 7 --max-unauthenticated 6 --tls-cert c --tls-key k --log-level debug --log-format json "
-        "--measure-pauses --no-metering --usage-days 30 --unsafe-no-sync"
+        "--host ::1 --amqp-port 1 --amqps-port none --http-port 3 --https-port 0 --plaintext http "
+        "--workers 3 --worker-timeout 7.5 --stores 8 --store-dir a --store-dir b --ready-file r --min-free 500MB "
+        "--store-timeout 2.5 --max-connections 7 --max-unauthenticated 6 --tls-cert c --tls-key k --log-level debug "
+        "--log-format json --measure-pauses --no-metering --usage-days 30 --unsafe-no-sync"
     )
     assert twinbus("serve", "contoso", "--data", "d", *options.split()).exit_code == 0
     assert server.settings == ServeSettings(

@@ -15,8 +15,9 @@ older connection is dropped instead. A client with a key authenticates within mi
    keeps a crowd of reconnecting clients from cutting off one another in the middle of their handshakes;
 3. the one that has been *idle* longest: authenticated, over HTTP, between two requests.
 
-A *busy* connection, which is authenticated and in use, is never dropped: if there are only those, the newest connection
-is refused.
+A *busy* connection, which is authenticated and in use, is never dropped. If there are only those, `SPARE` more
+connections are admitted, and dropped when they authenticate: a server with as many clients as it may have is healthy,
+and a health check has to find it so.
 
 Owns: the count, the caps and the choice. Knows nothing of sockets and protocols.
 """
@@ -38,6 +39,8 @@ log: Final = logging.getLogger(__name__)
 
 GRACE_S: Final = 2.0
 """How long a connection may take for its handshakes and its first token before it can be dropped for another one."""
+SPARE: Final = 8
+"""Connections above the cap, while nobody can be dropped. They may not authenticate."""
 CLOSING_MAX: Final = 64
 """Dropped connections whose sockets are not closed yet, above the cap: closing takes a turn of the event loop."""
 _IPV6_NETWORK_BITS: Final = 64
@@ -77,7 +80,7 @@ class Slot:
     def authenticated(self) -> None:
         """The client has shown a valid key or token."""
         if not self.is_authenticated:
-            self._admission.move(self, Standing.BUSY, is_authenticated=True)
+            self._admission.authenticate(self)
 
     def busy(self) -> None:
         """Bytes of a handshake or of a request have arrived."""
@@ -103,6 +106,11 @@ class _Group:
 
     def __len__(self) -> int:
         return sum(map(len, self._by_standing.values()))
+
+    @property
+    def authenticated(self) -> int:
+        """How many of them are."""
+        return len(self._by_standing[Standing.IDLE]) + len(self._by_standing[Standing.BUSY])
 
     def add(self, slot: Slot) -> None:
         self._by_standing[slot.standing][slot] = None
@@ -158,10 +166,13 @@ class Admission:
         if strangers is not None and len(strangers) >= self.max_unauthenticated:
             limit = f"{self.max_unauthenticated} unauthenticated connections of {network}"
             if not self._make_room(strangers, limit):
+                self._refuse(limit)
                 return None
-        limit = f"{self.max_connections} connections of this process"
-        if self._count >= self.max_connections and not self._make_room(self._all, limit):
-            return None
+        if self._count >= self.max_connections:
+            limit = f"{self.max_connections} connections of this process"
+            if not self._make_room(self._all, limit) and self._count >= self.max_connections + SPARE:
+                self._refuse(limit)
+                return None
         slot = Slot(self, network)
         slot.since_s = self._clock()
         self._count += 1
@@ -172,7 +183,6 @@ class Admission:
         """Drop a connection of a group; False if none of them can be dropped now."""
         slot = group.choose(self._clock()) if self._closing < CLOSING_MAX else None
         if slot is None:
-            self._refused_log.warning("limit of %s reached: a new connection was refused", limit)
             return False
         self._dropped_log.warning(
             "limit of %s reached: dropped a connection of %s (%s for %.1f s)",
@@ -181,14 +191,30 @@ class Admission:
             slot.standing.value,
             self._clock() - slot.since_s,
         )
+        self._drop(slot)
+        return True
+
+    def _drop(self, slot: Slot) -> None:
         self._leave(slot)
         slot.standing = Standing.DROPPED
         self._count -= 1
         self._closing += 1
         slot.drop()
-        return True
+
+    def _refuse(self, limit: str) -> None:
+        self._refused_log.warning("limit of %s reached: a new connection was refused", limit)
 
     # --- slots call these ---------------------------------------------------------------------------------------------
+
+    def authenticate(self, slot: Slot) -> None:
+        """A client has shown a valid key or token; on a spare connection, it comes too late."""
+        if slot.standing in (Standing.DROPPED, Standing.RELEASED):
+            return
+        if self._all.authenticated >= self.max_connections:
+            self._refuse(f"{self.max_connections} connections of this process")
+            self._drop(slot)
+        else:
+            self.move(slot, Standing.BUSY, is_authenticated=True)
 
     def move(self, slot: Slot, standing: Standing, *, is_authenticated: bool) -> None:
         """Give a connection another standing."""
