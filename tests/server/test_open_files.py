@@ -29,7 +29,7 @@ def test_a_limit_too_low_for_the_stores_is_refused_with_what_to_do() -> None:
     with pytest.raises(StartError) as caught:
         share(256, stores=4, connections=100)
     assert str(caught.value) == (
-        "the limit of open files is 256, and 4 stores need at least 400: raise the limit (ulimit -n; LimitNOFILE= in a "
+        "the limit of open files is 256, and 4 stores need at least 528: raise the limit (ulimit -n; LimitNOFILE= in a "
         "systemd unit) or serve fewer stores"
     )
 

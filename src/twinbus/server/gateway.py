@@ -479,7 +479,8 @@ class Client:
         self._tab.close()
         if event.error is not None:
             extra = {"client": self._address(), "condition": event.error.condition, "reason": event.error.description}
-            log.info("connection ended", extra=extra)
+            level = logging.DEBUG if self.access.is_empty else logging.INFO  # strangers cannot flood the log
+            log.log(level, "connection ended", extra=extra)
 
     def _address(self) -> str:
         host = self._peer.transport.get_extra_info("peername")
