@@ -73,8 +73,12 @@ class Served:
         options: Sequence[str] = (),
         name: str | None = "contoso",
         environment: Mapping[str, str] | None = None,
+        before: Sequence[str] = (),
     ) -> None:
-        """`folder` has the data directory, the ready file and the log in it. Without a name, an option has it."""
+        """`folder` has the data directory, the ready file and the log in it. Without a name, an option has it.
+
+        `before` is a command that runs the server, such as `prlimit --nofile=700`.
+        """
         self.host = _own_address()
         self._ready_file = folder / "ready.json"
         self._log = folder / "server.log"
@@ -82,6 +86,7 @@ class Served:
         self.options = options if name is None else (name, *options)
         """Of the next start."""
         self._environment = environment
+        self._before = before
         self._ports = {"amqp": 0, "amqps": AMQPS_PORT, "http": 0, "https": 0}
         self._process: subprocess.Popen[bytes] | None = None
         self._log_was_read = 0
@@ -213,6 +218,7 @@ class Served:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
+                    *self._before,
                     sys.executable,
                     *command,
                     f"--ready-file={self._ready_file}",
@@ -289,9 +295,9 @@ class Served:
 
 
 @contextmanager
-def started(folder: Path, *options: str, name: str | None = "contoso") -> Iterator[Served]:
+def started(folder: Path, *options: str, name: str | None = "contoso", before: Sequence[str] = ()) -> Iterator[Served]:
     """A server from its start to its clean stop."""
-    server = Served(folder, options=options, name=name)
+    server = Served(folder, options=options, name=name, before=before)
     try:
         server.start()
         yield server

@@ -70,9 +70,10 @@ def test_every_setting_reaches_the_server(settings: list[ServeSettings], tmp_pat
         data = "/data"
         host = "::1"
         amqp_port = 1
-        amqps_port = 2
+        amqps_port = "none"
         http_port = 3
         https_port = 0
+        plaintext = ["http"]
         workers = 3
         worker_timeout = 7
         stores = 8
@@ -81,6 +82,7 @@ def test_every_setting_reaches_the_server(settings: list[ServeSettings], tmp_pat
         min_free = "500MB"
         store_timeout = 2
         max_connections = 7
+        max_unauthenticated = 6
         link_idle = 1.5
         token_timeout = 2.5
         tls_cert = "c"
@@ -97,9 +99,10 @@ def test_every_setting_reaches_the_server(settings: list[ServeSettings], tmp_pat
         data=Path("/data"),
         host="::1",
         amqp_port=1,
-        amqps_port=2,
+        amqps_port=None,
         http_port=3,
         https_port=0,
+        plaintext=("http",),
         workers=3,
         worker_timeout_s=7.0,
         stores=8,
@@ -108,6 +111,7 @@ def test_every_setting_reaches_the_server(settings: list[ServeSettings], tmp_pat
         min_free_bytes=500_000_000,
         store_timeout_s=2.0,
         max_connections=7,
+        max_unauthenticated=6,
         link_idle_s=1.5,
         token_timeout_s=2.5,
         tls_cert=tmp_path / "c",

@@ -15,6 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.http.memory import MemoryAdministration
 from tests.http.service import Loop, Service
+from twinbus.server.acceptor import FIRST_BYTES_S
+from twinbus.server.admission import Admission
 from twinbus.server.http.limits import HttpLimits
 
 if TYPE_CHECKING:
@@ -70,8 +72,21 @@ def tls(certificate_file: str) -> ssl.SSLContext:
 def start_service(loop: Loop, certificate_file: str, tls: ssl.SSLContext) -> Iterator[StartService]:
     started = []
 
-    def start(app: ASGIApp | None = None, **limits: float) -> Service:
-        service = Service(loop, MemoryAdministration(), certificate_file, HttpLimits(**limits))  # type: ignore[arg-type]
+    def start(
+        app: ASGIApp | None = None,
+        *,
+        admission: Admission | None = None,
+        first_bytes_s: float = FIRST_BYTES_S,
+        **limits: float,
+    ) -> Service:
+        service = Service(
+            loop,
+            MemoryAdministration(),
+            certificate_file,
+            HttpLimits(**limits),  # type: ignore[arg-type]
+            Admission() if admission is None else admission,
+            first_bytes_s,
+        )
         started.append(service.start(tls, app))
         return service
 

@@ -13,8 +13,12 @@ from xml.etree import ElementTree as ET
 import uvloop
 
 from twinbus.model.errors import Unauthorized
+from twinbus.server import listening
+from twinbus.server.acceptor import FIRST_BYTES_S, Acceptor
+from twinbus.server.admission import Admission
+from twinbus.server.http import listener as http_listener
 from twinbus.server.http.app import ManagementApp
-from twinbus.server.http.listener import HttpListener, listen
+from twinbus.server.http.limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
     import ssl
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 
     from tests.http.memory import MemoryAdministration
     from twinbus.server.http.limits import HttpLimits
+    from twinbus.server.http.listener import HttpListener
 
 T = TypeVar("T")
 TOKEN = {"Authorization": "SharedAccessSignature sr=here&sig=good&se=1&skn=manager"}
@@ -34,6 +39,21 @@ ENTRY = (
     '<QueueDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"'
     ' xmlns:i="http://www.w3.org/2001/XMLSchema-instance">{}</QueueDescription></content></entry>'
 )
+
+
+async def listen(
+    app: ASGIApp,
+    *,
+    port: int = 0,
+    tls: ssl.SSLContext | None = None,
+    limits: HttpLimits = DEFAULT_LIMITS,
+    admission: Admission | None = None,
+    first_bytes_s: float = FIRST_BYTES_S,
+) -> HttpListener:
+    """Serve an app on a port of its own, as the server does."""
+    (sock,) = listening.bind("127.0.0.1", port)
+    acceptor = Acceptor(sock, Admission() if admission is None else admission, first_bytes_s=first_bytes_s)
+    return await http_listener.listen(app, serve=acceptor.serve, tls=tls, limits=limits)
 
 
 class Loop:
@@ -79,6 +99,8 @@ class Service:
     administration: MemoryAdministration
     ca_file: str
     limits: HttpLimits
+    admission: Admission = field(default_factory=Admission)
+    first_bytes_s: float = FIRST_BYTES_S
     asked: list[tuple[str, str]] = field(default_factory=list)
     """Rights and paths that tokens were shown for."""
     plain: HttpListener = field(init=False)
@@ -86,9 +108,13 @@ class Service:
 
     def start(self, tls: ssl.SSLContext, app: ASGIApp | None = None) -> Service:
         app = app or ManagementApp(self.administration, self.authorise, self.limits)
-        self.plain = self.loop.run(listen(app, limits=self.limits))
-        self.secure = self.loop.run(listen(app, tls=tls, limits=self.limits))
+        self.plain, self.secure = [self.loop.run(self._listen(app, tls)) for tls in (None, tls)]
         return self
+
+    async def _listen(self, app: ASGIApp, tls: ssl.SSLContext | None) -> HttpListener:
+        return await listen(
+            app, tls=tls, limits=self.limits, admission=self.admission, first_bytes_s=self.first_bytes_s
+        )
 
     def stop(self) -> None:
         for listener in (self.plain, self.secure):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.http.service import listen
 from twinbus.server.http import listener as listener_module
-from twinbus.server.http.listener import listen
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from twinbus.amqp.aio import Listener, Peer
+    from twinbus.amqp.aio import Peer
     from twinbus.amqp.events import Event
+    from twinbus.amqp.peers import Listener
 
     EventT = TypeVar("EventT", bound=Event)
     ProgramT = TypeVar("ProgramT", bound="Program")

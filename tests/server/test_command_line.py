@@ -53,10 +53,10 @@ def test_a_name_and_a_directory_are_enough(server: Server) -> None:
 
 def test_every_option_reaches_the_server(server: Server) -> None:
     options = (
-        "--host ::1 --amqp-port 1 --amqps-port 2 --http-port 3 --https-port 0 --workers 3 --worker-timeout 7.5 "
-        "--stores 8 --store-dir a --store-dir b --ready-file r --min-free 500MB --store-timeout 2.5 "
-        "--max-connections 7 --tls-cert c --tls-key k --log-level debug --log-format json "
-        "--measure-pauses --no-metering --usage-days 30 --unsafe-no-sync"
+        "--host ::1 --amqp-port 1 --amqps-port none --http-port 3 --https-port 0 --plaintext http "
+        "--workers 3 --worker-timeout 7.5 --stores 8 --store-dir a --store-dir b --ready-file r --min-free 500MB "
+        "--store-timeout 2.5 --max-connections 7 --max-unauthenticated 6 --tls-cert c --tls-key k --log-level debug "
+        "--log-format json --measure-pauses --no-metering --usage-days 30 --unsafe-no-sync"
     )
     assert twinbus("serve", "contoso", "--data", "d", *options.split()).exit_code == 0
     assert server.settings == ServeSettings(
@@ -64,9 +64,10 @@ def test_every_option_reaches_the_server(server: Server) -> None:
         data=Path("d"),
         host="::1",
         amqp_port=1,
-        amqps_port=2,
+        amqps_port=None,
         http_port=3,
         https_port=0,
+        plaintext=("http",),
         workers=3,
         worker_timeout_s=7.5,
         stores=8,
@@ -75,6 +76,7 @@ def test_every_option_reaches_the_server(server: Server) -> None:
         min_free_bytes=500_000_000,
         store_timeout_s=2.5,
         max_connections=7,
+        max_unauthenticated=6,
         tls_cert=Path("c"),
         tls_key=Path("k"),
         log_level="debug",

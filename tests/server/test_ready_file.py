@@ -107,8 +107,8 @@ def test_clients_are_told_the_host_that_they_can_reach(host: str, endpoint: str)
 
 
 def test_the_sdks_clients_find_host_and_port_in_the_connection_strings() -> None:
-    messaging = ServiceBusClient.from_connection_string(ready().connection_string)
+    messaging = ServiceBusClient.from_connection_string(ready().connection_string or "")
     assert messaging.fully_qualified_namespace == "localhost:5672"
     messaging.close()
-    with ServiceBusAdministrationClient.from_connection_string(ready().admin_connection_string) as administration:
+    with ServiceBusAdministrationClient.from_connection_string(ready().admin_connection_string or "") as administration:
         assert administration.fully_qualified_namespace == "localhost:5443"

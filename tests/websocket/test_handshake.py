@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.http.service import read_to_end
-from tests.served_here import serving_here
 from tests.websocket.raw import ACCEPT, KEY, SASL_HEADER, RawSocket, frame, request
 from twinbus.server.websocket.frames import Opcode
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.served import Served
 
 
@@ -83,13 +79,3 @@ def test_what_comes_with_the_handshake_is_not_lost(server: Served) -> None:
         assert client.ask(request() + early[:5]).startswith("HTTP/1.1 101 ")
         client.send(early[5:])
         assert client.next()[1].startswith(SASL_HEADER)
-
-
-def test_above_the_limit_of_connections_the_next_is_told_so(tmp_path: Path) -> None:
-    with serving_here(tmp_path, max_connections=2) as server, ExitStack() as stack:
-        first, second, third, fourth = [stack.enter_context(RawSocket(server)) for _ in range(4)]
-        assert [one.ask(request())[:13] for one in (first, second, third)] == ["HTTP/1.1 101 "] * 2 + ["HTTP/1.1 503 "]
-        second.send(frame(Opcode.CLOSE))
-        assert second.next() == (Opcode.CLOSE, b"")
-        assert second.at_end()
-        assert fourth.ask(request()).startswith("HTTP/1.1 101 ")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.served import PATIENCE_S
+from tests.served import PATIENCE_S, wait_until
+from tests.silent import silent, still_open
 from tests.workers.crew import crew
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
-    with crew(tmp_path_factory.mktemp("crew"), "--worker-timeout=60", workers=3) as server:
+    with crew(tmp_path_factory.mktemp("crew"), "--worker-timeout=60", "--max-connections=40", workers=3) as server:
         yield server
 
 
@@ -65,3 +66,11 @@ def test_who_comes_back_gets_the_next_ones(server: Crew) -> None:
         server.wait_for_another(1, pid)
         with connected(server, 2) as connections:
             assert 1 in map(server.accepted_by, connections)
+
+
+def test_silent_connections_are_limited_in_each_worker_and_keep_nobody_out(server: Crew) -> None:
+    with silent(server, 400) as sockets:
+        with connected(server, 3):
+            wait_until(lambda: still_open(sockets) <= 3 * 20, patience_s=5)  # half of 40: all are of one address
+        queue = server.make_queue()
+        assert server.counts(queue) == (0, 0)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 from twinbus.amqp.errors import INTERNAL_ERROR, LocalError
 from twinbus.amqp.events import ConnectionClosed, LinkDetached, SessionEnded
-from twinbus.amqp.peers import Peers
+from twinbus.amqp.peers import Listener, Peers
 from twinbus.amqp.performatives import Error
 from twinbus.amqp.reading import Reading
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from twinbus.amqp.connection import Connection
     from twinbus.amqp.events import Event
-    from twinbus.amqp.peers import Accepting, Serve
+    from twinbus.amqp.peers import Accepting, Serve, Slot
 
 log: Final = logging.getLogger(__name__)
 
@@ -61,9 +61,13 @@ class Peer(asyncio.Protocol):
     """One socket with the connection that runs over it."""
 
     def __init__(
-        self, make_handler: Callable[[Peer], Handler], connection: Connection, others: Peers | None = None
+        self,
+        make_handler: Callable[[Peer], Handler],
+        connection: Connection,
+        others: Peers | None = None,
+        slot: Slot | None = None,
     ) -> None:
-        """`others` are those it is counted with. The handler is made when the socket (and TLS) is there."""
+        """`others` came the same way; `slot` is its place in the process. The handler is made after TLS, if any."""
         self.connection = connection
         self.is_writable = True
         """False while the socket is full: a handler that sends messages waits for `on_writable`."""
@@ -77,6 +81,7 @@ class Peer(asyncio.Protocol):
         self.handler: Handler | None = None
         self._make_handler = make_handler
         self._others = others
+        self._slot = slot
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._flush_is_due = False
@@ -117,6 +122,8 @@ class Peer(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         """Tell the handler, which hears ConnectionClosed in every case."""
+        if self._slot is not None:
+            self._slot.release()
         if self._timer is not None:
             self._timer.cancel()
         self.is_writable = False
@@ -126,6 +133,11 @@ class Peer(asyncio.Protocol):
             self._others.peers.discard(self)
 
     # --- the program calls these --------------------------------------------------------------------------------------
+
+    def authenticated(self) -> None:
+        """The client has proved who it is: its connection is not dropped to make room for others."""
+        if self._slot is not None:
+            self._slot.authenticated()
 
     def hold_output(self) -> Callable[[], None]:
         """Send nothing until what is returned is called: something has to happen elsewhere before."""
@@ -224,23 +236,6 @@ class Peer(asyncio.Protocol):
             self._timer = self._loop.call_later(self.connection.tick_interval_s, self._tick)
 
 
-class Listener(Peers):
-    """A listening socket and the peers that came through it. Made by `listen`."""
-
-    _server: Accepting
-
-    @property
-    def port(self) -> int:
-        """The port it listens on."""
-        return int(self._server.sockets[0].getsockname()[1])
-
-    async def close(self, *, grace_s: float = 5.0) -> None:
-        """Accept no more, close every connection in good order, and drop those that do not answer in time."""
-        self._server.close()
-        await super().close(grace_s=grace_s)
-        await self._server.wait_closed()
-
-
 async def listen(
     make_handler: Callable[[Peer], Handler],
     make_connection: Callable[[float], Connection],
@@ -253,10 +248,10 @@ async def listen(
 ) -> Listener:
     """Serve: each accepted socket gets a connection made for it, given the time, and a handler.
 
-    `serve` accepts in place of a socket of our own on that host and port.
+    `serve` accepts, and limits the connections, in place of a socket of our own on that host and port.
     """
-    listener, loop = Listener(max_connections), asyncio.get_running_loop()
-    make_peer = lambda: Peer(make_handler, make_connection(loop.time()), listener)  # noqa: E731
+    listener, loop = Listener(max_connections if serve is None else None), asyncio.get_running_loop()
+    make_peer = lambda slot=None: Peer(make_handler, make_connection(loop.time()), listener, slot)  # noqa: E731
     server: Accepting
     if serve is not None:
         server = await serve(make_peer, tls, TLS_HANDSHAKE_TIMEOUT_S)

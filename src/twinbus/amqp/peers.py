@@ -43,15 +43,33 @@ class Accepting(Protocol):
         """It has let go of its sockets."""
 
 
-Serve: TypeAlias = "Callable[[Callable[[], asyncio.BaseProtocol], ssl.SSLContext | None, float], Awaitable[Accepting]]"
+class Slot(Protocol):
+    """The place of an accepted connection among all connections of its process."""
+
+    def authenticated(self) -> None:
+        """The client has proved who it is."""
+
+    def busy(self) -> None:
+        """Bytes of a handshake or of a request have arrived."""
+
+    def idle(self) -> None:
+        """A request was answered, and the next has not arrived."""
+
+    def release(self) -> None:
+        """The socket is closed."""
+
+
+MakeProtocol: TypeAlias = "Callable[[Slot | None], asyncio.BaseProtocol]"
+"""Makes what serves a connection; None where connections are not counted at accept."""
+Serve: TypeAlias = "Callable[[MakeProtocol, ssl.SSLContext | None, float], Awaitable[Accepting]]"
 """Starts accepting: what a connection is given to, TLS, and how many seconds that may take to be agreed on."""
 
 
 class Peers:
     """Those of one listening socket."""
 
-    def __init__(self, max_connections: int) -> None:
-        """Nobody yet."""
+    def __init__(self, max_connections: int | None = None) -> None:
+        """Nobody yet. Without a maximum, they are counted where they are accepted."""
         self.peers: set[Peer] = set()
         self.max_connections = max_connections
         self.is_closed = False
@@ -59,7 +77,7 @@ class Peers:
     @property
     def is_full(self) -> bool:
         """Nobody else is let in now."""
-        return self.is_closed or len(self.peers) >= self.max_connections
+        return self.is_closed or (self.max_connections is not None and len(self.peers) >= self.max_connections)
 
     def admit(self, peer: Peer) -> bool:
         """Count a peer in. Not before its socket (and TLS) is there: one that never comes so far is never lost."""
@@ -80,3 +98,20 @@ class Peers:
             await asyncio.wait([peer.lost for peer in self.peers], timeout=grace_s)
         for peer in list(self.peers):
             peer.transport.abort()
+
+
+class Listener(Peers):
+    """A listening socket and the peers that came through it. Made by `aio.listen`."""
+
+    _server: Accepting
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self, *, grace_s: float = 5.0) -> None:
+        """Accept no more, close every connection in good order, and drop those that do not answer in time."""
+        self._server.close()
+        await super().close(grace_s=grace_s)
+        await self._server.wait_closed()

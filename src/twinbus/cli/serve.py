@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
-from twinbus.server.settings import Misuse, ServeSettings, StartError, parse_size
+from twinbus.server.settings import Misuse, ServeSettings, StartError, parse_port, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -69,13 +69,22 @@ def serve(  # noqa: PLR0913  # one for each option
     ] = False,
     host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")] = _DEFAULTS.host,
     amqp_port: Annotated[
-        int, typer.Option(metavar="NUMBER", help="For this and the other ports 0 means any.")
-    ] = _DEFAULTS.amqp_port,
-    amqps_port: Annotated[int, typer.Option(metavar="NUMBER", help="AMQP with TLS.")] = _DEFAULTS.amqps_port,
-    http_port: Annotated[int, typer.Option(metavar="NUMBER", help="HTTP without TLS.")] = _DEFAULTS.http_port,
+        str,
+        typer.Option(metavar="PORT", help="AMQP without TLS. For this and the other ports: 0 is any, none closes it."),
+    ] = str(_DEFAULTS.amqp_port),
+    amqps_port: Annotated[str, typer.Option(metavar="PORT", help="AMQP with TLS.")] = str(_DEFAULTS.amqps_port),
+    http_port: Annotated[str, typer.Option(metavar="PORT", help="HTTP without TLS.")] = str(_DEFAULTS.http_port),
     https_port: Annotated[
-        int, typer.Option(metavar="NUMBER", help="What the SDKs' administration clients use.")
-    ] = _DEFAULTS.https_port,
+        str, typer.Option(metavar="PORT", help="HTTP with TLS, which the SDKs' administration clients use.")
+    ] = str(_DEFAULTS.https_port),
+    plaintext: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="amqp|http",
+            help="Open this port without TLS although --host is reached from other machines; may be given twice.",
+            show_default="on loopback addresses only",
+        ),
+    ] = None,
     workers: Annotated[
         int, typer.Option(metavar="NUMBER", help="Processes that serve it; no more than there are stores.")
     ] = _DEFAULTS.workers,
@@ -105,7 +114,16 @@ def serve(  # noqa: PLR0913  # one for each option
     store_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="Seconds after which a silent store counts as unavailable.")
     ] = _DEFAULTS.store_timeout_s,
-    max_connections: Annotated[int, typer.Option(metavar="NUMBER", help="At a time.")] = _DEFAULTS.max_connections,
+    max_connections: Annotated[
+        int, typer.Option(metavar="NUMBER", help="Connections at a time, over all ports of a process.")
+    ] = _DEFAULTS.max_connections,
+    max_unauthenticated: Annotated[
+        int,
+        typer.Option(
+            metavar="NUMBER",
+            help="Connections of one address without a valid key or token; at most half of --max-connections.",
+        ),
+    ] = _DEFAULTS.max_unauthenticated,
     tls_cert: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Your own certificate, with its chain.", show_default="one for development"),
@@ -142,10 +160,11 @@ def serve(  # noqa: PLR0913  # one for each option
             "name": name,
             "data": data,
             "host": host,
-            "amqp_port": amqp_port,
-            "amqps_port": amqps_port,
-            "http_port": http_port,
-            "https_port": https_port,
+            "amqp_port": parse_port("--amqp-port", amqp_port),
+            "amqps_port": parse_port("--amqps-port", amqps_port),
+            "http_port": parse_port("--http-port", http_port),
+            "https_port": parse_port("--https-port", https_port),
+            "plaintext": tuple(plaintext or ()),
             "workers": workers,
             "worker_timeout_s": worker_timeout,
             "stores": stores,
@@ -154,6 +173,7 @@ def serve(  # noqa: PLR0913  # one for each option
             "min_free_bytes": parse_size("--min-free", min_free),
             "store_timeout_s": store_timeout,
             "max_connections": max_connections,
+            "max_unauthenticated": max_unauthenticated,
             "log_level": log_level,
             "log_format": log_format,
             "tls_cert": tls_cert,
@@ -191,7 +211,9 @@ def _settings(given: Mapping[str, Any], config: Path | None) -> ServeSettings:
         raise Misuse("NAME is missing: say which namespace to serve, or give a --config that does")
     if "data" not in chosen:
         raise Misuse("--data is missing: say which directory keeps everything, or give a --config that does")
-    return ServeSettings(**chosen)
+    settings = ServeSettings(**chosen)
+    settings.check_given_ports(chosen)
+    return settings
 
 
 def _run(settings: ServeSettings, announce: Callable[[ReadyFile], None] | None) -> int:
@@ -209,9 +231,9 @@ def _run(settings: ServeSettings, announce: Callable[[ReadyFile], None] | None) 
 
 def _show(ready: ReadyFile) -> None:
     typer.echo(f"Namespace {ready.namespace} is served. For the messaging clients of the Azure SDKs:")
-    typer.echo(f"    {ready.connection_string}")
+    typer.echo(f"    {ready.connection_string or 'none: no AMQP port is open'}")
     typer.echo(f"For their administration clients, which have to trust {ready.ca_file or 'your authority'}:")
-    typer.echo(f"    {ready.admin_connection_string}")
+    typer.echo(f"    {ready.admin_connection_string or 'none: the https port is not open'}")
 
 
 def _stop(error: StartError, code: int) -> NoReturn:

@@ -2,7 +2,7 @@
 
     front = Front(settings, namespace, administration, keys, clock, meter)
     async with contextlib.AsyncExitStack() as stack:
-        ports = await front.open(stack, tls)
+        ports = await front.open(stack, tls, {"amqp": [acceptor.serve]})
 
 Owns: which port is for what, and what a token is worth over HTTP. What is served is there before, and handed in.
 """
@@ -26,7 +26,6 @@ from twinbus.server.http.outage_requests import OutageRequests
 from twinbus.server.http.pairing_requests import PairingRequests
 from twinbus.server.keys import Right
 from twinbus.server.pauses import PauseMeter
-from twinbus.server.settings import WAYS, StartError
 from twinbus.server.websocket.entrance import Entrance
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from twinbus.amqp.peers import Serve
+    from twinbus.amqp.peers import Listener, Serve
     from twinbus.broker.clock import Clock
     from twinbus.broker.namespace import Namespace
     from twinbus.server.administration import Administration
@@ -59,9 +58,8 @@ class Front:
         keys: KeyRing,
         clock: Clock,
         meter: Meter,
-        serve: Mapping[str, Sequence[Serve]] | None = None,
     ) -> None:
-        """Nothing listens yet. `serve` accepts in place of sockets of our own, by the names of the ways."""
+        """Nothing is accepted yet."""
         self.grace_s = GRACE_S
         self._meter = meter
         self.authority = Authority(keys, namespace.entities)
@@ -75,22 +73,21 @@ class Front:
             token_timeout_s=settings.token_timeout_s,
             meter=meter,
         )
+        self.gateway.plaintext_passwords = "amqp" in settings.plaintext
         self._settings = settings
         self._namespace = namespace
         self._administration = administration
         self._clock = clock
-        self._serve = serve
 
-    async def open(self, stack: contextlib.AsyncExitStack, tls: ssl.SSLContext | None) -> dict[str, int]:
-        """Listen; `stack` ends that. The ports by their names; without `tls` those that need none."""
+    async def open(
+        self, stack: contextlib.AsyncExitStack, tls: ssl.SSLContext | None, serve: Mapping[str, Sequence[Serve]]
+    ) -> dict[str, int]:
+        """Accept on some ways in, given what accepts on each; `stack` ends that. The ports by their names."""
         app = self._app(self._measure_pauses(stack))
         ports: dict[str, int] = {}
-        for way in WAYS:
-            is_secure = way.endswith("s")
-            if is_secure and tls is None:
-                continue
-            for serve in [None] if self._serve is None else self._serve[way]:
-                listener = await self._listen(way, app, serve, tls if is_secure else None)
+        for way, acceptors in serve.items():
+            for accept in acceptors:
+                listener = await self._listen(way, app, accept, tls if way.endswith("s") else None)
                 stack.push_async_callback(self._closer(listener.close))
                 ports.setdefault(way, listener.port)
         return ports
@@ -107,25 +104,13 @@ class Front:
         return ManagementApp(self._administration, authorise, pauses=pauses, first=first, managed=meter.managed)
 
     async def _listen(
-        self, way: str, app: ManagementApp, serve: Serve | None, tls: ssl.SSLContext | None
-    ) -> aio.Listener | HttpListener:
-        settings, gateway = self._settings, self.gateway
-        host, port, most = settings.host, getattr(settings, f"{way}_port"), settings.max_connections
-        try:
-            if way.startswith("http"):
-                entrance = Entrance(gateway.make_client, gateway.make_connection, max_connections=most)
-                return await listen_http(app, host=host, port=port, serve=serve, tls=tls, entrance=entrance)
-            return await aio.listen(
-                gateway.make_client,
-                gateway.make_connection,
-                host=host,
-                port=port,
-                serve=serve,
-                tls=tls,
-                max_connections=most,
-            )
-        except OSError as error:
-            raise StartError(f"--{way}-port {port}: cannot be listened on: {error}") from error
+        self, way: str, app: ManagementApp, serve: Serve, tls: ssl.SSLContext | None
+    ) -> Listener | HttpListener:
+        gateway = self.gateway
+        if way.startswith("http"):
+            entrance = Entrance(gateway.make_client, gateway.make_connection)
+            return await listen_http(app, serve=serve, tls=tls, entrance=entrance)
+        return await aio.listen(gateway.make_client, gateway.make_connection, serve=serve, tls=tls)
 
     def _measure_pauses(self, stack: contextlib.AsyncExitStack) -> PauseMeter | None:
         if not self._settings.measure_pauses:

@@ -52,11 +52,13 @@ from twinbus.server.operations.subject import Subject
 from twinbus.server.outage_node import OutageSwitch
 from twinbus.server.outgoing import Outgoing
 from twinbus.server.pairing import PairingDesk, Pairings
+from twinbus.server.plaintext import is_private
 from twinbus.server.request_queue import RequestQueue
 from twinbus.server.requests import ReplyLink, RequestLink, Terms, find_reply_link
 from twinbus.server.session_link import SESSION_FILTER, SessionLink
 from twinbus.server.silence import SilentLink
 from twinbus.server.spreading import SpreadIncoming
+from twinbus.server.throttled_log import ThrottledLog
 from twinbus.server.transactions import CoordinatorLink, Transactions
 
 if TYPE_CHECKING:
@@ -130,6 +132,9 @@ class Gateway:
         meter: Meter | None = None,
     ) -> None:
         """`soon` makes a call in the next turn of the loop."""
+        self.plaintext_passwords = False
+        """Whether clients on other machines may use SASL PLAIN without TLS."""
+        self.refused_plain = ThrottledLog(log)
         self.meter = meter or Meter()
         self.namespace = namespace
         self.administration = administration
@@ -236,6 +241,14 @@ class Client:
         if event.mechanism != "PLAIN":
             connection.send_sasl_outcome()
             return
+        if not (self._gateway.plaintext_passwords or is_private(self._peer.transport)):
+            self._gateway.refused_plain.warning(
+                "SASL PLAIN of %s was refused, because without TLS it shows the key to the network: use TLS, or start "
+                "the server with --plaintext amqp",
+                self._address(),
+            )
+            connection.send_sasl_outcome(SaslCode.AUTH)
+            return
         try:
             name, secret = read_plain(event.initial_response or b"")
         except DecodeError:
@@ -249,6 +262,7 @@ class Client:
             return
         self.access.give_all(grants)
         connection.raise_limits()
+        self._peer.authenticated()
         connection.send_sasl_outcome()
 
     def _opened(self, event: Event) -> None:
@@ -274,6 +288,7 @@ class Client:
     def _granted(self) -> None:
         """A token was taken: when the first one ends, the links that lived on it do."""
         self._peer.connection.raise_limits()
+        self._peer.authenticated()
         expiry_s = self.access.next_expiry_s
         if expiry_s < self._expiry_s:
             self._expiry_s = expiry_s
@@ -527,7 +542,8 @@ class Client:
         self._tab.close()
         if event.error is not None:
             extra = {"client": self._address(), "condition": event.error.condition, "reason": event.error.description}
-            log.info("connection ended", extra=extra)
+            level = logging.DEBUG if self.access.is_empty else logging.INFO  # strangers cannot flood the log
+            log.log(level, "connection ended", extra=extra)
 
     def _address(self) -> str:
         host = self._peer.transport.get_extra_info("peername")

@@ -47,12 +47,27 @@ def make_ready_file(
     ca_file = certificate.ca_file
     return ReadyFile(
         namespace=settings.name,
-        amqp_port=ports["amqp"],
-        amqps_port=ports["amqps"],
-        http_port=ports["http"],
-        https_port=ports["https"],
-        connection_string=connection_string(settings.host, ports["amqp"], keys.root, is_emulator=True),
-        admin_connection_string=connection_string(settings.host, ports["https"], keys.root, is_emulator=False),
+        amqp_port=ports.get("amqp"),
+        amqps_port=ports.get("amqps"),
+        http_port=ports.get("http"),
+        https_port=ports.get("https"),
+        connection_string=_messaging(settings, ports, keys),
+        admin_connection_string=_administration(settings, ports, keys),
         ca_file=str(ca_file) if ca_file is not None else None,
         pid=os.getpid(),
     )
+
+
+def _messaging(settings: ServeSettings, ports: Mapping[str, int], keys: KeyRing) -> str | None:
+    """Without TLS where that is open, since it needs no certificate; else with TLS."""
+    if "amqp" in ports:
+        return connection_string(settings.host, ports["amqp"], keys.root, is_emulator=True)
+    if "amqps" in ports:
+        return connection_string(settings.host, ports["amqps"], keys.root, is_emulator=False)
+    return None
+
+
+def _administration(settings: ServeSettings, ports: Mapping[str, int], keys: KeyRing) -> str | None:
+    if "https" not in ports:
+        return None
+    return connection_string(settings.host, ports["https"], keys.root, is_emulator=False)

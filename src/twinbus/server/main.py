@@ -33,7 +33,7 @@ log: Final = logging.getLogger(__name__)
 def run(settings: ServeSettings, announce: Callable[[ReadyFile], None] | None = None) -> int:
     """Serve until a signal says stop; the exit code. `announce` is told once it serves."""
     logs.configure(settings.log_level, settings.log_format)
-    process.tune(settings.max_connections)
+    process.tune()
     start = _alone(settings) if settings.workers == 1 else _supervising(settings)
     with DataDirectory(settings.data) as data, contextlib.suppress(Stopped):
         uvloop.run(_serve(settings, data, start, announce))

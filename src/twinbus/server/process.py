@@ -1,22 +1,18 @@
 """What a process that serves asks of Python and of the machine.
 
-Owns: how often Python looks for cycles and changes threads, how many files may be open, and how another process of
-ours is started.
+Owns: how often Python looks for cycles and changes threads, that it may have as many open
+files as the machine allows, and how another process of ours is started.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
-import logging
 import resource
 import sys
 from pathlib import Path
 from typing import Final
 
-log: Final = logging.getLogger(__name__)
-
-OTHER_FILES: Final = 4_096
-"""Open files of stores and all else that is no connection."""
 SWITCH_INTERVAL_S: Final = 0.002
 """How long the loop may keep the GIL when a store's thread wants it: a commit waits for that twice. Shorter costs a
 fifth of the receive rate (0.5 ms), longer adds to the accept latency of a busy server."""
@@ -26,22 +22,14 @@ twentieth of the time. The second step is never for many at once, since nothing 
 it takes a tenth of a second), and all are looked at seldom."""
 
 
-def tune(max_connections: int) -> None:
+def tune() -> None:
     """From now on, for as long as the process lives."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(*GC_THRESHOLDS)
-    _allow_files(max_connections)
-
-
-def _allow_files(connections: int) -> None:
-    """A connection is an open file, and the usual limit of a process is 1,024 of them."""
-    wanted = connections + OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < wanted:
-        log.warning("only %d files may be open: fewer than --max-connections %d needs", hard, connections)
-        wanted = hard
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if soft != hard:  # the usual soft limit of 1,024 is for programs that use select()
+        with contextlib.suppress(ValueError, OSError):  # a container may forbid it
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def python() -> list[str]:

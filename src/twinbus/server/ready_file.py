@@ -25,14 +25,15 @@ class ReadyFile(msgspec.Struct, frozen=True, kw_only=True):
     """What a client or a script needs to know. As in the file."""
 
     namespace: str
-    amqp_port: int
-    amqps_port: int
-    http_port: int
-    https_port: int
-    connection_string: str
-    """For the messaging clients of the Azure SDKs."""
-    admin_connection_string: str
-    """For their administration clients, which always use https."""
+    amqp_port: int | None
+    """This and the other ports: None if it is not open."""
+    amqps_port: int | None
+    http_port: int | None
+    https_port: int | None
+    connection_string: str | None
+    """For the messaging clients of the Azure SDKs; None if no AMQP port is open."""
+    admin_connection_string: str | None
+    """For their administration clients, which always use https; None if that is not open."""
     ca_file: str | None
     """What to trust; None if the server has a certificate of somebody else's authority."""
     pid: int

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.server import disk
 from twinbus.store.rocks import RocksStore
-from twinbus.store.tuning import Tuning
+from twinbus.store.tuning import DEFAULT, Tuning
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,11 +30,11 @@ holds the GIL meanwhile, so that nothing else would go on."""
 class RocksDisks:
     """Some directories, each for one store."""
 
-    def __init__(self, directories: Sequence[Path], *, sync: bool) -> None:
-        """Without `sync` accepted messages can be lost. Made on the running loop."""
+    def __init__(self, directories: Sequence[Path], *, sync: bool, table_files: int = DEFAULT.table_files) -> None:
+        """Without `sync` accepted messages can be lost. `table_files` is per store. Made on the running loop."""
         self.directories = directories
         self.look_s = LOOK_S
-        self._sync = sync
+        self._tuning = Tuning(sync=sync, table_files=table_files)
         self._loop = asyncio.get_running_loop()
 
     def open(self, number: int, done: Answer[Store]) -> None:
@@ -44,7 +44,7 @@ class RocksDisks:
             name=str(number),
             post=self._loop.call_soon_threadsafe,
             done=done,
-            tuning=Tuning(sync=self._sync),
+            tuning=self._tuning,
         )
 
     def free_bytes(self, directory: Path) -> int:

@@ -1,6 +1,6 @@
 """One namespace, served by one process: the broker, its entities, and the ways in.
 
-    service = Service(settings, Ground(clock=clock, random=random, keys=keys, disks=disks, open_catalogue=opener))
+    service = Service(settings, Ground(clock=clock, random=random, keys=keys, disks=disks, ...))
     async with contextlib.AsyncExitStack() as stack:
         ports = await service.start(stack, tls)
 
@@ -28,10 +28,11 @@ from twinbus.server.system_clock import TimerDrive
 if TYPE_CHECKING:
     import contextlib
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from random import Random
 
+    from twinbus.amqp.peers import Serve
     from twinbus.broker.clock import Clock
     from twinbus.server.keys import KeyRing
     from twinbus.server.settings import ServeSettings
@@ -50,6 +51,8 @@ class Ground:
     disks: Disks
     open_catalogue: Callable[[], Catalogue]
     """Called on a thread, where it may wait for a disk."""
+    listen: Callable[[], Mapping[str, Sequence[Serve]]]
+    """Open the ports. What accepts on each way in; called when there is something to serve."""
     usage: Path | None = None
     """The folder in which is written down what clients use; None: that is counted, and not kept."""
 
@@ -72,11 +75,11 @@ class Service:
         """Counts what clients use."""
 
     async def start(self, stack: contextlib.AsyncExitStack, tls: ssl.SSLContext | None) -> dict[str, int]:
-        """Start everything; `stack` stops it. The ports by their names; without `tls` those that need none."""
+        """Start everything; `stack` stops it. The open ports by their names."""
         await self._open(stack)
         ground = self._ground
         self.front = Front(self._settings, self.namespace, self.entities, ground.keys, ground.clock, self.meter)
-        return await self.front.open(stack, tls)
+        return await self.front.open(stack, tls, ground.listen())
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> None:
         settings, ground = self._settings, self._ground

@@ -6,14 +6,15 @@ of its options: an error names the one that is wrong. Whether a disk or a port i
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from twinbus.model.limits import NamespaceLimits
+from twinbus.server.plaintext import is_loopback
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from twinbus.server.config.plan import Plan
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 WAYS: Final = ("amqp", "amqps", "http", "https")
 """Into a namespace: each has a port."""
+PLAINTEXT_WAYS: Final = ("amqp", "http")
+"""Those without TLS."""
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("text", "json")
 STORES_MAX: Final = 64
@@ -76,11 +79,13 @@ class ServeSettings:
     """The data directory."""
     host: str = "127.0.0.1"
     """Address or name to listen on."""
-    amqp_port: int = 5672
-    """This and the other ports: 0 means any free one."""
-    amqps_port: int = 5671
-    http_port: int = 5300
-    https_port: int = 5443
+    amqp_port: int | None = 5672
+    """This and the other ports: 0 means any free one, None that it is not opened."""
+    amqps_port: int | None = 5671
+    http_port: int | None = 5300
+    https_port: int | None = 5443
+    plaintext: tuple[str, ...] = ()
+    """Ways without TLS that are open although `host` is reached from other machines."""
     workers: int = 1
     """Processes that serve it. More than one have a further process over them, and each has some of the stores."""
     worker_timeout_s: float = 5.0
@@ -95,6 +100,9 @@ class ServeSettings:
     store_timeout_s: float = 10.0
     """A store that has not answered for so long counts as unavailable."""
     max_connections: int = 10_000
+    """Of each process that serves clients, over all its ports."""
+    max_unauthenticated: int = 1_000
+    """Connections of one address that have shown no valid key or token; at most half of `max_connections`."""
     link_idle_s: float = 600.0
     """A link on which nothing was asked or sent for so long is detached."""
     token_timeout_s: float = 20.0
@@ -132,10 +140,36 @@ class ServeSettings:
         if (self.tls_cert is None) != (self.tls_key is None):
             given, missing = ("--tls-cert", "--tls-key") if self.tls_cert else ("--tls-key", "--tls-cert")
             raise InvalidSetting(given, self.tls_cert or self.tls_key, f"needs {missing} too")
-        if self.emulator_key and not _is_loopback(self.host):
+        if self.emulator_key and not self.is_loopback:
             raise InvalidSetting(
                 "--host", self.host, "with --emulator-key, which everybody knows, it can be a loopback address only"
             )
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches the server."""
+        return is_loopback(self.host) or self.host.lower() == "localhost"
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """The ways in that are open."""
+        closed = () if self.is_loopback else tuple(way for way in PLAINTEXT_WAYS if way not in self.plaintext)
+        return tuple(way for way in WAYS if getattr(self, f"{way}_port") is not None and way not in closed)
+
+    def port(self, way: str) -> int:
+        """The port of a way that is open."""
+        return int(getattr(self, f"{way}_port"))
+
+    def check_given_ports(self, given: Collection[str]) -> None:
+        """Refuse a port without TLS that was asked for and would stay closed. `given` are the fields that were set."""
+        for way in PLAINTEXT_WAYS:
+            if f"{way}_port" in given and getattr(self, f"{way}_port") is not None and way not in self.ways:
+                raise InvalidSetting(
+                    f"--{way}-port",
+                    self.port(way),
+                    f"it has no TLS, and --host {self.host} is reached from other machines: add --plaintext {way}, or "
+                    f"make --{way}-port none",
+                )
 
     def _check_names(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -158,10 +192,16 @@ class ServeSettings:
             ("--http-port", self.http_port),
             ("--https-port", self.https_port),
         ):
+            if port is None:
+                continue
             _check_range(option, port, 0, 65_535)
             if port and port in taken:
                 raise InvalidSetting(option, port, f"{taken[port]} has it already")
             taken[port] = option
+        for way in self.plaintext:
+            _check_choice("--plaintext", way, PLAINTEXT_WAYS)
+        if not self.ways:
+            raise InvalidSetting("--amqps-port", "none", "no port would be open: give the server at least one")
 
 
 _RANGES: Final[dict[str, tuple[str, float, float]]] = {
@@ -171,10 +211,21 @@ _RANGES: Final[dict[str, tuple[str, float, float]]] = {
     "min_free_bytes": ("--min-free", 0, 2**60),
     "store_timeout_s": ("--store-timeout", 0.001, 3_600),
     "max_connections": ("--max-connections", 1, 1_000_000),
+    "max_unauthenticated": ("--max-unauthenticated", 1, 1_000_000),
     "link_idle_s": ("--link-idle", 0.001, 86_400),
     "token_timeout_s": ("--token-timeout", 0.001, 3_600),
     "usage_days": ("--usage-days", 0, 100_000),
 }
+
+
+def parse_port(option: str, text: str) -> int | None:
+    """A port, or None for `none`."""
+    if text.strip().lower() == "none":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidSetting(option, repr(text), "is no port; give a number, 0 for any free one, or none") from None
 
 
 def parse_size(option: str, text: str) -> int:
@@ -184,13 +235,6 @@ def parse_size(option: str, text: str) -> int:
     if match is None or unit is None:
         raise InvalidSetting(option, repr(text), "is no size; write it as 1GiB, 500MB or 0")
     return int(match[1]) * unit
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def _check_range(option: str, value: float, lowest: float, highest: float) -> None:

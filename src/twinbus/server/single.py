@@ -10,6 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from twinbus.server import certificates, identity
+from twinbus.server.acceptor import Acceptor
+from twinbus.server.admission import Admission
+from twinbus.server.listening import open_sockets
+from twinbus.server.open_files import open_files
 from twinbus.server.rocks_disks import RocksDisks
 from twinbus.server.service import Ground, Service
 from twinbus.server.system_clock import SystemClock
@@ -18,6 +22,7 @@ from twinbus.store.catalogue import Catalogue
 if TYPE_CHECKING:
     import contextlib
 
+    from twinbus.amqp.peers import Serve
     from twinbus.server.data_directory import DataDirectory
     from twinbus.server.ready_file import ReadyFile
     from twinbus.server.settings import ServeSettings
@@ -28,6 +33,8 @@ class Server:
 
     service: Service
     """There from `start` on."""
+    admission: Admission
+    """The connections of this process. There from `start` on."""
 
     def __init__(self, settings: ServeSettings, data: DataDirectory) -> None:
         """Nothing is started yet."""
@@ -39,14 +46,24 @@ class Server:
     async def start(self, stack: contextlib.AsyncExitStack) -> ReadyFile:
         """Start everything; `stack` stops it. What a client needs to know."""
         settings = self._settings
+        directories = self._data.stores(settings.stores, settings.store_dirs)
+        files = open_files(stores=len(directories), connections=settings.max_connections)
+        self.admission = Admission(max_connections=files.connections, max_unauthenticated=settings.max_unauthenticated)
         ground = Ground(
             clock=SystemClock(),
             random=random.SystemRandom(),
             keys=self._keys,
-            disks=RocksDisks(self._data.stores(settings.stores, settings.store_dirs), sync=settings.sync),
+            disks=RocksDisks(directories, sync=settings.sync, table_files=files.per_store),
             open_catalogue=partial(Catalogue, self._data.catalogue),
+            listen=self._listen,
             usage=self._data.usage,
         )
         self.service = Service(settings, ground)
         ports = await self.service.start(stack, certificates.server_context(self._certificate))
         return identity.make_ready_file(settings, ports, self._keys, self._certificate)
+
+    def _listen(self) -> dict[str, list[Serve]]:
+        return {
+            way: [Acceptor(sock, self.admission).serve for sock in sockets]
+            for way, sockets in open_sockets(self._settings).items()
+        }

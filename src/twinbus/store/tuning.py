@@ -31,6 +31,8 @@ class Tuning:
     level0_slowdown_files: int = 32
     """A slowdown is a stall here (`write_options`), so it begins late: 1 GiB that waits for its compaction."""
     level0_stop_files: int = 40
+    table_files: int = 512
+    """Table files kept open. Fewer cost reads of files that are opened again."""
     sync: bool = True
     """False only for tests and measurements: a commit is answered though a power cut could undo it."""
 
@@ -59,7 +61,7 @@ def options(tuning: Tuning, recovery: DBRecoveryMode, *, is_searched_in_vain: bo
     chosen.set_wal_recovery_mode(recovery)
     chosen.set_paranoid_checks(True)
     chosen.set_max_total_wal_size(tuning.wal_bytes)
-    chosen.set_max_open_files(512)
+    chosen.set_max_open_files(tuning.table_files)
     chosen.set_keep_log_file_num(3)  # its diary, not ours
     chosen.set_max_log_file_size(4 * MIB)
     chosen.set_max_manifest_file_size(16 * MIB)

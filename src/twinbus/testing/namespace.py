@@ -23,6 +23,7 @@ from twinbus.model.authorization import new_secret
 from twinbus.model.queue import QueueDescription
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
 from twinbus.server.keys import ROOT_KEY_NAME, Key, KeyRing
+from twinbus.server.listening import accept_by_loop
 from twinbus.server.ready_file import connection_string
 from twinbus.server.service import Ground, Service
 from twinbus.server.settings import ServeSettings
@@ -66,7 +67,15 @@ class InMemoryNamespace:
         self.name = name
         self.host = host or f"{name}.servicebus.test"
         self.clock = clock or LoopClock()
-        defaults: dict[str, Any] = {"data": Path("memory"), "stores": 1, "amqp_port": AMQP_PORT, "http_port": HTTP_PORT}
+        defaults: dict[str, Any] = {
+            "data": Path("memory"),
+            "stores": 1,
+            "amqp_port": AMQP_PORT,
+            "amqps_port": None,
+            "http_port": HTTP_PORT,
+            "https_port": None,
+            "plaintext": ("amqp", "http"),  # no TLS on the network in memory
+        }
         self._settings = ServeSettings(name=name, host=self.host, **defaults | settings)
         self._key = Key(ROOT_KEY_NAME, new_secret())
         self._network = loop.network
@@ -83,12 +92,12 @@ class InMemoryNamespace:
     @property
     def connection_string(self) -> str:
         """For messaging."""
-        return connection_string(self.host, self._settings.amqp_port, self._key, is_emulator=True)
+        return connection_string(self.host, self._settings.port("amqp"), self._key, is_emulator=True)
 
     @property
     def admin_connection_string(self) -> str:
         """For management, over http."""
-        return connection_string(self.host, self._settings.http_port, self._key, is_emulator=True)
+        return connection_string(self.host, self._settings.port("http"), self._key, is_emulator=True)
 
     # --- its life -----------------------------------------------------------------------------------------------------
 
@@ -120,6 +129,7 @@ class InMemoryNamespace:
             keys=KeyRing([self._key]),
             disks=self._disks,
             open_catalogue=self._disks.open_catalogue,
+            listen=self._listen,
         )
         service = Service(self._settings, ground)
         async with contextlib.AsyncExitStack() as stack:
@@ -127,6 +137,10 @@ class InMemoryNamespace:
             self._stack = stack.pop_all()
         self._service = service
         self.outage.apply()
+
+    def _listen(self) -> dict[str, Any]:
+        settings = self._settings
+        return {way: [accept_by_loop(settings.host, settings.port(way))] for way in settings.ways}
 
     async def stop(self) -> None:
         """End well, as by SIGTERM."""

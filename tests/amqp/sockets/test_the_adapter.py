@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from twinbus.amqp import aio, errors
-from twinbus.amqp.aio import Listener, Peer, connect, listen
+from twinbus.amqp.aio import Peer, connect, listen
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.events import (
     AttachRequested,
@@ -36,6 +36,7 @@ from twinbus.amqp.terminus import Source, Target
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from twinbus.amqp.peers import Listener
     from twinbus.amqp.sender import Sender
 
 SERVER = Settings(container_id="server", limits=Limits(max_message_size=10_000_000))

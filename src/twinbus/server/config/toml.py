@@ -48,18 +48,28 @@ def _size(place: Place, value: object) -> int:
         raise place.refusal(f"{error.value}: {error.reason}") from None
 
 
+def _port(place: Place, value: object) -> int | str:
+    """A number, or `"none"`, which stays a text: None would be a key that is not there."""
+    return whole(place, value) if value != "none" else "none"
+
+
 def _paths(place: Place, value: object) -> tuple[Path, ...]:
     return tuple(list_of(path)(place, value))
+
+
+def _texts(place: Place, value: object) -> tuple[str, ...]:
+    return tuple(list_of(text)(place, value))
 
 
 SETTINGS: Final[Mapping[str, tuple[str, Callable[[Place, object], object]]]] = {
     "name": ("name", text),
     "data": ("data", path),
     "host": ("host", text),
-    "amqp_port": ("amqp_port", whole),
-    "amqps_port": ("amqps_port", whole),
-    "http_port": ("http_port", whole),
-    "https_port": ("https_port", whole),
+    "amqp_port": ("amqp_port", _port),
+    "amqps_port": ("amqps_port", _port),
+    "http_port": ("http_port", _port),
+    "https_port": ("https_port", _port),
+    "plaintext": ("plaintext", _texts),
     "workers": ("workers", whole),
     "worker_timeout": ("worker_timeout_s", number),
     "stores": ("stores", whole),
@@ -68,6 +78,7 @@ SETTINGS: Final[Mapping[str, tuple[str, Callable[[Place, object], object]]]] = {
     "min_free": ("min_free_bytes", _size),
     "store_timeout": ("store_timeout_s", number),
     "max_connections": ("max_connections", whole),
+    "max_unauthenticated": ("max_unauthenticated", whole),
     "link_idle": ("link_idle_s", number),
     "token_timeout": ("token_timeout_s", number),
     "tls_cert": ("tls_cert", path),
@@ -97,7 +108,7 @@ def read(file: Path, content: object) -> dict[str, Any]:
     for key, (field, reader) in SETTINGS.items():
         value = top.get(key, reader)
         if value is not None:
-            found[field] = value
+            found[field] = None if value == "none" and reader is _port else value
     _check(found, top.place)
     limits = top.get("limits", _limits)
     if limits is not None:

@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from twinbus.model.errors import ServiceBusError
 from twinbus.server.http import faults, routes
 from twinbus.server.http.call import Call, address_of
+from twinbus.server.http.caller import note_authorised
 from twinbus.server.http.entity_requests import EntityRequests
 from twinbus.server.http.limits import DEFAULT_LIMITS, HttpLimits
 from twinbus.server.http.namespace_requests import NamespaceRequests
@@ -77,6 +78,7 @@ class ManagementApp:
             call = Call.of(request, names, self._limits)
             if route.right is not None:
                 self._authorise(call.token, route.right, call.address if route.on is None else call.names[route.on])
+                note_authorised(request.scope)
             if any(route is one for one in self._of_management):
                 return await self._managed(call, handler)
             return await handler(call)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
     from starlette.types import Scope
 
@@ -24,6 +25,8 @@ class Caller:
     """Done when the answer should not wait for anything: the server stops, or the next request is there already."""
     headers: list[tuple[bytes, bytes]]
     """As they were spelled: names of headers can be names of properties, and those have upper and lower case."""
+    authorised: Callable[[], None] = lambda: None
+    """To be called when the caller has shown a valid token: its connection is not dropped to make room for others."""
 
     @classmethod
     def of(cls, scope: Scope) -> Caller:
@@ -31,3 +34,10 @@ class Caller:
         found = scope["state"]["caller"]
         assert isinstance(found, cls)
         return found
+
+
+def note_authorised(scope: Scope) -> None:
+    """Tell the listener that a valid token was shown; where another server runs the application, nobody."""
+    caller = scope.get("state", {}).get("caller")
+    if isinstance(caller, Caller):
+        caller.authorised()

@@ -1,4 +1,4 @@
-"""What one caller over HTTP may take: bytes, connections and time."""
+"""What one caller over HTTP may take: bytes and time. Connections are limited where they are accepted."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Final
 class HttpLimits:
     """The numbers of one listener and of what it serves."""
 
-    max_connections: int = 1_000
-    """Each has one request at a time, so this is also how many requests are worked on at once."""
     max_head_bytes: int = 65_536
     """Request line and headers. Tokens travel there."""
     max_body_bytes: int = 65_536

@@ -1,10 +1,11 @@
 """HTTP on a socket of the running loop: uvicorn's protocol, with an end to everything a client can drag out.
 
-    listener = await listen(app, host="127.0.0.1", port=0, tls=None)
+    listener = await listen(app, serve=acceptor.serve, tls=None)
     print(listener.port)
     await listener.close(grace_s=5.0)
 
-Owns: the listening socket, its connections and their time limits. Knows nothing of what is served.
+Owns: the connections of one listening socket and their time limits. Knows nothing of what is served. How many
+connections there may be is decided where they are accepted, and told there is which of them are idle.
 Only uvicorn's protocol is used, not its server: that one takes over signals, ends the process when a port is taken, and
 waits without limit for the first bytes of a request, for a client to read, and for TLS.
 """
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from twinbus.amqp.peers import Accepting, Serve
+    from twinbus.amqp.peers import Accepting, Serve, Slot
     from twinbus.server.websocket.entrance import Entrance
 
 log: Final = logging.getLogger(__name__)
@@ -44,6 +45,18 @@ _HEAD_END: Final = re.compile(rb"\n\r?\n")
 _AMBIGUOUS: Final = re.compile(rb"(?<!\r)\n|\n[ \t]")
 """A line that ends in LF alone, or goes on with the one before."""
 _LONGEST_END: Final = 3
+
+
+class _NoSlot:
+    """Of a connection that is not counted at accept."""
+
+    def authenticated(self) -> None:
+        pass
+
+    busy = idle = release = authenticated
+
+
+NO_SLOT: Final = _NoSlot()
 
 
 class _Conversation(h11.Connection):
@@ -83,13 +96,14 @@ class _Conversation(h11.Connection):
 class HttpConnection(H11Protocol):
     """One client's connection."""
 
-    def __init__(self, listener: HttpListener) -> None:
+    def __init__(self, listener: HttpListener, slot: Slot | None) -> None:
         super().__init__(listener.config, listener.state, {}, asyncio.get_running_loop())
         self.conn: _Conversation = _Conversation(listener.limits.max_head_bytes)
         self.lost: asyncio.Future[None] = self.loop.create_future()
         """Done when the socket is gone."""
         self._listener = listener
         self._limits = listener.limits
+        self._slot = slot or NO_SLOT
         self._hurry: asyncio.Future[None] = self.loop.create_future()
         """Of the request that is being answered."""
         self._agreed = b""
@@ -102,10 +116,10 @@ class HttpConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """The socket (and TLS) is there: the first request has its time from now."""
         super().connection_made(transport)
-        if self._listener.admits(self):
-            self._watch_request()
-        else:
+        if self._listener.is_closed:  # while this was in its TLS handshake
             transport.abort()
+        else:
+            self._watch_request()
 
     def data_received(self, data: bytes) -> None:
         """Feed the protocol, and see what is still to come."""
@@ -129,6 +143,7 @@ class HttpConnection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """No timer outlives its socket."""
+        self._slot.release()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
         self._let_go()
@@ -138,7 +153,10 @@ class HttpConnection(H11Protocol):
     def _should_upgrade(self) -> bool:
         """A request has come: see who makes it, and whether it is for a WebSocket."""
         self._hurry, state = self.loop.create_future(), self.scope["state"]
-        state["caller"] = Caller(self.lost, self._hurry, self.conn.request.headers.raw_items())
+        self._slot.busy()
+        state["caller"] = Caller(
+            self.lost, self._hurry, self.conn.request.headers.raw_items(), self._slot.authenticated
+        )
         entrance = self._listener.entrance
         if entrance is None or not entrance.leads_from(self.scope["path"]):
             return False
@@ -153,10 +171,11 @@ class HttpConnection(H11Protocol):
         assert self._listener.entrance is not None
         self.connections.discard(self)
         self._let_go()
-        self._listener.entrance.enter(self.transport, self._agreed, self.conn.trailing_data[0])
+        self._listener.entrance.enter(self.transport, self._agreed, self.conn.trailing_data[0], self._slot)
 
     def on_response_complete(self) -> None:
         """Closing, if that is what follows, has an end too."""
+        self._slot.idle()  # before the next request is read, which may be there already
         super().on_response_complete()
         if self.transport.is_closing():
             self._abort_unless_read()
@@ -232,15 +251,6 @@ class HttpListener:
         """Those that are there now."""
         return [one for one in self.state.connections if isinstance(one, HttpConnection)]
 
-    def admits(self, connection: HttpConnection) -> bool:
-        """Whether one more is served. Asked when its socket (and TLS) is there, and it is counted."""
-        if self.is_closed:  # while it was in its TLS handshake
-            return False
-        if len(self.state.connections) > self.limits.max_connections:
-            log.warning("%d HTTP connections, the limit: %s refused", self.limits.max_connections, connection.client)
-            return False
-        return True
-
     async def close(self, *, grace_s: float = 5.0) -> None:
         """Accept no more, let the requests that are being answered finish, and cut off those that take longer."""
         self.is_closed = True
@@ -272,30 +282,15 @@ class HttpListener:
 async def listen(
     app: ASGIApp,
     *,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    serve: Serve | None = None,
+    serve: Serve,
     tls: ssl.SSLContext | None = None,
     limits: HttpLimits = DEFAULT_LIMITS,
     entrance: Entrance | None = None,
 ) -> HttpListener:
-    """Serve `app`; with `tls` as https. `entrance` has those who want a WebSocket. OSError if the port is taken.
-
-    `serve` accepts in place of a socket of our own on that host and port.
-    """
+    """Serve `app` on the connections that `serve` accepts; with `tls` as https. `entrance` takes WebSockets."""
     listener = HttpListener(app, limits, entrance)
-    make = lambda: HttpConnection(listener)  # noqa: E731
-    if serve is not None:
-        listener._server = await serve(make, tls, limits.tls_handshake_timeout_s)  # noqa: SLF001  # two halves of one thing
-        return listener
-    listener._server = await asyncio.get_running_loop().create_server(  # noqa: SLF001  # two halves of one thing
-        make,
-        host,
-        port,
-        ssl=tls,
-        ssl_handshake_timeout=limits.tls_handshake_timeout_s if tls is not None else None,
-        backlog=1024,
-    )
+    make = lambda slot: HttpConnection(listener, slot)  # noqa: E731
+    listener._server = await serve(make, tls, limits.tls_handshake_timeout_s)  # noqa: SLF001  # two halves of one thing
     return listener
 
 

@@ -1,9 +1,9 @@
 """The way from HTTP to AMQP: a connection that was HTTP becomes a WebSocket with an AMQP peer behind it.
 
-    entrance = Entrance(gateway.make_client, gateway.make_connection, max_connections=10_000)
+    entrance = Entrance(gateway.make_client, gateway.make_connection)
     listener = await listen(app, entrance=entrance)
 
-Owns: who came in this way, and how many may.
+Owns: the AMQP peers that came in this way. Their connections were counted when they were accepted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from twinbus.amqp.aio import Peer
 from twinbus.amqp.peers import Peers
-from twinbus.model.errors import ServerBusy
 from twinbus.server.websocket import handshake
 from twinbus.server.websocket.socket import WebSocket
 
@@ -22,20 +21,15 @@ if TYPE_CHECKING:
 
     from twinbus.amqp.aio import Handler
     from twinbus.amqp.connection import Connection
+    from twinbus.amqp.peers import Slot
 
 
 class Entrance(Peers):
     """The AMQP peers that came through one HTTP listener."""
 
-    def __init__(
-        self,
-        make_handler: Callable[[Peer], Handler],
-        make_connection: Callable[[float], Connection],
-        *,
-        max_connections: int,
-    ) -> None:
+    def __init__(self, make_handler: Callable[[Peer], Handler], make_connection: Callable[[float], Connection]) -> None:
         """As for `aio.listen`."""
-        super().__init__(max_connections)
+        super().__init__()
         self._make_handler = make_handler
         self._make_connection = make_connection
 
@@ -45,15 +39,12 @@ class Entrance(Peers):
 
     def agree(self, method: str, http_version: str, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         """The answer to a request, with which it becomes a WebSocket; or the error that refuses it."""
-        answer = handshake.agree(method, http_version, headers)
-        if self.is_full:
-            raise ServerBusy(f"there are {self.max_connections} AMQP connections on this port, the limit")
-        return answer
+        return handshake.agree(method, http_version, headers)
 
-    def enter(self, transport: asyncio.Transport, answer: bytes, early: bytes) -> None:
+    def enter(self, transport: asyncio.Transport, answer: bytes, early: bytes, slot: Slot | None) -> None:
         """The connection is a WebSocket from now on; `early` is what has come of it already."""
         connection = self._make_connection(asyncio.get_running_loop().time())
-        socket = WebSocket(transport, Peer(self._make_handler, connection, self))
+        socket = WebSocket(transport, Peer(self._make_handler, connection, self, slot))
         transport.set_protocol(socket)
         transport.write(answer)
         socket.open()

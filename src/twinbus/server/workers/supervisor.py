@@ -20,14 +20,15 @@ from twinbus.model.errors import ServiceBusError
 from twinbus.server import identity
 from twinbus.server.config.apply import bring_to_plan
 from twinbus.server.keeper import Keeper
+from twinbus.server.listening import open_sockets
 from twinbus.server.settings import ServeSettings, StartError
 from twinbus.server.system_clock import SystemClock
-from twinbus.server.workers.accepting import Tally
 from twinbus.server.workers.desk import Desk
 from twinbus.server.workers.fleet import Fleet
 from twinbus.server.workers.idle import delete_idle
-from twinbus.server.workers.inheritance import RunFolder, open_sockets
 from twinbus.server.workers.planned import PlannedEntities
+from twinbus.server.workers.run_folder import RunFolder
+from twinbus.server.workers.tally import Tally
 from twinbus.server.workers.words import Copy, Row, Start, write
 from twinbus.store.catalogue import Catalogue
 

@@ -25,20 +25,23 @@ import uvloop
 from twinbus.broker.namespace import Namespace
 from twinbus.model.errors import EntityNotFound, ServiceBusError
 from twinbus.server import certificates, logs, process
+from twinbus.server.acceptor import Acceptor
+from twinbus.server.admission import Admission
 from twinbus.server.certificates import Certificate
 from twinbus.server.front import Front
 from twinbus.server.keys import KeyRing
 from twinbus.server.metering.clerk import Clerk, Desk
 from twinbus.server.metering.meter import Meter
+from twinbus.server.open_files import open_files
 from twinbus.server.peers.peers import Peers
 from twinbus.server.rocks_disks import RocksDisks
 from twinbus.server.settings import ServeSettings, StartError
 from twinbus.server.stores import Stores
 from twinbus.server.system_clock import SystemClock, TimerDrive
-from twinbus.server.workers.accepting import Acceptor, Tally
 from twinbus.server.workers.control import Control
 from twinbus.server.workers.entities import WorkerEntities
 from twinbus.server.workers.shared import SharedOutageSwitch, SharedPairingDesk
+from twinbus.server.workers.tally import Tally
 from twinbus.server.workers.words import (
     FROM_SUPERVISOR,
     Apply,
@@ -111,7 +114,7 @@ class Worker:
     async def _serve(self, start: Start) -> int:
         settings = ServeSettings(**start.settings, limits=start.limits, data=Path())
         logs.configure(settings.log_level, settings.log_format, worker=self._number)
-        process.tune(settings.max_connections)
+        process.tune()
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
         async with contextlib.AsyncExitStack() as stack:
@@ -121,7 +124,8 @@ class Worker:
             self._control.say(Loaded())
             await self._admitted
             await peers.wait(REACH_S)
-            await self._front.open(stack, certificates.server_context(Certificate(*map(Path, start.certificate))))
+            tls = certificates.server_context(Certificate(*map(Path, start.certificate)))
+            await self._front.open(stack, tls, self._acceptors(start))
             self._control.say(Serving())
             await stop.wait()
         return 0
@@ -146,8 +150,11 @@ class Worker:
             folder=Path(start.folder),
             timeout_s=settings.store_timeout_s,
         )
-        disks = RocksDisks([Path(directory) for directory in start.stores], sync=settings.sync)
         own = range(self._number, len(start.stores), workers)
+        files = open_files(stores=len(own), connections=settings.max_connections, workers=workers)
+        self._admission = Admission(max_connections=files.connections, max_unauthenticated=settings.max_unauthenticated)
+        directories = [Path(directory) for directory in start.stores]
+        disks = RocksDisks(directories, sync=settings.sync, table_files=files.per_store)
         stores = Stores(
             namespace,
             disks,
@@ -190,7 +197,6 @@ class Worker:
             KeyRing(start.keys),
             self.namespace.clock,
             self._meter,
-            self._acceptors(start),
         )
         self._switch = SharedOutageSwitch(self.namespace.outages, self._control)
         front.gateway.outage_switch = self._switch
@@ -201,7 +207,10 @@ class Worker:
         """For each socket that was inherited."""
         tally = Tally(start.tally, start.workers)
         return {
-            way: [Acceptor(socket.socket(fileno=one), tally.row(place), self._number).serve for one in some]
+            way: [
+                Acceptor(socket.socket(fileno=one), self._admission, tally.share(place, self._number)).serve
+                for one in some
+            ]
             for place, (way, some) in enumerate(start.sockets.items())
         }
 

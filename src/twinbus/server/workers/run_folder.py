@@ -1,42 +1,24 @@
-"""What workers inherit: the sockets that clients come to, and a folder for their own.
+"""The folder of the workers' own sockets.
 
-Owns: the listening sockets, which are bound once and accepted from by every worker: one that is stopped or gone takes
-nobody from the others. The folder is private, and has a short name: that of a socket cannot be long.
+Owns: its making and its removal. The folder is private, and has a short name: that of a socket cannot be long.
 """
 
 from __future__ import annotations
 
 import shutil
-import socket
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from twinbus.server.data_directory import write_atomically
-from twinbus.server.settings import WAYS, StartError
+from twinbus.server.settings import StartError
 
 if TYPE_CHECKING:
     from twinbus.server.data_directory import DataDirectory
-    from twinbus.server.settings import ServeSettings
 
-BACKLOG: Final = 1_024
 LONGEST_FOLDER: Final = 80
 """Characters: the name of a local socket has at most 107."""
 _PREFIX: Final = "twinbus-"
-
-
-def open_sockets(settings: ServeSettings) -> dict[str, list[socket.socket]]:
-    """Those of each way in: one for each address that the host has. StartError."""
-    return {way: _listen(settings.host, way, getattr(settings, f"{way}_port")) for way in WAYS}
-
-
-def _listen(host: str, way: str, port: int) -> list[socket.socket]:
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        places = dict.fromkeys((family, address[:2]) for family, _, _, _, address in found)
-        return [socket.create_server(address, family=family, backlog=BACKLOG) for family, address in places]
-    except OSError as error:
-        raise StartError(f"--{way}-port {port}: cannot be listened on: {error}") from error
 
 
 class RunFolder:

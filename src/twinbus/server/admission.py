@@ -1,0 +1,268 @@
+"""The connections of one process: how many there may be, and which one is dropped to make room for the next.
+
+    admission = Admission(max_connections=10_000, max_unauthenticated=1_000)
+    slot = admission.admit("192.0.2.7")     # at accept, before any TLS handshake
+    slot.drop = transport.abort
+    slot.authenticated()                    # a valid key or token was shown
+    slot.release()                          # the socket is closed
+
+One cap holds for all listeners of the process, and a second one for the unauthenticated connections of each remote
+address. At a cap, refusing the newest connection would let whoever holds silent sockets lock everybody else out, so an
+older connection is dropped instead. A client with a key authenticates within milliseconds; hence the order:
+
+1. the connection that has been *quiet* longest: unauthenticated, and nothing received yet, or no request in progress;
+2. the oldest *talking* one: unauthenticated, in a handshake or a request, if it has had `GRACE_S` for that. The grace
+   keeps a crowd of reconnecting clients from cutting off one another in the middle of their handshakes;
+3. the one that has been *idle* longest: authenticated, over HTTP, between two requests.
+
+A *busy* connection, which is authenticated and in use, is never dropped. If there are only those, `SPARE` more
+connections are admitted, and dropped when they authenticate: a server with as many clients as it may have is healthy,
+and a health check has to find it so.
+
+Owns: the count, the caps and the choice. Knows nothing of sockets and protocols.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import time
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from twinbus.server.throttled_log import ThrottledLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log: Final = logging.getLogger(__name__)
+
+GRACE_S: Final = 2.0
+"""How long a connection may take for its handshakes and its first token before it can be dropped for another one."""
+SPARE: Final = 8
+"""Connections above the cap, while nobody can be dropped. They may not authenticate."""
+CLOSING_MAX: Final = 64
+"""Dropped connections whose sockets are not closed yet, above the cap: closing takes a turn of the event loop."""
+_IPV6_NETWORK_BITS: Final = 64
+
+
+class Standing(Enum):
+    """What a connection is doing, as far as it matters for dropping it."""
+
+    QUIET = "quiet"
+    TALKING = "talking"
+    IDLE = "idle"
+    BUSY = "busy"
+    DROPPED = "dropped"
+    """Its socket is being closed."""
+    RELEASED = "released"
+
+
+class Slot:
+    """The place of one connection."""
+
+    __slots__ = ("_admission", "drop", "is_authenticated", "look", "network", "on_released", "since_s", "standing")
+
+    def __init__(self, admission: Admission, network: str) -> None:
+        """Made by `Admission.admit`."""
+        self._admission = admission
+        self.network = network
+        self.standing = Standing.QUIET
+        self.since_s = 0.0
+        """When the standing last changed."""
+        self.is_authenticated = False
+        self.drop: Callable[[], None] = _do_nothing
+        """End the connection at once; `release` follows."""
+        self.look: Callable[[], bool] | None = None
+        """Whether the first bytes have arrived unread; if so, this has called `busy`. None once they have been seen."""
+        self.on_released: Callable[[], None] = _do_nothing
+
+    def authenticated(self) -> None:
+        """The client has shown a valid key or token."""
+        if not self.is_authenticated:
+            self._admission.authenticate(self)
+
+    def busy(self) -> None:
+        """Bytes of a handshake or of a request have arrived."""
+        standing = Standing.BUSY if self.is_authenticated else Standing.TALKING
+        if self.standing is not standing:
+            self._admission.move(self, standing, is_authenticated=self.is_authenticated)
+
+    def idle(self) -> None:
+        """A request was answered, and the next has not arrived."""
+        standing = Standing.IDLE if self.is_authenticated else Standing.QUIET
+        self._admission.move(self, standing, is_authenticated=self.is_authenticated)
+
+    def release(self) -> None:
+        """The socket is closed."""
+        self._admission.release(self)
+
+
+class _Group:
+    """Connections in the order in which their standing last changed."""
+
+    def __init__(self) -> None:
+        self._by_standing: dict[Standing, dict[Slot, None]] = {standing: {} for standing in Standing}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_standing.values()))
+
+    @property
+    def authenticated(self) -> int:
+        """How many of them are."""
+        return len(self._by_standing[Standing.IDLE]) + len(self._by_standing[Standing.BUSY])
+
+    def add(self, slot: Slot) -> None:
+        self._by_standing[slot.standing][slot] = None
+
+    def discard(self, slot: Slot) -> None:
+        self._by_standing[slot.standing].pop(slot, None)
+
+    def choose(self, now_s: float) -> Slot | None:
+        """The connection to drop for a new one."""
+        quiet = self._by_standing[Standing.QUIET]
+        while quiet:
+            slot = next(iter(quiet))
+            if slot.look is None or not slot.look():
+                return slot
+        for slot in self._by_standing[Standing.TALKING]:
+            if now_s - slot.since_s >= GRACE_S:
+                return slot
+            break
+        return next(iter(self._by_standing[Standing.IDLE]), None)
+
+
+class Admission:
+    """All connections of one process."""
+
+    def __init__(
+        self,
+        *,
+        max_connections: int = 10_000,
+        max_unauthenticated: int = 1_000,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`max_unauthenticated` is per address, and at most half of `max_connections`: the rest is for others."""
+        self.max_connections = max_connections
+        self.max_unauthenticated = min(max_unauthenticated, max(1, max_connections // 2))
+        self._clock = clock
+        self._all = _Group()
+        self._strangers: dict[str, _Group] = {}
+        """The unauthenticated connections, by their networks."""
+        self._count = 0
+        self._closing = 0
+        self._dropped_log = ThrottledLog(log)
+        self._refused_log = ThrottledLog(log)
+
+    @property
+    def count(self) -> int:
+        """How many sockets there are, with those being closed."""
+        return self._count + self._closing
+
+    def admit(self, host: str) -> Slot | None:
+        """Count a connection that was just accepted; None if it has to be closed."""
+        network = network_of(host)
+        strangers = self._strangers.get(network)
+        if strangers is not None and len(strangers) >= self.max_unauthenticated:
+            limit = f"{self.max_unauthenticated} unauthenticated connections of {network}"
+            if not self._make_room(strangers, limit):
+                self._refuse(limit)
+                return None
+        if self._count >= self.max_connections:
+            limit = f"{self.max_connections} connections of this process"
+            if not self._make_room(self._all, limit) and self._count >= self.max_connections + SPARE:
+                self._refuse(limit)
+                return None
+        slot = Slot(self, network)
+        slot.since_s = self._clock()
+        self._count += 1
+        self._enter(slot)
+        return slot
+
+    def _make_room(self, group: _Group, limit: str) -> bool:
+        """Drop a connection of a group; False if none of them can be dropped now."""
+        slot = group.choose(self._clock()) if self._closing < CLOSING_MAX else None
+        if slot is None:
+            return False
+        self._dropped_log.warning(
+            "limit of %s reached: dropped a connection of %s (%s for %.1f s)",
+            limit,
+            slot.network,
+            slot.standing.value,
+            self._clock() - slot.since_s,
+        )
+        self._drop(slot)
+        return True
+
+    def _drop(self, slot: Slot) -> None:
+        self._leave(slot)
+        slot.standing = Standing.DROPPED
+        self._count -= 1
+        self._closing += 1
+        slot.drop()
+
+    def _refuse(self, limit: str) -> None:
+        self._refused_log.warning("limit of %s reached: a new connection was refused", limit)
+
+    # --- slots call these ---------------------------------------------------------------------------------------------
+
+    def authenticate(self, slot: Slot) -> None:
+        """A client has shown a valid key or token; on a spare connection, it comes too late."""
+        if slot.standing in (Standing.DROPPED, Standing.RELEASED):
+            return
+        if self._all.authenticated >= self.max_connections:
+            self._refuse(f"{self.max_connections} connections of this process")
+            self._drop(slot)
+        else:
+            self.move(slot, Standing.BUSY, is_authenticated=True)
+
+    def move(self, slot: Slot, standing: Standing, *, is_authenticated: bool) -> None:
+        """Give a connection another standing."""
+        if slot.standing in (Standing.DROPPED, Standing.RELEASED):
+            return
+        self._leave(slot)
+        slot.standing, slot.since_s, slot.is_authenticated = standing, self._clock(), is_authenticated
+        self._enter(slot)
+
+    def release(self, slot: Slot) -> None:
+        """Forget a connection."""
+        if slot.standing is Standing.RELEASED:
+            return
+        if slot.standing is Standing.DROPPED:
+            self._closing -= 1
+        else:
+            self._leave(slot)
+            self._count -= 1
+        slot.standing, slot.drop, slot.look = Standing.RELEASED, _do_nothing, None
+        slot.on_released()
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _enter(self, slot: Slot) -> None:
+        self._all.add(slot)
+        if not slot.is_authenticated:
+            self._strangers.setdefault(slot.network, _Group()).add(slot)
+
+    def _leave(self, slot: Slot) -> None:
+        self._all.discard(slot)
+        if not slot.is_authenticated:
+            strangers = self._strangers[slot.network]
+            strangers.discard(slot)
+            if not strangers:
+                del self._strangers[slot.network]
+
+
+def network_of(host: str) -> str:
+    """What counts as one address: an IPv4 address, or an IPv6 network of 64 bits, which one machine can have whole."""
+    if ":" not in host:
+        return host
+    address = ipaddress.IPv6Address(host.partition("%")[0])
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    if address.is_loopback:
+        return str(address)
+    return str(ipaddress.IPv6Network((address, _IPV6_NETWORK_BITS), strict=False))
+
+
+def _do_nothing() -> None:
+    pass
