@@ -156,7 +156,7 @@ async def test_a_key_that_several_entities_have_is_good_for_each(server: Served,
 
 @pytest.mark.parametrize("way", ["token", "password"])
 @pytest.mark.parametrize("change", ["other secret", "other rights", "deleted", "entity deleted"])
-async def test_a_rule_that_was_changed_stops_working_at_the_next_attach(
+async def test_a_rule_that_was_changed_stops_working(
     server: Served, admin: Admin, queue: str, way: str, change: str
 ) -> None:
     secret = f"{queue}-sender-1"
@@ -177,7 +177,7 @@ async def test_a_rule_that_was_changed_stops_working_at_the_next_attach(
             admin.delete_queue(queue)
             admin.create_queue(queue)
         else:
-            assert await client.send(link, data(b"x")) is None, "a link that is there goes on"
+            assert await client.detached(link) == UNAUTHORIZED
         with pytest.raises(Refused, match=UNAUTHORIZED):
             await client.attach_sender(queue)
         if change == "other rights":

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from twinbus.broker.namespace import Namespace
     from twinbus.server.administration import Administration
     from twinbus.server.http.listener import HttpListener
+    from twinbus.server.http.routes import Recheck
     from twinbus.server.keys import KeyRing
     from twinbus.server.metering.meter import Meter
     from twinbus.server.sas import Grant
@@ -65,6 +66,7 @@ class Front:
         self.grace_s = GRACE_S
         self._meter = meter
         self.authority = Authority(keys, namespace.entities)
+        namespace.on_described = self.authority.refresh
         self.gateway = Gateway(
             namespace,
             administration,
@@ -142,10 +144,17 @@ class Front:
         return run
 
 
-def _authorise(clock: Clock, authority: Authority, token: str | None, right: str, path: str, host: str = "") -> None:
-    """Whoever asks over HTTP shows a token with each request."""
+def _authorise(clock: Clock, authority: Authority, token: str | None, right: str, path: str, host: str = "") -> Recheck:
+    """Every HTTP request shows a token."""
     grant = sas.verify(_shown(token), path, authority, clock.wall_ms() / 1000, host)
-    if not grant.allows(Right(right), path):
+    _check_grant(authority, grant, right, path)
+    return partial(_check_grant, authority, grant, right, path)
+
+
+def _check_grant(authority: Authority, grant: Grant, right: str, path: str) -> None:
+    """Check a grant with its key as it is now. A request that waits may outlive its token, but not its key."""
+    now = authority.renewed(grant)
+    if now is None or not now.allows(Right(right), path):
         raise Unauthorized(f"the key {grant.key_name!r} has no right to {right} on '{path}'")
 
 

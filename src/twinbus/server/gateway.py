@@ -51,6 +51,7 @@ from twinbus.server.outage_node import OutageSwitch
 from twinbus.server.outgoing import Outgoing
 from twinbus.server.pairing import PairingDesk, Pairings
 from twinbus.server.requests import ReplyLink, RequestLink, find_reply_link
+from twinbus.server.revocation import Revocations
 from twinbus.server.session_link import SESSION_FILTER, SessionLink
 from twinbus.server.silence import SilentLink
 from twinbus.server.spreading import SpreadIncoming
@@ -110,6 +111,8 @@ class Gateway:
         self.outage_switch = OutageSwitch(namespace.outages)
         self.pairings = PairingDesk(Pairings(namespace.clock, namespace.timers))
         self.soon = soon
+        self.revocations = Revocations(soon)
+        authority.on_reduced = self.revocations.revoke
         self.numbers = count(1)
         """Of clients and links, by which other processes know them."""
         self.link_idle_s = link_idle_s
@@ -134,7 +137,7 @@ class Client:
 
     def __init__(self, gateway: Gateway, peer: Peer) -> None:
         """Nobody yet: it has to show a key or a token."""
-        self.access = Access(gateway.authority.renewed)
+        self.access = Access(gateway.authority.renewed, partial(gateway.revocations.watch, self))
         self._gateway = gateway
         self._number = next(gateway.numbers)
         self._namespace = gateway.namespace
@@ -261,6 +264,33 @@ class Client:
                     link.detach(error=error)
         self._expiry_s = float("inf")
         self._granted()
+
+    def check_access(self) -> None:
+        """A key that this connection uses has changed: end the links that it does not allow any more."""
+        self.access.drop_revoked()
+        for link, use in list(self._uses.items()):
+            denied = self._refused(use)
+            if denied is None:
+                continue
+            error = Unauthorized(f"no valid key or token allows the link to '{denied}' any more: its key was changed")
+            if isinstance(use, Incoming | Outgoing | BrowseLink | RequestLink):
+                use.entity_gone(error)
+            else:
+                link.detach(error=error_of(error))
+            if isinstance(use, CoordinatorLink):
+                use.detached()  # rolls back: the client may never answer the detach
+        if self.access.is_empty:
+            self._call_in("token", self._gateway.token_timeout_s, self._require_token)
+
+    def _refused(self, use: Use) -> str | None:
+        """What a link is for, if no grant allows it; other than `_denied` for links of every kind."""
+        if isinstance(use, Incoming | Outgoing | BrowseLink):
+            return self._denied(use)
+        if use.path == path.CBS or isinstance(use, SilentLink):
+            return None
+        if isinstance(use, CoordinatorLink) or self._nodes.has(use.path):
+            return use.path if self.access.is_empty else None
+        return None if any(self.access.allows(right, f"{use.path}/$management") for right in Right) else use.path
 
     def _denied(self, use: Use) -> str | None:
         """What a link is for, and its client may not use any more."""
@@ -462,6 +492,7 @@ class Client:
         for timer in self._timers.values():
             timer.cancel()
         self._tab.close()
+        self._gateway.revocations.forget(self)
         if event.error is not None:
             extra = {"client": self._address(), "condition": event.error.condition, "reason": event.error.description}
             log.info("connection ended", extra=extra)

@@ -10,6 +10,7 @@ stores: `authorise` checks a token, an `Administration` does what was asked.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Final
 
@@ -76,7 +77,8 @@ class ManagementApp:
             route, handler, names = routes.find(self._routes, request.method, address_of(request))
             call = Call.of(request, names, self._limits)
             if route.right is not None:
-                self._authorise(call.token, route.right, call.address if route.on is None else call.names[route.on])
+                where = call.address if route.on is None else call.names[route.on]
+                call = replace(call, recheck=self._authorise(call.token, route.right, where))
             if any(route is one for one in self._of_management):
                 return await self._managed(call, handler)
             return await handler(call)
