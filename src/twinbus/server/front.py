@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp import aio
 from twinbus.model.errors import Unauthorized
-from twinbus.server import sas
+from twinbus.server import certificates, sas
 from twinbus.server.authority import Authority
 from twinbus.server.gateway import Gateway
 from twinbus.server.http.app import ManagementApp
 from twinbus.server.http.data_plane import DataPlane
+from twinbus.server.http.hosts import ANY_HOST, Hosts
 from twinbus.server.http.listener import listen as listen_http
 from twinbus.server.http.metered import HttpMeter
 from twinbus.server.http.outage_requests import OutageRequests
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from twinbus.broker.clock import Clock
     from twinbus.broker.namespace import Namespace
     from twinbus.server.administration import Administration
+    from twinbus.server.certificates import Certificate
     from twinbus.server.http.listener import HttpListener
     from twinbus.server.http.routes import Recheck
     from twinbus.server.keys import KeyRing
@@ -83,8 +85,14 @@ class Front:
         self._clock = clock
         self._serve = serve
 
-    async def open(self, stack: contextlib.AsyncExitStack, tls: ssl.SSLContext | None) -> dict[str, int]:
-        """Listen; `stack` ends that. The ports by their names; without `tls` those that need none."""
+    async def open(
+        self, stack: contextlib.AsyncExitStack, tls: ssl.SSLContext | None, certificate: Certificate | None = None
+    ) -> dict[str, int]:
+        """Listen; `stack` ends that. The ports by their names; without `tls` those that need none.
+
+        Requests may name the hosts of `certificate`, where not every host is accepted.
+        """
+        self._hosts = self._accepted_hosts(certificate)
         app = self._app(self._measure_pauses(stack))
         ports: dict[str, int] = {}
         for way in WAYS:
@@ -96,6 +104,13 @@ class Front:
                 stack.push_async_callback(self._closer(listener.close))
                 ports.setdefault(way, listener.port)
         return ports
+
+    def _accepted_hosts(self, certificate: Certificate | None) -> Hosts:
+        settings = self._settings
+        if not settings.emulator_key:
+            return ANY_HOST
+        names = certificates.names_in(certificate) if certificate is not None else []
+        return Hosts([*settings.allowed_hosts, settings.host, *names])
 
     def _app(self, pauses: PauseMeter | None) -> ManagementApp:
         gateway, clock, authority = self.gateway, self._clock, self.authority
@@ -116,7 +131,10 @@ class Front:
         try:
             if way.startswith("http"):
                 entrance = Entrance(gateway.make_client, gateway.make_connection, max_connections=most)
-                return await listen_http(app, host=host, port=port, serve=serve, tls=tls, entrance=entrance)
+                hosts = self._hosts
+                return await listen_http(
+                    app, host=host, port=port, serve=serve, tls=tls, entrance=entrance, hosts=hosts
+                )
             return await aio.listen(
                 gateway.make_client,
                 gateway.make_connection,

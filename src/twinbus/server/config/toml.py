@@ -52,6 +52,10 @@ def _paths(place: Place, value: object) -> tuple[Path, ...]:
     return tuple(list_of(path)(place, value))
 
 
+def _texts(place: Place, value: object) -> tuple[str, ...]:
+    return tuple(list_of(text)(place, value))
+
+
 SETTINGS: Final[Mapping[str, tuple[str, Callable[[Place, object], object]]]] = {
     "name": ("name", text),
     "data": ("data", path),
@@ -70,6 +74,7 @@ SETTINGS: Final[Mapping[str, tuple[str, Callable[[Place, object], object]]]] = {
     "max_connections": ("max_connections", whole),
     "link_idle": ("link_idle_s", number),
     "token_timeout": ("token_timeout_s", number),
+    "allowed_hosts": ("allowed_hosts", _texts),
     "tls_cert": ("tls_cert", path),
     "tls_key": ("tls_key", path),
     "log_level": ("log_level", text),
@@ -118,7 +123,8 @@ def _check(found: Mapping[str, Any], place: Place) -> None:
 
 
 def _key(option: str) -> str:
-    return option.removeprefix("--").replace("-", "_").lower()
+    key = option.removeprefix("--").replace("-", "_").lower()
+    return f"{key}s" if f"{key}s" in SETTINGS else key  # what an option says once, and a file as a list
 
 
 def _limits(place: Place, value: object) -> NamespaceLimits:

@@ -121,7 +121,8 @@ class Worker:
             self._control.say(Loaded())
             await self._admitted
             await peers.wait(REACH_S)
-            await self._front.open(stack, certificates.server_context(Certificate(*map(Path, start.certificate))))
+            certificate = Certificate(*map(Path, start.certificate))
+            await self._front.open(stack, certificates.server_context(certificate), certificate)
             self._control.say(Serving())
             await stop.wait()
         return 0
