@@ -121,7 +121,14 @@ class Front:
             *PairingRequests(gateway.pairings, partial(_show, clock, authority)).routes,
         )
         authorise = partial(_authorise, clock, authority)
-        return ManagementApp(self._administration, authorise, pauses=pauses, first=first, managed=meter.managed)
+        return ManagementApp(
+            self._administration,
+            authorise,
+            pauses=pauses,
+            first=first,
+            managed=meter.managed,
+            on_login_failed=partial(gateway.login_log.note, "http"),
+        )
 
     async def _listen(
         self, way: str, app: ManagementApp, serve: Serve | None, tls: ssl.SSLContext | None

@@ -42,6 +42,7 @@ from twinbus.server.answers import error_of
 from twinbus.server.browse_link import BrowseLink
 from twinbus.server.incoming import VIA, Incoming
 from twinbus.server.keys import Right
+from twinbus.server.login_log import LoginLog
 from twinbus.server.management import Management
 from twinbus.server.metering.meter import Meter
 from twinbus.server.metering.tab import Tab
@@ -52,6 +53,7 @@ from twinbus.server.outgoing import Outgoing
 from twinbus.server.pairing import PairingDesk, Pairings
 from twinbus.server.requests import ReplyLink, RequestLink, find_reply_link
 from twinbus.server.revocation import Revocations
+from twinbus.server.sas import LoginFailed
 from twinbus.server.session_link import SESSION_FILTER, SessionLink
 from twinbus.server.silence import SilentLink
 from twinbus.server.spreading import SpreadIncoming
@@ -111,6 +113,7 @@ class Gateway:
         self.outage_switch = OutageSwitch(namespace.outages)
         self.pairings = PairingDesk(Pairings(namespace.clock, namespace.timers))
         self.soon = soon
+        self.login_log = LoginLog(namespace.clock, namespace.timers, authority.knows)
         self.revocations = Revocations(soon)
         authority.on_reduced = self.revocations.revoke
         self.numbers = count(1)
@@ -145,7 +148,13 @@ class Client:
         self._transactions = Transactions(gateway.namespace)
         clock = gateway.namespace.clock
         self._nodes = Nodes(
-            self.access, gateway.authority, clock, self._granted, gateway.outage_switch, gateway.pairings
+            self.access,
+            gateway.authority,
+            clock,
+            self._granted,
+            self._login_failed,
+            gateway.outage_switch,
+            gateway.pairings,
         )
         self._uses: dict[Link, Use] = {}
         self._tab = Tab(gateway.meter)
@@ -206,15 +215,17 @@ class Client:
             name, secret = read_plain(event.initial_response or b"")
         except DecodeError:
             name, secret = "", ""
-        authority = self._gateway.authority
-        grants = authority.check_password(name, secret)
+        grants = self._gateway.authority.check_password(name, secret)
         if not grants:
-            known = name if authority.knows(name) else "unknown"  # who mixes up name and key has it not logged
-            log.warning("a wrong key was shown", extra={"key_name": known, "client": self._address()})
+            failure = LoginFailed("the name or the secret of the key is wrong", "wrong key name or secret", (name,))
+            self._gateway.login_log.note("sasl", self._address(), failure)
             connection.send_sasl_outcome(SaslCode.AUTH)
             return
         self.access.give_all(grants)
         connection.send_sasl_outcome()
+
+    def _login_failed(self, failure: LoginFailed) -> None:
+        self._gateway.login_log.note("cbs", self._address(), failure)
 
     def _opened(self, event: Event) -> None:
         assert isinstance(event, ConnectionOpened)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from twinbus.server.outage_node import OutageSwitch
     from twinbus.server.pairing import PairingDesk
     from twinbus.server.requests import Node
-    from twinbus.server.sas import Keys
+    from twinbus.server.sas import Keys, LoginFailed
 
 
 class Nodes:
@@ -39,14 +39,15 @@ class Nodes:
         keys: Keys,
         clock: Clock,
         on_granted: Callable[[], None],
+        on_failed: Callable[[LoginFailed], None],
         switch: OutageSwitch,
         pairings: PairingDesk,
     ) -> None:
-        """`on_granted` hears of every token that was taken."""
+        """`on_granted` is called for every token that was taken, `on_failed` for every one that is wrong."""
         self._access = access
         self._clock = clock
         self._make: dict[str, Callable[[], Node]] = {
-            path.CBS: lambda: Cbs(access, keys, clock, on_granted),
+            path.CBS: lambda: Cbs(access, keys, clock, on_granted, on_failed),
             outage_node.NODE: lambda: OutageNode(switch, access),
             pairing.NODE: lambda: PairingNode(pairings, access),
         }
