@@ -68,11 +68,11 @@ def change(admin: Admin, queue: str, key: str, how: str) -> None:
 async def show(client: Raw, server: Served, way: str, key: str, queue: str) -> None:
     if way == "token":
         for path in (queue, f"{queue}-sessions"):
-            assert await put_token(client, server, key, f"{queue}-{key}-1", path) == 202
+            assert await put_token(client, server, key, f"{queue}-{key}-secret-1", path) == 202
 
 
 def credentials(way: str, key: str, queue: str) -> Credentials:
-    return Credentials.plain(key, f"{queue}-{key}-1") if way == "password" else Credentials.anonymous()
+    return Credentials.plain(key, f"{queue}-{key}-secret-1") if way == "password" else Credentials.anonymous()
 
 
 async def listening_links(client: Raw, queue: str) -> dict[str, Link]:
@@ -140,7 +140,7 @@ async def test_a_connection_lives_on_with_another_token(server: Served, admin: A
         link = await client.attach_sender(queue)
         change(admin, queue, "sender", "primary secret")
         assert await client.detached(link) == UNAUTHORIZED
-        assert await put_token(client, server, "sender", f"{queue}-sender-2", queue) == 202
+        assert await put_token(client, server, "sender", f"{queue}-sender-secret-2", queue) == 202
         assert await client.send(await client.attach_sender(queue), data(b"x")) is None
 
 
@@ -156,7 +156,7 @@ async def test_a_transaction_of_a_revoked_key_is_rolled_back(server: Served, adm
 
 def test_a_request_that_waits_gets_nothing_after_its_key_was_changed(server: Served, admin: Admin, queue: str) -> None:
     connection = HTTPConnection(server.host, server.http_port, timeout=PATIENCE_S)
-    token = server.token(queue, key=f"{queue}-listener-1", key_name="listener")
+    token = server.token(queue, key=f"{queue}-listener-secret-1", key_name="listener")
     try:
         connection.request("DELETE", f"/{queue}/messages/head?timeout=20", headers={"Authorization": token})
         change(admin, queue, "listener", "primary secret")

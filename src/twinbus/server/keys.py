@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
-from twinbus.model.authorization import new_secret
+from twinbus.model.authorization import MIN_SECRET_CHARACTERS, new_secret
 from twinbus.server.data_directory import write_atomically
 from twinbus.server.settings import Misuse, StartError
 
@@ -99,6 +99,13 @@ class KeyRing:
             write_atomically(file, msgspec.json.encode(_KeyFile(ROOT_KEY_NAME, new_secret())) + b"\n")
             logger.info("made a new root key", extra={"file": str(file)})
         stored = _read(file)
+        if min(len(secret) for secret in (stored.primary, stored.secondary or stored.primary)) < MIN_SECRET_CHARACTERS:
+            logger.warning(
+                "the root key has a secret of fewer than %d characters, which can be guessed: write another one to %s, "
+                "or remove the file for a new key to be made",
+                MIN_SECRET_CHARACTERS,
+                file,
+            )
         return cls([Key(stored.name, stored.primary, stored.secondary)])
 
     def with_keys(self, keys: Iterable[Key]) -> KeyRing:

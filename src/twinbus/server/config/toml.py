@@ -18,7 +18,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from twinbus.model.authorization import RIGHTS, AuthorizationRule, check_rules
+from twinbus.model.authorization import RIGHTS, AuthorizationRule, check_new_secret, check_rules
 from twinbus.model.errors import InvalidArgument
 from twinbus.model.limits import NamespaceLimits
 from twinbus.model.path import check_name, check_subscription_name, subscription_path
@@ -163,7 +163,10 @@ def _authorization_rule(place: Place, value: object) -> AuthorizationRule:
         raise place.below(PRIMARY).refusal("is missing; secret_file and secret_env can stand for it")
     secondary = read_secret(section, SECONDARY) or primary
     try:
-        return AuthorizationRule(name=name, rights=tuple(rights), primary_key=primary, secondary_key=secondary)
+        rule = AuthorizationRule(name=name, rights=tuple(rights), primary_key=primary, secondary_key=secondary)
+        for secret in (primary, secondary):
+            check_new_secret(name, secret)
+        return rule  # noqa: TRY300  # after all checks
     except InvalidArgument as error:
         raise place.refusal(str(error)) from None
 
