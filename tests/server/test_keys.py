@@ -50,7 +50,7 @@ def test_the_file_is_for_its_owner_alone_and_nothing_else_is_left(file: Path) ->
 def test_a_file_that_others_may_read_or_write_is_refused(file: Path, mode: int) -> None:
     KeyRing.load(file)
     file.chmod(mode)
-    with pytest.raises(StartError, match=rf"keys.json holds the root key, and others .* \(mode {mode:04o}\)"):
+    with pytest.raises(StartError, match=rf"keys.json holds a key, and others .* \(mode {mode:04o}\)"):
         KeyRing.load(file)
 
 
