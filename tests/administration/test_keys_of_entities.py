@@ -31,7 +31,10 @@ def rules(seed: str) -> list[AuthorizationRule]:
     """One of each kind; the secrets can be told from those of other entities."""
     return [
         AuthorizationRule(
-            key_name=name, rights=list(rights), primary_key=f"{seed}-{name}-1", secondary_key=f"{seed}-{name}-2"
+            key_name=name,
+            rights=list(rights),
+            primary_key=f"{seed}-{name}-secret-1",
+            secondary_key=f"{seed}-{name}-secret-2",
         )
         for name, rights in RIGHTS.items()
     ]
@@ -89,14 +92,14 @@ def test_who_has_the_key_of_a_sender_may_send_there_and_nothing_else(
     below = f"{queue}/below"
     for one in (other, below):
         admin.create_queue(one)
-    with client_with(server, "sender", f"{queue}-sender-{secret}", queue) as client:
+    with client_with(server, "sender", f"{queue}-sender-secret-{secret}", queue) as client:
         with client.get_queue_sender(queue) as sender:
             sender.send_messages(ServiceBusMessage("x"))
         with pytest.raises(REFUSED), client.get_queue_receiver(queue, max_wait_time=1) as receiver:
             receiver.receive_messages()
     for elsewhere in (other, below):
         with (
-            client_with(server, "sender", f"{queue}-sender-{secret}", elsewhere) as client,
+            client_with(server, "sender", f"{queue}-sender-secret-{secret}", elsewhere) as client,
             pytest.raises(REFUSED),
             client.get_queue_sender(elsewhere) as sender,
         ):
@@ -108,10 +111,13 @@ def test_who_has_the_key_of_a_sender_may_send_there_and_nothing_else(
 def test_the_key_of_a_topic_is_good_for_its_subscriptions(admin: Admin, server: Served, name: str) -> None:
     admin.create_topic(name, authorization_rules=rules(name))
     admin.create_subscription(name, "all")
-    with client_with(server, "sender", f"{name}-sender-1", name) as client, client.get_topic_sender(name) as sender:
+    with (
+        client_with(server, "sender", f"{name}-sender-secret-1", name) as client,
+        client.get_topic_sender(name) as sender,
+    ):
         sender.send_messages(ServiceBusMessage("x"))
     with (
-        client_with(server, "listener", f"{name}-listener-1", name) as client,
+        client_with(server, "listener", f"{name}-listener-secret-1", name) as client,
         client.get_subscription_receiver(name, "all") as receiver,
     ):
         [message] = receiver.receive_messages(1)
@@ -126,9 +132,9 @@ async def test_a_token_is_for_the_entity_of_the_key_whatever_it_says(server: Ser
     admin.create_queue(f"{queue}/below")
     async with raw(server, Credentials.anonymous()) as client:
         for path in ("", f"{queue}/below", f"{queue}2", "$cbs"):
-            assert await put_token(client, server, "boss", f"{queue}-boss-1", path) == 401
-        assert await put_token(client, server, "sender", f"{queue}-boss-1", queue) == 401
-        assert await put_token(client, server, "boss", f"{queue}-boss-1", queue) == 202
+            assert await put_token(client, server, "boss", f"{queue}-boss-secret-1", path) == 401
+        assert await put_token(client, server, "sender", f"{queue}-boss-secret-1", queue) == 401
+        assert await put_token(client, server, "boss", f"{queue}-boss-secret-1", queue) == 202
         await client.attach_sender(queue.upper())
         await client.attach_receiver(f"{queue}/$DeadLetterQueue")
         with pytest.raises(Refused, match=UNAUTHORIZED):
@@ -139,7 +145,7 @@ async def test_a_key_that_is_shown_itself_is_good_for_its_entity_alone(
     server: Served, admin: Admin, queue: str
 ) -> None:
     admin.create_queue(f"{queue}-other")
-    async with raw(server, Credentials.plain("sender", f"{queue}-sender-2")) as client:
+    async with raw(server, Credentials.plain("sender", f"{queue}-sender-secret-2")) as client:
         assert await client.send(await client.attach_sender(queue), data(b"x")) is None
         for attach in (client.attach_receiver(queue), client.attach_sender(f"{queue}-other")):
             with pytest.raises(Refused, match=UNAUTHORIZED):
@@ -149,17 +155,17 @@ async def test_a_key_that_is_shown_itself_is_good_for_its_entity_alone(
 
 async def test_a_key_that_several_entities_have_is_good_for_each(server: Served, admin: Admin, queue: str) -> None:
     admin.create_queue(f"{queue}-twin", authorization_rules=rules(queue))
-    async with raw(server, Credentials.plain("sender", f"{queue}-sender-1")) as client:
+    async with raw(server, Credentials.plain("sender", f"{queue}-sender-secret-1")) as client:
         for path in (queue, f"{queue}-twin"):
             assert await client.send(await client.attach_sender(path), data(b"x")) is None
 
 
 @pytest.mark.parametrize("way", ["token", "password"])
 @pytest.mark.parametrize("change", ["other secret", "other rights", "deleted", "entity deleted"])
-async def test_a_rule_that_was_changed_stops_working_at_the_next_attach(
+async def test_a_rule_that_was_changed_stops_working(
     server: Served, admin: Admin, queue: str, way: str, change: str
 ) -> None:
-    secret = f"{queue}-sender-1"
+    secret = f"{queue}-sender-secret-1"
     credentials = Credentials.plain("sender", secret) if way == "password" else Credentials.anonymous()
     async with raw(server, credentials) as client:
         if way == "token":
@@ -167,7 +173,7 @@ async def test_a_rule_that_was_changed_stops_working_at_the_next_attach(
         link = await client.attach_sender(queue)
         properties = admin.get_queue(queue)
         if change == "other secret":
-            properties.authorization_rules[0].primary_key = "bmV3"
+            properties.authorization_rules[0].primary_key = "bmV3LXNlY3JldC1uZXc"
         elif change == "other rights":
             properties.authorization_rules[0].rights = ["Listen"]
         else:
@@ -177,7 +183,7 @@ async def test_a_rule_that_was_changed_stops_working_at_the_next_attach(
             admin.delete_queue(queue)
             admin.create_queue(queue)
         else:
-            assert await client.send(link, data(b"x")) is None, "a link that is there goes on"
+            assert await client.detached(link) == UNAUTHORIZED
         with pytest.raises(Refused, match=UNAUTHORIZED):
             await client.attach_sender(queue)
         if change == "other rights":
@@ -190,9 +196,9 @@ async def test_who_used_the_second_secret_does_not_notice_that_the_first_is_chan
     server: Served, admin: Admin, queue: str
 ) -> None:
     async with raw(server, Credentials.anonymous()) as client:
-        assert await put_token(client, server, "sender", f"{queue}-sender-2", queue) == 202
+        assert await put_token(client, server, "sender", f"{queue}-sender-secret-2", queue) == 202
         properties = admin.get_queue(queue)
-        properties.authorization_rules[0].primary_key = "bmV3"
+        properties.authorization_rules[0].primary_key = "bmV3LXNlY3JldC1uZXc"
         admin.update_queue(properties)
         await client.attach_sender(queue)
 
@@ -204,15 +210,15 @@ def test_over_http_too(server: Served, admin: Admin, name: str) -> None:
     admin.create_topic(name, authorization_rules=rules(name))
     admin.create_topic(f"{name}/below", authorization_rules=rules("below"))
     admin.create_subscription(name, "all")
-    boss = server.token(name, key=f"{name}-boss-2", key_name="boss")
+    boss = server.token(name, key=f"{name}-boss-secret-2", key_name="boss")
     assert ask(server, "GET", name, boss) == 200
     assert ask(server, "GET", f"{name}/subscriptions", boss) == 200
     assert ask(server, "GET", f"{name}/subscriptions/all/rules/$Default", boss) == 200
     for elsewhere in (f"{name}/below", "$Resources/topics", "$namespaceinfo", ""):
         assert ask(server, "GET", elsewhere, boss) == 401
     for key_name in ("sender", "listener"):
-        assert ask(server, "GET", name, server.token(name, key=f"{name}-{key_name}-1", key_name=key_name)) == 401
-    below = server.token(f"{name}/subscriptions/all", key=f"{name}-boss-1", key_name="boss")
+        assert ask(server, "GET", name, server.token(name, key=f"{name}-{key_name}-secret-1", key_name=key_name)) == 401
+    below = server.token(f"{name}/subscriptions/all", key=f"{name}-boss-secret-1", key_name="boss")
     assert ask(server, "DELETE", f"{name}/Subscriptions/all/rules/$Default", below) == 200
     assert ask(server, "GET", name, below) == 401
     assert ask(server, "DELETE", name, boss) == 200
@@ -222,6 +228,6 @@ def test_over_http_too(server: Served, admin: Admin, name: str) -> None:
 def test_keys_are_good_after_a_restart(server: Served, admin: Admin, queue: str) -> None:
     server.stop()
     server.start()
-    boss = server.token(queue, key=f"{queue}-boss-1", key_name="boss")
+    boss = server.token(queue, key=f"{queue}-boss-secret-1", key_name="boss")
     assert ask(server, "GET", queue, boss) == 200
     assert admin.get_queue(queue).authorization_rules[0].key_name == "sender"

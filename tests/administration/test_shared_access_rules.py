@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tests.administration.admin import Admin
 
 MANAGE: list[Any] = ["Manage", "Send", "Listen"]
+FIRST, SECOND, THIRD = "Zmlyc3Qtc2VjcmV0LQ==", "sixteen-or-more.", "dGhpcmQvc2VjcmV0+_-"
 
 
 def rule(name: str, *rights: str, primary: str | None = None, secondary: str | None = None) -> AuthorizationRule:
@@ -48,12 +49,12 @@ def shown(rules: list[AuthorizationRule]) -> list[tuple[object, ...]]:
 
 
 def test_rules_come_back_as_they_were_made(entity: Kind) -> None:
-    rules = [rule("sender", "Send", primary="cHJpbWFyeQ==", secondary="c2Vj"), rule("boss", *MANAGE, primary="x")]
+    rules = [rule("sender", "Send", primary=FIRST, secondary=SECOND), rule("boss", *MANAGE, primary=THIRD)]
     made = entity.create(authorization_rules=rules)
     for found in (made, entity.get()):
         first, second = found.authorization_rules
-        assert shown([first]) == [("sender", ["Send"], "cHJpbWFyeQ==", "c2Vj")]
-        assert (second.key_name, second.rights, second.primary_key) == ("boss", MANAGE, "x")
+        assert shown([first]) == [("sender", ["Send"], FIRST, SECOND)]
+        assert (second.key_name, second.rights, second.primary_key) == ("boss", MANAGE, THIRD)
         assert (first.type, first.claim_type, first.claim_value) == (
             "SharedAccessAuthorizationRule",
             "SharedAccessKey",
@@ -83,10 +84,10 @@ def test_an_update_that_says_nothing_of_rules_leaves_them_and_an_empty_list_take
 def test_a_change_has_its_time_and_the_making_keeps_its_own(entity: Kind) -> None:
     made = entity.create(authorization_rules=[rule("one", "Send"), rule("two", "Send")])
     first, second = made.authorization_rules
-    first.primary_key = "bmV3"
+    first.primary_key = "bmV3LXNlY3JldC1uZXc"
     entity.update(made)
     changed, same = entity.get().authorization_rules
-    assert changed.primary_key == "bmV3"
+    assert changed.primary_key == "bmV3LXNlY3JldC1uZXc"
     assert changed.secondary_key == first.secondary_key
     assert changed.created_at_utc == first.created_at_utc
     assert changed.modified_at_utc > first.modified_at_utc
@@ -104,6 +105,8 @@ def test_a_change_has_its_time_and_the_making_keeps_its_own(entity: Kind) -> Non
         ([rule("", "Send")], "is no name of a key"),
         ([rule("a b", "Send")], "is no name of a key"),
         ([rule("one", "Send", primary="my secret")], "a secret of key 'one'"),
+        ([rule("one", "Send", primary="x")], "a secret of key 'one' has 1 characters; it has to have 16 to 256"),
+        ([rule("one", "Send", secondary="fifteen-of-them")], "a secret of key 'one' has 15 characters"),
         ([AuthorizationRule(type="AllowRule", key_name="one", rights=["Send"])], "AuthorizationRule is a 'AllowRule'"),
     ],
 )

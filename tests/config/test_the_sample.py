@@ -85,10 +85,10 @@ async def test_a_server_starts_with_it(sample: str, tmp_path: Path) -> None:
 def test_it_is_also_valid_with_all_that_has_no_default(
     sample: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("APPLICATION_KEY", "c2VjcmV0")
-    monkeypatch.setenv("ORDERS_SENDER_KEY", "c2VjcmV0")
+    monkeypatch.setenv("APPLICATION_KEY", "bG9uZy1lbm91Z2gtc2VjcmV0")
+    monkeypatch.setenv("ORDERS_SENDER_KEY", "bG9uZy1lbm91Z2gtc2VjcmV0")
     (tmp_path / "secrets").mkdir()
-    (tmp_path / "secrets" / "application").write_text("b3RoZXI=\n")
+    (tmp_path / "secrets" / "application").write_text("b3RoZXItc2VjcmV0LW90aGVy\n")
     found = settings_of(uncommented(sample), tmp_path)
     ServeSettings(**found)
     assert [key.name for key in found["keys"]] == ["application"]

@@ -146,7 +146,7 @@ def test_what_neither_the_file_nor_an_option_says_is_missed(tmp_path: Path) -> N
 def test_a_key_has_its_secret_from_a_file_or_the_environment(
     settings: list[ServeSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "secret").write_text("from-file\n")
+    (tmp_path / "secret").write_text("secret-from-file\n")
     monkeypatch.setenv("TWINBUS_TEST_SECRET", "from-environment")
     content = """
         name = "contoso"
@@ -158,7 +158,7 @@ def test_a_key_has_its_secret_from_a_file_or_the_environment(
         secondary_secret_env = "TWINBUS_TEST_SECRET"
     """
     found = served(settings, tmp_path, content)
-    assert found.keys == (Key("sender", "from-file", "from-environment", frozenset({Right.SEND})),)
+    assert found.keys == (Key("sender", "secret-from-file", "from-environment", frozenset({Right.SEND})),)
 
 
 def test_a_secret_stands_in_the_file_only_if_nobody_else_can_read_it(
@@ -170,9 +170,9 @@ def test_a_secret_stands_in_the_file_only_if_nobody_else_can_read_it(
         [[keys]]
         name = "all"
         rights = ["Manage", "Send", "Listen"]
-        secret = "very-secret"
+        secret = "very-very-secret"
     """
-    assert served(settings, tmp_path, content, mode=0o600).keys == (Key("all", "very-secret", "very-secret"),)
+    assert served(settings, tmp_path, content, mode=0o600).keys == (Key("all", "very-very-secret", "very-very-secret"),)
     result = serve(tmp_path, content, mode=0o640)
     assert result.exit_code == 2
     assert "keys[0].secret: a secret cannot stand in a file that others than its owner may read" in result.stderr
@@ -253,7 +253,7 @@ async def test_rules_may_have_parameters_or_nothing_but_a_name(tmp_path: Path) -
 
 
 async def test_keys_of_an_entity_are_exactly_those_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TWINBUS_TEST_SECRET", "one")
+    monkeypatch.setenv("TWINBUS_TEST_SECRET", "sixteen-or-more.")
     rule = '{ name = "%s", rights = ["%s"], secret_env = "TWINBUS_TEST_SECRET" }'
     content = '[[queues]]\nname = "orders"\nauthorization_rules = [%s]'
     first = await brought(tmp_path, FILE, content % f"{rule % ('sender', 'Send')}, {rule % ('old', 'Send')}")
@@ -305,6 +305,7 @@ AT_RULE = "topics[0].subscriptions[0].rules[0]"
         ('[[keys]]\nname = "a"\nrights = ["Sing"]', "keys[0].rights[0]: 'Sing': it can be Manage, Send, Listen"),
         ('[[keys]]\nname = "a"\nrights = ["Manage"]\nsecret_env = "PATH_1"', "keys[0]: key 'a' has Manage, which goes"),
         (KEY + 'secret_env = "PATH_2"', "keys[0]: a secret of key 'a' is not 1 to 256 characters of base64"),
+        (KEY + 'secret_env = "PATH_3"', "keys[0]: a secret of key 'a' has 15 characters; it has to have 16 to 256"),
         (2 * (KEY + 'secret_env = "PATH_1"\n'), "keys[1].name: 'a' is the name of another key already"),
         (
             KEY.replace('"a"', '"RootManageSharedAccessKey"') + 'secret_env = "PATH_1"',
@@ -334,8 +335,9 @@ AT_RULE = "topics[0].subscriptions[0].rules[0]"
 def test_the_key_and_the_reason_are_told(
     tmp_path: Path, content: str, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(os.environ, "PATH_1", "c2VjcmV0")
+    monkeypatch.setitem(os.environ, "PATH_1", "bG9uZy1lbm91Z2gtc2VjcmV0")
     monkeypatch.setitem(os.environ, "PATH_2", "not a secret")
+    monkeypatch.setitem(os.environ, "PATH_3", "fifteen-of-them")
     result = serve(tmp_path, content, "contoso", "--data=d")
     assert result.exit_code == 2, result.output
     assert result.stderr.startswith(f"twinbus serve: {tmp_path / FILE}: {line}"), result.stderr

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.http.letters import entry
+from twinbus.model.authorization import AuthorizationRule
 
 if TYPE_CHECKING:
     from tests.http.service import Service
-    from twinbus.model.authorization import AuthorizationRule
 
 RULES = (
     '<AuthorizationRules><AuthorizationRule i:type="SharedAccessAuthorizationRule">'
@@ -33,7 +34,7 @@ def rules_of(service: Service) -> tuple[AuthorizationRule, ...]:
 
 
 def test_a_rule_is_written_as_the_service_does(service: Service, description: str) -> None:
-    reply = service.call("PUT", "/orders", entry(description, RULES.format("cHJpbWFyeQ==")))
+    reply = service.call("PUT", "/orders", entry(description, RULES.format("cHJpbWFyeS1zZWNyZXQ=")))
     assert reply.status == 201
     [rule] = re.findall("<AuthorizationRules>(.*)</AuthorizationRules>", reply.text)
     time = r"20\d\d-[^<]*Z"
@@ -41,22 +42,38 @@ def test_a_rule_is_written_as_the_service_does(service: Service, description: st
         '<AuthorizationRule i:type="SharedAccessAuthorizationRule"><ClaimType>SharedAccessKey</ClaimType>'
         "<ClaimValue>None</ClaimValue><Rights><AccessRights>Send</AccessRights><AccessRights>Listen</AccessRights>"
         f"</Rights><CreatedTime>{time}</CreatedTime><ModifiedTime>{time}</ModifiedTime><KeyName>both</KeyName>"
-        "<PrimaryKey>cHJpbWFyeQ==</PrimaryKey><SecondaryKey>[A-Za-z0-9+/]{43}=</SecondaryKey></AuthorizationRule>",
+        "<PrimaryKey>cHJpbWFyeS1zZWNyZXQ=</PrimaryKey><SecondaryKey>[A-Za-z0-9+/]{43}=</SecondaryKey></AuthorizationRule>",
         rule,
     )
 
 
 def test_what_is_left_out_stays(service: Service, description: str) -> None:
-    service.call("PUT", "/orders", entry(description, RULES.format("a")))
+    service.call("PUT", "/orders", entry(description, RULES.format("a" * 16)))
     before = rules_of(service)
     service.call("PUT", "/orders", entry(description), If_Match="*")
     assert rules_of(service) == before
     service.call("PUT", "/orders", entry(description, RULES.format("")), If_Match="*")
     assert rules_of(service) == before
-    service.call("PUT", "/orders", entry(description, RULES.format("b")), If_Match="*")
-    assert [(rule.primary_key, rule.secondary_key) for rule in rules_of(service)] == [("b", before[0].secondary_key)]
+    service.call("PUT", "/orders", entry(description, RULES.format("b" * 16)), If_Match="*")
+    assert [(rule.primary_key, rule.secondary_key) for rule in rules_of(service)] == [
+        ("b" * 16, before[0].secondary_key)
+    ]
     service.call("PUT", "/orders", entry(description, "<AuthorizationRules/>"), If_Match="*")
     assert rules_of(service) == ()
+
+
+def test_a_secret_that_is_shorter_than_a_new_one_can_be_stays_until_it_is_changed(service: Service) -> None:
+    service.call("PUT", "/orders", entry("QueueDescription"))
+    queue = service.administration.queues["orders"]
+    old = AuthorizationRule(name="both", rights=("Send", "Listen"), primary_key="x", secondary_key="y")
+    description = replace(queue.description, authorization_rules=(old,))
+    service.administration.queues["orders"] = replace(queue, description=description)
+    for kept in ("x", "y", ""):
+        reply = service.call("PUT", "/orders", entry("QueueDescription", RULES.format(kept)), If_Match="*")
+        assert reply.status == 200
+    reply = service.call("PUT", "/orders", entry("QueueDescription", RULES.format("z")), If_Match="*")
+    assert reply.status == 400
+    assert "has 1 characters; it has to have 16 to 256" in reply.detail
 
 
 def test_no_secret_is_in_an_error_or_the_log(service: Service, caplog: pytest.LogCaptureFixture) -> None:
@@ -64,6 +81,6 @@ def test_no_secret_is_in_an_error_or_the_log(service: Service, caplog: pytest.Lo
     assert reply.status == 400
     assert reply.detail.startswith("AuthorizationRules: a secret of key 'both' is not 1 to 256 characters of base64")
     service.administration.fails_with = RuntimeError("no")
-    reply = service.call("PUT", "/orders", entry("QueueDescription", RULES.format("top-secret")))
+    reply = service.call("PUT", "/orders", entry("QueueDescription", RULES.format("top-secret-of-all")))
     assert reply.status == 500
-    assert "top-secret" not in reply.text + caplog.text
+    assert "top-secret-of-all" not in reply.text + caplog.text

@@ -49,11 +49,21 @@ def test_no_name_is_an_error(service: Service, method: str) -> None:
     assert service.call(method, "/", If_Match="*").status == 400
 
 
-@pytest.mark.parametrize("host", ["[", "a b", "x:y:z", "'<>&"])
-def test_a_strange_host_is_only_repeated(service: Service, host: str) -> None:
+@pytest.mark.parametrize("host", ["a", "A.b-c_d:1", "127.0.0.1:65535", "[::1]", "[::1]:5300"])
+def test_the_host_of_a_request_is_repeated(service: Service, host: str) -> None:
     reply = service.put("/orders", "<ForwardTo>audit</ForwardTo>", Host=host)
     assert reply.status == 201
     assert reply.element("ForwardTo") == f"sb://{host}/audit"
+
+
+@pytest.mark.parametrize(
+    "host", ["", "[", "a b", "x:y:z", "'<>&", "a:1/orders", "a/b", "a:", "user@a", "a:1?x", "a#", "a,b", "[::1]x", "é"]
+)
+def test_a_host_that_is_none_is_refused(service: Service, host: str) -> None:
+    reply = service.put("/orders", Host=host)
+    assert reply.status == 400
+    assert reply.detail.startswith(f"Host is {host!r}; it has to be a name or an address")
+    assert service.administration.queues == {}
 
 
 @pytest.mark.parametrize("target", ["/%00%01", "/%FF%FE", "/%EF%BF%BF", "/" + "x" * 5000, "/a%0D%0Ab"])

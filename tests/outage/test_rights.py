@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from tests.served_here import ServedHere
 
-SECRET = "c2VjcmV0"
+SECRET = "bG9uZy1lbm91Z2gtc2VjcmV0"
 BOSS_OF_ONE = (
     "<AuthorizationRules><AuthorizationRule xmlns:i='http://www.w3.org/2001/XMLSchema-instance' "
     "i:type='SharedAccessAuthorizationRule'><ClaimType>SharedAccessKey</ClaimType><ClaimValue>None</ClaimValue>"
     "<Rights><AccessRights>Manage</AccessRights><AccessRights>Send</AccessRights><AccessRights>Listen</AccessRights>"
-    "</Rights><KeyName>boss-of-one</KeyName><PrimaryKey>c2VjcmV0</PrimaryKey></AuthorizationRule></AuthorizationRules>"
+    "</Rights><KeyName>boss-of-one</KeyName><PrimaryKey>bG9uZy1lbm91Z2gtc2VjcmV0</PrimaryKey></AuthorizationRule></AuthorizationRules>"
 )
 KEYS = [
     Key("root", SECRET),

@@ -44,7 +44,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHere]:
         server.ask(
             "PUT",
             "contoso/orders",
-            ATOM.format(f"<AuthorizationRules>{RULE.format('Send', 'sender', 'x')}</AuthorizationRules>"),
+            ATOM.format(f"<AuthorizationRules>{RULE.format('Send', 'sender', 'x' * 16)}</AuthorizationRules>"),
             expected=201,
         )
         yield server

@@ -118,14 +118,17 @@ def test_the_rights_are_those_of_the_rule(authority: Authority) -> None:
 def test_a_grant_is_worth_what_the_rule_is_now(authority: Authority, entities: dict[str, Entity]) -> None:
     [grant] = authority.check_password("sender", "first")
     entities["a"].description = QueueDescription(authorization_rules=(rule("sender", "Listen", primary="changed"),))
+    authority.refresh("a")
     assert authority.renewed(grant) is None
     [grant] = authority.check_password("sender", "second")
     entities["a"].description = QueueDescription(authorization_rules=(rule("sender", "Send", primary="again"),))
+    authority.refresh("a")
     renewed = authority.renewed(grant)
     assert renewed is not None
     assert renewed.allows(Right.SEND, "a")
     assert not renewed.allows(Right.LISTEN, "a")
     del entities["a"]
+    authority.refresh("a")
     assert authority.renewed(grant) is None
 
 
@@ -137,20 +140,85 @@ def test_a_name_is_known_if_some_key_has_it(authority: Authority) -> None:
     ]
 
 
-def test_an_unknown_name_costs_as_many_comparisons_as_a_known_one(
-    authority: Authority, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compared: list[tuple[int, int]] = []
+def test_a_failed_login_costs_the_same_whatever_name_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One comparison with each secret of a namespace key (or the decoy), and one digest for all keys of entities."""
+    shared = QueueDescription(authorization_rules=(rule("app", "Send"), rule("Root", "Listen")))
+    authority = Authority(KeyRing([ROOT]), {f"q{number}": Entity(shared) for number in range(50)})
+    work: list[str] = []
+    compare, digest = hmac.compare_digest, hmac.digest
 
-    def compare(one: bytes, other: bytes) -> bool:
-        compared.append((len(one), len(other)))
-        return False
+    def counted_compare(one: bytes, other: bytes) -> bool:
+        work.append(f"compare {len(one)} {len(other)}")
+        return compare(one, other)
 
-    monkeypatch.setattr(hmac, "compare_digest", compare)
-    for name in ("boss", "nobody", "Root"):
-        compared.clear()
+    def counted_digest(key: bytes, message: bytes, name: str) -> bytes:
+        work.append("digest")
+        return digest(key, message, name)
+
+    monkeypatch.setattr(hmac, "compare_digest", counted_compare)
+    monkeypatch.setattr(hmac, "digest", counted_digest)
+    for name in ("app", "nobody", "Root"):
+        work.clear()
         assert authority.check_password(name, "guess") == []
-        assert compared == [(32, 32)] * 4
+        assert work == ["compare 32 32", "compare 32 32", "digest"]
+
+
+def test_the_index_is_in_step_with_every_change(entities: dict[str, Entity], authority: Authority) -> None:
+    def fresh() -> list[dict[str, set[str]]]:
+        """Who may log in with what, of an index that is made anew."""
+        return [
+            {
+                name: {
+                    grant.scope
+                    for secret in ("first", "second", "x", "other")
+                    for grant in one.check_password(name, secret)
+                }
+                for name in ("sender", "boss", "Root", "new")
+                if one.knows(name)
+            }
+            for one in (authority, Authority(KeyRing([ROOT]), entities))
+        ]
+
+    changes: list[tuple[str, Entity | None]] = [
+        ("a", Entity(QueueDescription(authorization_rules=(rule("new", "Send", primary="x", secondary="x"),)))),
+        ("a/b", None),
+        ("news", Entity(TopicDescription(authorization_rules=(rule("boss", "Listen"), rule("sender", "Send"))))),
+        ("c", Entity(QueueDescription(authorization_rules=(rule("sender", "Send"),)))),
+        ("news/subscriptions/all", None),
+        ("a", Entity(QueueDescription())),
+        ("c", None),
+        ("news", None),
+    ]
+    for path, entity in changes:
+        if entity is None:
+            del entities[path]
+        else:
+            entities[path] = entity
+        authority.refresh(path)
+        kept, made_anew = fresh()
+        assert kept == made_anew
+    assert kept == {"Root": set()}
+
+
+@pytest.mark.parametrize(
+    ("after", "is_reduced"),
+    [
+        (rule("sender", "Send"), False),
+        (rule("sender", "Send", "Listen"), False),
+        (rule("sender", "Send", primary="second", secondary="first"), False),
+        (rule("sender", "Listen"), True),
+        (rule("sender", "Send", primary="changed"), True),
+        (rule("sender", "Send", secondary="changed"), True),
+        (rule("Sender", "Send"), True),
+    ],
+)
+def test_a_key_that_loses_a_secret_or_a_right_is_told(after: AuthorizationRule, *, is_reduced: bool) -> None:
+    entities = {"a": Entity(QueueDescription(authorization_rules=(rule("sender", "Send"),)))}
+    authority, reduced = Authority(KeyRing([ROOT]), entities), list[str]()
+    authority.on_reduced = lambda key: reduced.append(f"{key.owner} {key.name}")
+    entities["a"].description = QueueDescription(authorization_rules=(after,))
+    authority.refresh("a")
+    assert reduced == (["a sender"] if is_reduced else [])
 
 
 def test_no_repr_shows_a_secret(authority: Authority) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+import json
 import stat
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,7 @@ def test_the_file_is_for_its_owner_alone_and_nothing_else_is_left(file: Path) ->
 def test_a_file_that_others_may_read_or_write_is_refused(file: Path, mode: int) -> None:
     KeyRing.load(file)
     file.chmod(mode)
-    with pytest.raises(StartError, match=rf"keys.json holds the root key, and others .* \(mode {mode:04o}\)"):
+    with pytest.raises(StartError, match=rf"keys.json holds a key, and others .* \(mode {mode:04o}\)"):
         KeyRing.load(file)
 
 
@@ -83,6 +84,16 @@ def test_a_file_that_cannot_be_read_or_made_is_refused(file: Path) -> None:
 def test_a_key_may_have_a_second_secret_while_it_is_changed(file: Path) -> None:
     ring = KeyRing.load(written(file, '{"name": "Root", "primary": "new", "secondary": "old"}'))
     assert ring.check_password("Root", "new") == ring.check_password("Root", "old") == ALL_RIGHTS
+
+
+@pytest.mark.parametrize(("secrets", "warns"), [({"primary": "short"}, True), ({"primary": "x" * 16}, False)])
+def test_a_secret_of_an_earlier_version_that_is_too_short_is_used_with_a_warning(
+    file: Path, caplog: pytest.LogCaptureFixture, secrets: dict[str, str], *, warns: bool
+) -> None:
+    ring = KeyRing.load(written(file, json.dumps({"name": "Root", **secrets})))
+    assert ring.check_password("Root", secrets["primary"]) == ALL_RIGHTS
+    assert ("fewer than 16 characters" in caplog.text) == warns
+    assert secrets["primary"] not in caplog.text
 
 
 def test_a_password_is_good_for_its_own_name_only() -> None:

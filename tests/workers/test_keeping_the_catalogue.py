@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from tests.workers.kept import kept
+from twinbus.model.authorization import AuthorizationRule
 from twinbus.model.errors import EntityNotFound, QuotaExceeded, StoreUnavailable
 from twinbus.model.queue import QueueDescription
 from twinbus.model.rule import RuleDescription, SqlFilter
@@ -142,3 +143,17 @@ async def test_a_keeper_that_is_closed_changes_nothing(tmp_path: Path) -> None:
     async with kept(tmp_path) as keeper:
         with pytest.raises(EntityNotFound):
             keeper.find("late")
+
+
+async def test_secrets_that_are_shorter_than_new_ones_can_be_are_kept_and_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    short = AuthorizationRule(name="old", rights=("Send",), primary_key="x", secondary_key="y" * 16)
+    async with kept(tmp_path) as keeper:
+        await keeper.create("orders", QueueDescription(authorization_rules=(short,)))
+        await keeper.create("events", QueueDescription(authorization_rules=(AuthorizationRule.new("new", ("Send",)),)))
+    async with kept(tmp_path) as keeper:
+        assert keeper.find("orders").description == QueueDescription(authorization_rules=(short,))
+    [record] = caplog.records
+    assert "fewer than 16 characters" in record.getMessage()
+    assert (record.__dict__["entity"], record.__dict__["keys"]) == ("orders", "old")

@@ -100,6 +100,8 @@ class Namespace:
         """Hears how many messages of an entity were forwarded, by itself."""
         self.reads = Reads()
         """Of the browsers in this process."""
+        self.on_described: Callable[[str], None] = lambda _key: None
+        """Called with the key of an entity's path after the entity was added, described anew or removed."""
         self.outages = Outages(clock, self.timers, self.entities)
         self.intake = Intake(self.limits, lambda: f"{random.getrandbits(_ID_BITS):032x}")
         self._random = random
@@ -224,6 +226,7 @@ class Namespace:
         assert isinstance(queue, AnyQueue)
         queue.updated_ms = updated_ms
         queue.describe(description, self.limits)
+        self.on_described(key_of(path))
         return queue
 
     # --- topics and subscriptions -------------------------------------------------------------------------------------
@@ -287,6 +290,7 @@ class Namespace:
         assert isinstance(topic, AnyTopic)
         topic.updated_ms = updated_ms
         topic.describe(description, self.limits)
+        self.on_described(key_of(path))
         return topic
 
     def add_subscription(
@@ -327,6 +331,7 @@ class Namespace:
         assert isinstance(subscription, AnySubscription)
         subscription.updated_ms = updated_ms
         subscription.describe(description, self.limits)
+        self.on_described(key_of(path))
         return subscription
 
     def _make_subscription(
@@ -350,7 +355,8 @@ class Namespace:
 
     def remove(self, path: str) -> None:
         """An entity was deleted, a topic with its subscriptions: who uses it is told, and it is not found any more."""
-        entity = self.entities.pop(key_of(path))
+        key = key_of(path)
+        entity = self.entities.pop(key)
         error = EntityDeleted(f"The messaging entity '{entity.path}' could not be found: it was deleted.")
         if isinstance(entity, AnyTopic):
             for subscription in list(entity.subscriptions.values()):
@@ -358,11 +364,14 @@ class Namespace:
         elif isinstance(entity, AnySubscription):
             entity.leave_topic()
         entity.close(error)
+        self.on_described(key)
 
     def _add(self, entity: AnyEntity) -> None:
         entity.used_s = self.clock.monotonic_s()
-        self.entities[key_of(entity.path)] = entity
+        key = key_of(entity.path)
+        self.entities[key] = entity
         self.outages.strike(entity)
+        self.on_described(key)
 
     def _make_rooms(
         self,

@@ -25,6 +25,7 @@ _FAILED: Final = 1
 _MISUSED: Final = 2
 _OPTIONS: Final = {
     "store_dirs": "store_dir",
+    "allowed_hosts": "allowed_host",
     "min_free_bytes": "min_free",
     "store_timeout_s": "store_timeout",
     "worker_timeout_s": "worker_timeout",
@@ -67,6 +68,14 @@ def serve(  # noqa: PLR0913  # one for each option
         bool,
         typer.Option("--emulator-key", help="The key of Microsoft's emulator is good too; on loopback addresses only."),
     ] = False,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="With --emulator-key: a host name that clients and web pages may use; may be given several times.",
+            show_default="the server's own names",
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")] = _DEFAULTS.host,
     amqp_port: Annotated[
         str,
@@ -182,6 +191,7 @@ def serve(  # noqa: PLR0913  # one for each option
             "metering": not no_metering,
             "usage_days": usage_days,
             "emulator_key": emulator_key,
+            "allowed_hosts": tuple(allowed_host or ()),
             "sync": not unsafe_no_sync,
         }
         settings = _settings(_given(context, options), config)

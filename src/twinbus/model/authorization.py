@@ -1,6 +1,7 @@
 """Authorization rules: keys of one entity, and what they allow on it and below it.
 
-Owns: what is a valid rule, and how a secret is made. Who is let in with one is for `server.authority` to say.
+Owns: what is a valid rule, and how a secret is made. Who is let in with one is for `server.authority` to say. A new
+secret has at least `MIN_SECRET_CHARACTERS`; shorter ones of earlier versions stay valid until they are changed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from twinbus.model.errors import ArgumentOutOfRange, InvalidArgument
 RIGHTS: Final = ("Manage", "Send", "Listen")
 MAX_RULES: Final = 12
 """Of one entity, as in Service Bus."""
+MIN_SECRET_CHARACTERS: Final = 16
+"""Of base64: 96 bits, which nobody guesses. Service Bus makes its own with 44."""
 _KEY_BYTES: Final = 32
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,254}[A-Za-z0-9])?")
 _KEY: Final = re.compile(r"[A-Za-z0-9+/=_.-]{1,256}")
@@ -49,6 +52,20 @@ class AuthorizationRule:
         for key in (self.primary_key, self.secondary_key):
             if not _KEY.fullmatch(key):
                 raise InvalidArgument(f"a secret of key {self.name!r} is not 1 to 256 characters of base64")
+
+    @property
+    def is_weak(self) -> bool:
+        """A secret is shorter than a new one can be."""
+        return any(len(secret) < MIN_SECRET_CHARACTERS for secret in (self.primary_key, self.secondary_key))
+
+
+def check_new_secret(key_name: str, secret: str) -> None:
+    """InvalidArgument where a secret that somebody has chosen is too short. The error does not show the secret."""
+    if len(secret) < MIN_SECRET_CHARACTERS:
+        raise InvalidArgument(
+            f"a secret of key {key_name!r:.80} has {len(secret)} characters; it has to have {MIN_SECRET_CHARACTERS} to "
+            "256 characters of base64"
+        )
 
 
 def new_secret() -> str:

@@ -1,7 +1,7 @@
 """What one connection may do: the grants that its tokens, or its password, gave it.
 
-Owns: the grants of a connection and when the next one ends. Knows nothing of links: who has one asks again. What a
-grant is worth is asked anew each time: the key behind it may have been changed or deleted.
+Owns: the grants of a connection and when the next one ends. Knows nothing of links: the connection checks them again
+when a grant has expired, or a key was changed. Each check reads the key as it is now.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from twinbus.model.errors import Unauthorized
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from twinbus.server.keys import Right
+    from twinbus.server.keys import Key, Right
     from twinbus.server.sas import Grant
 
 MAX_GRANTS = 1_000
@@ -24,9 +24,10 @@ MAX_GRANTS = 1_000
 class Access:
     """The grants of one connection."""
 
-    def __init__(self, renewed: Callable[[Grant], Grant | None]) -> None:
-        """None at first. `renewed` tells what a grant is worth now."""
+    def __init__(self, renewed: Callable[[Grant], Grant | None], on_key: Callable[[Key], None] | None = None) -> None:
+        """None at first. `renewed` returns a grant as it is now; `on_key` is called with the key of each new one."""
         self._renewed = renewed
+        self._on_key = on_key
         self._grants: dict[str, Grant] = {}
         """By what was asked for: a token that is put again replaces the one before."""
 
@@ -44,15 +45,25 @@ class Access:
         """Add a grant, or renew it."""
         if audience not in self._grants and len(self._grants) >= MAX_GRANTS:
             raise Unauthorized(f"the connection has {MAX_GRANTS} tokens, its limit")
-        self._grants[audience] = grant
+        self._put(audience, grant)
 
     def give_all(self, grants: Iterable[Grant]) -> None:
         """A key itself was shown: it may be one of several entities."""
-        self._grants |= {grant.scope: grant for grant in grants}
+        for grant in grants:
+            self._put(grant.scope, grant)
 
     def drop_expired(self, wall_s: float) -> None:
         """Forget what has ended."""
         self._grants = {audience: grant for audience, grant in self._grants.items() if grant.expires_s > wall_s}
+
+    def drop_revoked(self) -> None:
+        """Forget the grants of secrets that are not good any more."""
+        self._grants = {audience: grant for audience, grant in self._grants.items() if self._renewed(grant) is not None}
+
+    def _put(self, audience: str, grant: Grant) -> None:
+        self._grants[audience] = grant
+        if self._on_key is not None:
+            self._on_key(grant.key)
 
     def allows(self, right: Right, path: str) -> bool:
         """Some grant has this right on this entity."""

@@ -1,26 +1,32 @@
-"""All keys that are good for something in a namespace: its own, and those of its queues and topics.
+"""The keys of a namespace and of its queues and topics, indexed by name, by entity and by secret.
 
-Owns: which keys a name means for whoever asks about an entity, and that a key which its owner has changed or deleted is
-good for nothing any more. Keeps no copy: rules of entities are looked up in their descriptions each time. Knows nothing
-of tokens (`sas`), links or requests.
+Owns: which keys a name stands for, and the index of the authorization rules of all entities. `refresh` keeps the index
+in step: it is called whenever an entity is added, updated or removed, in every process that serves the namespace. If a
+change takes a secret or a right away, `on_reduced` is called. Knows nothing of tokens (`sas`), links or requests.
+
+A failed login costs the same whatever was shown: one comparison with a namespace key (or a decoy), and one look-up by
+a keyed digest of name and secret. The cost depends neither on the number of entities nor on the names that exist.
 """
 
 from __future__ import annotations
 
+import hmac
+import secrets
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from twinbus.model import path
-from twinbus.model.authorization import new_secret
 from twinbus.server.keys import Key, Right
 from twinbus.server.sas import Grant
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from twinbus.model.authorization import AuthorizationRule
     from twinbus.server.keys import KeyRing
+
+_SALT_BYTES: Final = 32
 
 
 class Described(Protocol):
@@ -36,48 +42,95 @@ class Authority:
 
     def __init__(self, keys: KeyRing, entities: Mapping[str, Described]) -> None:
         """`entities` are those of the namespace now, by the keys of their paths."""
+        self.on_reduced: Callable[[Key], None] = lambda _key: None
+        """Called with the former key of an entity when one of its secrets or rights is gone, or all of it."""
         self._keys = keys
         self._entities = entities
-        self._decoy = Key("", new_secret())
+        self._salt = secrets.token_bytes(_SALT_BYTES)
+        self._by_owner: dict[str, dict[str, Key]] = {}
+        """The keys of each entity, by their names."""
+        self._by_name: dict[str, set[str]] = {}
+        """The entities that have a key of a name."""
+        self._by_secret: dict[bytes, dict[str, Key]] = {}
+        """By the digest of a name and a secret: the keys that this is good for, by their entities."""
+        for owner in entities:
+            self.refresh(owner)
+
+    def refresh(self, owner: str) -> None:
+        """An entity was added, described anew, or removed: read its rules again."""
+        entity = self._entities.get(owner)
+        rules: tuple[AuthorizationRule, ...] = getattr(entity.description, "authorization_rules", ()) if entity else ()
+        before = self._by_owner.get(owner, {})
+        if not rules and not before:
+            return
+        after = {rule.name: _key(rule, owner) for rule in rules}
+        if before == after:
+            return
+        for key in before.values():
+            self._drop(key)
+        self._by_owner.pop(owner, None)
+        if after:
+            self._by_owner[owner] = after
+        for key in after.values():
+            self._put(key)
+        for key in before.values():
+            if _is_reduced(key, after.get(key.name)):
+                self.on_reduced(key)
 
     def named(self, name: str, scope: str) -> list[Key]:
-        """The keys of that name that can be good for `scope`: the namespace's, and that of the entity it is in."""
-        return [*self._keys.named(name, scope), *_keys_named(name, self._owner(path.owner_of(scope)))]
+        """Return the keys of that name that can be good for `scope`: the namespace's, and that of its entity."""
+        own = self._by_owner.get(path.owner_of(scope), {}).get(name)
+        return [*self._keys.named(name, scope), *([own] if own is not None else [])]
 
     def knows(self, name: str) -> bool:
-        """Some key has that name."""
-        return self._keys.find(name) is not None or bool(_keys_named(name, self._entities))
+        """Return whether some key has that name."""
+        return self._keys.find(name) is not None or name in self._by_name
 
     def check_password(self, name: str, secret: str) -> list[Grant]:
-        """What is granted to who shows a key itself: nothing, if it is none. A key of an entity says not which."""
+        """Return the grants of a client that shows a key itself; none, if it is wrong.
+
+        The client does not say which entity the key is of: several may have the same.
+        """
         rights = self._keys.check_password(name, secret)
         own = self._keys.find(name)
-        # Also where there is no such key something is compared: the time would tell which names there are.
-        others = _keys_named(name, self._entities) or [self._decoy]
-        shown = [key for key in others if key.is_shown_by(secret) and key is not self._decoy]
         namespace_wide = [own] if own is not None and rights is not None else []
-        return [Grant(key, secret, key.owner, inf) for key in [*namespace_wide, *shown]]
+        # The digest is keyed with a secret of this process: the time of the look-up says nothing about other secrets.
+        shown = self._by_secret.get(self._digest(name, secret), {})
+        return [Grant(key, secret, key.owner, inf) for key in [*namespace_wide, *shown.values()]]
 
     def renewed(self, grant: Grant) -> Grant | None:
-        """A grant as it is worth now: an entity's owner may have changed the key, or deleted it."""
+        """Return a grant with its key as it is now; None if the secret that was shown is not good any more."""
         if not grant.key.owner:
             return grant
-        keys = _keys_named(grant.key.name, self._owner(grant.key.owner))
-        return next((replace(grant, key=key) for key in keys if key.is_shown_by(grant.secret)), None)
+        key = self._by_owner.get(grant.key.owner, {}).get(grant.key.name)
+        if key is grant.key:
+            return grant
+        # Both sides of this comparison are the server's own: the secret was checked when it was shown.
+        return replace(grant, key=key) if key is not None and grant.secret in key.secrets else None
 
-    def _owner(self, owner: str) -> Mapping[str, Described]:
-        """The entity of that path alone, if there is one."""
-        return {owner: self._entities[owner]} if owner in self._entities else {}
+    def _put(self, key: Key) -> None:
+        self._by_name.setdefault(key.name, set()).add(key.owner)
+        for secret in key.secrets:
+            self._by_secret.setdefault(self._digest(key.name, secret), {})[key.owner] = key
+
+    def _drop(self, key: Key) -> None:
+        owners = self._by_name[key.name]
+        owners.discard(key.owner)
+        if not owners:
+            del self._by_name[key.name]
+        for digest in {self._digest(key.name, secret) for secret in key.secrets}:
+            del self._by_secret[digest][key.owner]
+            if not self._by_secret[digest]:
+                del self._by_secret[digest]
+
+    def _digest(self, name: str, secret: str) -> bytes:
+        text = f"{len(name)} {name} {secret}".encode("utf-8", "surrogatepass")
+        return hmac.digest(self._salt, text, "sha256")
 
 
-def _keys_named(name: str, entities: Mapping[str, Described]) -> list[Key]:
-    """All keys of that name that these entities have: one look at each, as strangers can ask for all of them."""
-    return [
-        _key(rule, owner)
-        for owner, entity in entities.items()
-        for rule in getattr(entity.description, "authorization_rules", ())
-        if rule.name == name
-    ]
+def _is_reduced(before: Key, after: Key | None) -> bool:
+    """Some client that could use `before` cannot do so any more, or can do less."""
+    return after is None or not set(before.secrets) <= set(after.secrets) or not before.rights <= after.rights
 
 
 def _key(rule: AuthorizationRule, owner: str) -> Key:

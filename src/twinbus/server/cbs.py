@@ -11,6 +11,7 @@ from twinbus.amqp.types import Int
 from twinbus.model.errors import InvalidArgument, NotImplementedHere, Unauthorized
 from twinbus.server import sas
 from twinbus.server.requests import Response
+from twinbus.server.sas import LoginFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +28,16 @@ _ACCEPTED = 202
 class Cbs:
     """The `$cbs` of one connection."""
 
-    def __init__(self, access: Access, keys: Keys, clock: Clock, on_granted: Callable[[], None]) -> None:
-        """`on_granted` hears of every token that was taken."""
+    def __init__(
+        self,
+        access: Access,
+        keys: Keys,
+        clock: Clock,
+        on_granted: Callable[[], None],
+        on_failed: Callable[[LoginFailed], None],
+    ) -> None:
+        """`on_granted` is called for every token that was taken, `on_failed` for every one that is wrong."""
+        self._on_failed = on_failed
         self._access = access
         self._keys = keys
         self._clock = clock
@@ -50,5 +59,7 @@ class Cbs:
 
     def refuse(self, error: ServiceBusError) -> Response:
         """The status says what kind of failure it was."""
+        if isinstance(error, LoginFailed):
+            self._on_failed(error)
         status = error.status if isinstance(error, Unauthorized | NotImplementedHere) else 400
         return Response({"status-code": Int(status), "status-description": str(error)})

@@ -26,6 +26,21 @@ class Certificate:
     """What a client has to trust; None for the operator's own certificate, whose authority it knows."""
 
 
+def names_in(certificate: Certificate) -> list[str]:
+    """The host names that a certificate is for; some may start with `*.`. StartError if the file is no certificate."""
+    # Not before it is needed: a worker has no other use for it.
+    from cryptography import x509  # noqa: PLC0415
+
+    try:
+        found = x509.load_pem_x509_certificate(certificate.certificate_file.read_bytes())
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    except (OSError, ValueError) as error:
+        raise StartError(f"{certificate.certificate_file} is not a certificate ({error})") from error
+    return names.get_values_for_type(x509.DNSName)
+
+
 def server_context(certificate: Certificate) -> ssl.SSLContext:
     """For the sockets of a server: TLS 1.2 or later."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -4,16 +4,19 @@
         stores = data.stores(4, ())         # the directory of every store, by its number
 
 Owns: the lock, the format version, the record of where each store lies, and how a file is written so that after a power
-cut it is there whole or not at all. Knows nothing of what the files of others (keys, catalogue, stores) hold.
+cut it is there whole or not at all. Files that belong to another user, or are symbolic links, are refused: whoever made
+them decides what is in them. Knows nothing of what the files of others (keys, catalogue, stores) hold.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import secrets
 import sqlite3
+import stat
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
@@ -24,6 +27,8 @@ from twinbus.server.settings import STORES_MAX, InvalidSetting, StartError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+log: Final = logging.getLogger(__name__)
 
 FORMAT: Final = 3
 """What this version writes and reads."""
@@ -48,6 +53,26 @@ def _add_topics(path: Path) -> None:
 MIGRATIONS: Final[dict[int, Callable[[Path], None]]] = {1: _refuse_format_1, 2: _add_topics}
 """By a version: what makes a directory of it one of the next. Each may run twice, if it was cut off the first time."""
 
+_FILES: Final = (
+    "format",
+    "lock",
+    "keys.json",
+    "stores.json",
+    "catalogue.db",
+    "catalogue.db-journal",
+    "catalogue.db-wal",
+    "catalogue.db-shm",
+    "tls/ca.pem",
+    "tls/ca.key",
+    "tls/server.pem",
+    "tls/server.key",
+)
+"""What has to be a file of our own, if it is there. Directories may be links: stores are put on other disks so."""
+_PRIVATE: Final = frozenset({"keys.json", "tls/ca.key", "tls/server.key"})
+"""Those of them that nobody else may read."""
+_FOR_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+
 _BEFORE_FORMAT: Final = {"lock", ".format.new", "lost+found"}
 """What may lie in a directory that is not anyone's yet: a start that was cut off, or a new disk."""
 
@@ -66,6 +91,9 @@ class DataDirectory:
         self.path = Path(os.path.abspath(path))  # noqa: PTH100  # resolve() would name another place behind a link
         self._refuse_a_stranger()
         make_directory(self.path)
+        self._check_directory()
+        for name in _FILES:
+            check_own_file(self.path / name, is_private=name in _PRIVATE)
         self._lock = self._locked()
         try:
             self._bring_to_our_format()
@@ -177,6 +205,15 @@ class DataDirectory:
                 f"{self.path} has files in it and is no data directory (no file 'format'): give an empty or new one"
             )
 
+    def _check_directory(self) -> None:
+        """Warn of others who can put files in place of ours. They are found out: such a file is not our own."""
+        found = self.path.stat()
+        if found.st_uid not in (os.geteuid(), 0) or found.st_mode & _OTHERS_WRITE:
+            log.warning(
+                "other users can change the data directory: chown it to the user that runs the server, and chmod 700",
+                extra={"path": str(self.path), "owner": found.st_uid, "mode": f"{stat.S_IMODE(found.st_mode):04o}"},
+            )
+
     def _locked(self) -> int:
         file = self.path / "lock"
         try:
@@ -214,6 +251,31 @@ class DataDirectory:
         for version in range(int(text), FORMAT):
             MIGRATIONS[version](self.path)
             write_atomically(file, f"{version + 1}\n".encode())
+
+
+def check_own_file(path: Path, *, is_private: bool = False) -> None:
+    """StartError for what is there and is a link, no file, or another user's; or, if it is private, open to others."""
+    try:
+        found = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise StartError(f"{path} cannot be looked at: {error.strerror}") from error
+    mode, own = found.st_mode, os.geteuid()
+    if stat.S_ISLNK(mode):
+        raise StartError(f"{path} is a symbolic link, which is not followed: put the file itself there")
+    if not stat.S_ISREG(mode):
+        return  # whoever reads it says so
+    if found.st_uid != own:
+        raise StartError(
+            f"{path} belongs to user {found.st_uid}, and the server runs as user {own}: if you trust what is in it, "
+            f"chown {own} it; else remove it"
+        )
+    if is_private and mode & _FOR_OTHERS:
+        raise StartError(
+            f"{path} holds a key, and others than its owner may read or write it (mode {stat.S_IMODE(mode):04o}): "
+            "keep the key with chmod 600, or remove it for a new one to be made"
+        )
 
 
 def make_directory(path: Path) -> None:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp import aio
 from twinbus.model.errors import Unauthorized
-from twinbus.server import sas
+from twinbus.server import certificates, sas
 from twinbus.server.authority import Authority
 from twinbus.server.gateway import Gateway
 from twinbus.server.http.app import ManagementApp
 from twinbus.server.http.data_plane import DataPlane
+from twinbus.server.http.hosts import ANY_HOST, Hosts
 from twinbus.server.http.listener import listen as listen_http
 from twinbus.server.http.metered import HttpMeter
 from twinbus.server.http.outage_requests import OutageRequests
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
     from twinbus.broker.clock import Clock
     from twinbus.broker.namespace import Namespace
     from twinbus.server.administration import Administration
+    from twinbus.server.certificates import Certificate
     from twinbus.server.http.listener import HttpListener
+    from twinbus.server.http.routes import Recheck
     from twinbus.server.keys import KeyRing
     from twinbus.server.metering.meter import Meter
     from twinbus.server.sas import Grant
@@ -63,6 +66,7 @@ class Front:
         self.grace_s = GRACE_S
         self._meter = meter
         self.authority = Authority(keys, namespace.entities)
+        namespace.on_described = self.authority.refresh
         self.gateway = Gateway(
             namespace,
             administration,
@@ -80,9 +84,17 @@ class Front:
         self._clock = clock
 
     async def open(
-        self, stack: contextlib.AsyncExitStack, tls: ssl.SSLContext | None, serve: Mapping[str, Sequence[Serve]]
+        self,
+        stack: contextlib.AsyncExitStack,
+        tls: ssl.SSLContext | None,
+        serve: Mapping[str, Sequence[Serve]],
+        certificate: Certificate | None = None,
     ) -> dict[str, int]:
-        """Accept on some ways in, given what accepts on each; `stack` ends that. The ports by their names."""
+        """Accept on some ways in, given what accepts on each; `stack` ends that. The ports by their names.
+
+        Requests may name the hosts of `certificate`, where not every host is accepted.
+        """
+        self._hosts = self._accepted_hosts(certificate)
         app = self._app(self._measure_pauses(stack))
         ports: dict[str, int] = {}
         for way, acceptors in serve.items():
@@ -91,6 +103,13 @@ class Front:
                 stack.push_async_callback(self._closer(listener.close))
                 ports.setdefault(way, listener.port)
         return ports
+
+    def _accepted_hosts(self, certificate: Certificate | None) -> Hosts:
+        settings = self._settings
+        if not settings.emulator_key:
+            return ANY_HOST
+        names = certificates.names_in(certificate) if certificate is not None else []
+        return Hosts([*settings.allowed_hosts, settings.host, *names])
 
     def _app(self, pauses: PauseMeter | None) -> ManagementApp:
         gateway, clock, authority = self.gateway, self._clock, self.authority
@@ -101,7 +120,14 @@ class Front:
             *PairingRequests(gateway.pairings, partial(_show, clock, authority)).routes,
         )
         authorise = partial(_authorise, clock, authority)
-        return ManagementApp(self._administration, authorise, pauses=pauses, first=first, managed=meter.managed)
+        return ManagementApp(
+            self._administration,
+            authorise,
+            pauses=pauses,
+            first=first,
+            managed=meter.managed,
+            on_login_failed=partial(gateway.login_log.note, "http"),
+        )
 
     async def _listen(
         self, way: str, app: ManagementApp, serve: Serve, tls: ssl.SSLContext | None
@@ -109,7 +135,7 @@ class Front:
         gateway = self.gateway
         if way.startswith("http"):
             entrance = Entrance(gateway.make_client, gateway.make_connection)
-            return await listen_http(app, serve=serve, tls=tls, entrance=entrance)
+            return await listen_http(app, serve=serve, tls=tls, entrance=entrance, hosts=self._hosts)
         return await aio.listen(gateway.make_client, gateway.make_connection, serve=serve, tls=tls)
 
     def _measure_pauses(self, stack: contextlib.AsyncExitStack) -> PauseMeter | None:
@@ -127,10 +153,17 @@ class Front:
         return run
 
 
-def _authorise(clock: Clock, authority: Authority, token: str | None, right: str, path: str, host: str = "") -> None:
-    """Whoever asks over HTTP shows a token with each request."""
+def _authorise(clock: Clock, authority: Authority, token: str | None, right: str, path: str, host: str = "") -> Recheck:
+    """Every HTTP request shows a token."""
     grant = sas.verify(_shown(token), path, authority, clock.wall_ms() / 1000, host)
-    if not grant.allows(Right(right), path):
+    _check_grant(authority, grant, right, path)
+    return partial(_check_grant, authority, grant, right, path)
+
+
+def _check_grant(authority: Authority, grant: Grant, right: str, path: str) -> None:
+    """Check a grant with its key as it is now. A request that waits may outlive its token, but not its key."""
+    now = authority.renewed(grant)
+    if now is None or not now.allows(Right(right), path):
         raise Unauthorized(f"the key {grant.key_name!r} has no right to {right} on '{path}'")
 
 

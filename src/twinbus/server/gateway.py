@@ -44,6 +44,7 @@ from twinbus.server.answers import error_of
 from twinbus.server.browse_link import BrowseLink, BrowseShare
 from twinbus.server.incoming import VIA, Incoming
 from twinbus.server.keys import Right
+from twinbus.server.login_log import LoginLog
 from twinbus.server.management import Management
 from twinbus.server.metering.meter import Meter
 from twinbus.server.metering.tab import Tab
@@ -55,6 +56,8 @@ from twinbus.server.pairing import PairingDesk, Pairings
 from twinbus.server.plaintext import is_private
 from twinbus.server.request_queue import RequestQueue
 from twinbus.server.requests import ReplyLink, RequestLink, Terms, find_reply_link
+from twinbus.server.revocation import Revocations
+from twinbus.server.sas import LoginFailed
 from twinbus.server.session_link import SESSION_FILTER, SessionLink
 from twinbus.server.silence import SilentLink
 from twinbus.server.spreading import SpreadIncoming
@@ -142,6 +145,9 @@ class Gateway:
         self.outage_switch = OutageSwitch(namespace.outages)
         self.pairings = PairingDesk(Pairings(namespace.clock, namespace.timers))
         self.soon = soon
+        self.login_log = LoginLog(namespace.clock, namespace.timers, authority.knows)
+        self.revocations = Revocations(soon)
+        authority.on_reduced = self.revocations.revoke
         self.numbers = count(1)
         """Of clients and links, by which other processes know them."""
         self.link_idle_s = link_idle_s
@@ -170,7 +176,7 @@ class Client:
 
     def __init__(self, gateway: Gateway, peer: Peer) -> None:
         """Nobody yet: it has to show a key or a token."""
-        self.access = Access(gateway.authority.renewed)
+        self.access = Access(gateway.authority.renewed, partial(gateway.revocations.watch, self))
         self._gateway = gateway
         self._number = next(gateway.numbers)
         self._namespace = gateway.namespace
@@ -179,7 +185,14 @@ class Client:
         clock = gateway.namespace.clock
         self._queue = RequestQueue(peer, gateway.soon)
         self._nodes = Nodes(
-            self.access, gateway.authority, clock, self._granted, gateway.outage_switch, gateway.pairings, self._queue
+            self.access,
+            gateway.authority,
+            clock,
+            self._granted,
+            self._login_failed,
+            gateway.outage_switch,
+            gateway.pairings,
+            self._queue,
         )
         self._share = BrowseShare(gateway.namespace.reads)
         self._browse_links = 0
@@ -253,17 +266,19 @@ class Client:
             name, secret = read_plain(event.initial_response or b"")
         except DecodeError:
             name, secret = "", ""
-        authority = self._gateway.authority
-        grants = authority.check_password(name, secret)
+        grants = self._gateway.authority.check_password(name, secret)
         if not grants:
-            known = name if authority.knows(name) else "unknown"  # who mixes up name and key has it not logged
-            log.warning("a wrong key was shown", extra={"key_name": known, "client": self._address()})
+            failure = LoginFailed("the name or the secret of the key is wrong", "wrong key name or secret", (name,))
+            self._gateway.login_log.note("sasl", self._address(), failure)
             connection.send_sasl_outcome(SaslCode.AUTH)
             return
         self.access.give_all(grants)
         connection.raise_limits()
         self._peer.authenticated()
         connection.send_sasl_outcome()
+
+    def _login_failed(self, failure: LoginFailed) -> None:
+        self._gateway.login_log.note("cbs", self._address(), failure)
 
     def _opened(self, event: Event) -> None:
         assert isinstance(event, ConnectionOpened)
@@ -315,6 +330,33 @@ class Client:
                     link.detach(error=error)
         self._expiry_s = float("inf")
         self._granted()
+
+    def check_access(self) -> None:
+        """A key that this connection uses has changed: end the links that it does not allow any more."""
+        self.access.drop_revoked()
+        for link, use in list(self._uses.items()):
+            denied = self._refused(use)
+            if denied is None:
+                continue
+            error = Unauthorized(f"no valid key or token allows the link to '{denied}' any more: its key was changed")
+            if isinstance(use, Incoming | Outgoing | BrowseLink | RequestLink):
+                use.entity_gone(error)
+            else:
+                link.detach(error=error_of(error))
+            if isinstance(use, CoordinatorLink):
+                use.detached()  # rolls back: the client may never answer the detach
+        if self.access.is_empty:
+            self._call_in("token", self._gateway.token_timeout_s, self._require_token)
+
+    def _refused(self, use: Use) -> str | None:
+        """What a link is for, if no grant allows it; other than `_denied` for links of every kind."""
+        if isinstance(use, Incoming | Outgoing | BrowseLink):
+            return self._denied(use)
+        if use.path == path.CBS or isinstance(use, SilentLink):
+            return None
+        if isinstance(use, CoordinatorLink) or self._nodes.has(use.path):
+            return use.path if self.access.is_empty else None
+        return None if any(self.access.allows(right, f"{use.path}/$management") for right in Right) else use.path
 
     def _denied(self, use: Use) -> str | None:
         """What a link is for, and its client may not use any more."""
@@ -540,6 +582,7 @@ class Client:
         for timer in self._timers.values():
             timer.cancel()
         self._tab.close()
+        self._gateway.revocations.forget(self)
         if event.error is not None:
             extra = {"client": self._address(), "condition": event.error.condition, "reason": event.error.description}
             level = logging.DEBUG if self.access.is_empty else logging.INFO  # strangers cannot flood the log

@@ -11,6 +11,7 @@ nothing of the broker: whether a store works is told by `trouble`. After a power
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -19,6 +20,7 @@ import msgspec
 
 from twinbus.broker.filters.rule import compile_rule
 from twinbus.model import path as paths
+from twinbus.model.authorization import MIN_SECRET_CHARACTERS
 from twinbus.model.description import FRAGMENTS
 from twinbus.model.errors import (
     EntityAlreadyExists,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from twinbus.store.catalogue import Catalogue, DoomedRow, EntityRow
 
 T = TypeVar("T")
+log: Final = logging.getLogger(__name__)
 FIXED: Final = {
     "enable_partitioning": "EnablePartitioning",
     "requires_session": "RequiresSession",
@@ -126,6 +129,18 @@ class Keeper:
         for rule in await self._call(self._catalogue.rules):
             by_id[rule.entity_id].rules[paths.key_of(rule.description.name)] = rule.description
         self._doom(await self._call(self._catalogue.doomed))
+        self._warn_of_weak_secrets()
+
+    def _warn_of_weak_secrets(self) -> None:
+        """Versions before there was a minimum took secrets of one character."""
+        for known in self.entities.values():
+            weak = [rule.name for rule in getattr(known.description, "authorization_rules", ()) if rule.is_weak]
+            if weak:
+                log.warning(
+                    "keys of an entity have secrets of fewer than %d characters, which can be guessed: change them",
+                    MIN_SECRET_CHARACTERS,
+                    extra={"entity": known.path, "keys": ", ".join(weak)},
+                )
 
     async def close(self) -> None:
         """Finish what is being changed, and let go of the file."""

@@ -11,15 +11,14 @@ import hashlib
 import hmac
 import logging
 import os
-import stat
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
-from twinbus.model.authorization import new_secret
-from twinbus.server.data_directory import write_atomically
+from twinbus.model.authorization import MIN_SECRET_CHARACTERS, new_secret
+from twinbus.server.data_directory import check_own_file, write_atomically
 from twinbus.server.settings import Misuse, StartError
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 ROOT_KEY_NAME: Final = "RootManageSharedAccessKey"
 EMULATOR_SECRET: Final = "SAS_KEY_VALUE"  # noqa: S105  # known to everybody, and so good for loopback only
 _FILE_MAX_BYTES: Final = 65_536
-_FOR_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 logger = logging.getLogger(__name__)
 
@@ -95,10 +93,17 @@ class KeyRing:
     @classmethod
     def load(cls, file: Path) -> KeyRing:
         """The root key in `file`, which is made if it is missing; StartError if it cannot be trusted."""
-        if not file.exists():
+        if not file.exists() and not file.is_symlink():
             write_atomically(file, msgspec.json.encode(_KeyFile(ROOT_KEY_NAME, new_secret())) + b"\n")
             logger.info("made a new root key", extra={"file": str(file)})
         stored = _read(file)
+        if min(len(secret) for secret in (stored.primary, stored.secondary or stored.primary)) < MIN_SECRET_CHARACTERS:
+            logger.warning(
+                "the root key has a secret of fewer than %d characters, which can be guessed: write another one to %s, "
+                "or remove the file for a new key to be made",
+                MIN_SECRET_CHARACTERS,
+                file,
+            )
         return cls([Key(stored.name, stored.primary, stored.secondary)])
 
     def with_keys(self, keys: Iterable[Key]) -> KeyRing:
@@ -150,17 +155,12 @@ def _digest(secret: str) -> bytes:
 
 
 def _read(path: Path) -> _KeyFile:
+    check_own_file(path, is_private=True)
     try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb") as file:
             content = file.read(_FILE_MAX_BYTES)
     except OSError as error:
         raise StartError(f"{path} holds the root key and cannot be read: {error.strerror}") from error
-    if mode & _FOR_OTHERS:
-        raise StartError(
-            f"{path} holds the root key, and others than its owner may read it (mode {stat.S_IMODE(mode):04o}): "
-            f"remove it for a new key to be made, or keep the key with chmod 600"
-        )
     try:
         return msgspec.json.decode(content, type=_KeyFile)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from twinbus.server.pairing import PairingDesk
     from twinbus.server.request_queue import RequestQueue
     from twinbus.server.requests import Node
-    from twinbus.server.sas import Keys
+    from twinbus.server.sas import Keys, LoginFailed
 
 
 TOKEN_TERMS: Final = Terms(max_bytes=65_536, limits=Limits(max_items=1_000))
@@ -45,16 +45,20 @@ class Nodes:
         keys: Keys,
         clock: Clock,
         on_granted: Callable[[], None],
+        on_failed: Callable[[LoginFailed], None],
         switch: OutageSwitch,
         pairings: PairingDesk,
         queue: RequestQueue,
     ) -> None:
-        """`on_granted` hears of every token that was taken; `queue` has the requests of the connection."""
+        """`on_granted` is called for every token that was taken, `on_failed` for every one that is wrong.
+
+        `queue` has the requests of the connection.
+        """
         self._access = access
         self._queue = queue
         self._clock = clock
         self._make: dict[str, Callable[[], Node]] = {
-            path.CBS: lambda: Cbs(access, keys, clock, on_granted),
+            path.CBS: lambda: Cbs(access, keys, clock, on_granted, on_failed),
             outage_node.NODE: lambda: OutageNode(switch, access),
             pairing.NODE: lambda: PairingNode(pairings, access),
         }

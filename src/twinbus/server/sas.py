@@ -2,7 +2,7 @@
 
 Owns: how a token is read and checked (`model.signature` writes them), and what it grants. Knows nothing of links or
 requests: who has a grant asks it whether it `allows` a right on a path, and looks after its expiry. Errors show neither
-key nor signature.
+key nor signature, and neither their text nor the time until they come says which names of keys there are.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import unquote, unquote_plus
 
 from twinbus.model import path
+from twinbus.model.authorization import new_secret
 from twinbus.model.errors import Unauthorized
 from twinbus.model.signature import sign
+from twinbus.server.keys import Key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from twinbus.server.keys import Key, Right
+    from twinbus.server.keys import Right
 
 TOKEN_MAX_CHARACTERS: Final = 8_192
 _SCHEME: Final = re.compile(r"SharedAccessSignature +", re.IGNORECASE)
@@ -29,6 +31,18 @@ _EXPIRY: Final = re.compile(r"[0-9]{1,12}")
 _PARAMETERS: Final = ("sr", "sig", "se", "skn")
 _MAX_ENCODINGS: Final = 3
 """The Azure SDK for Python percent-encodes the name of the key twice; nobody is known to do it more often."""
+_DECOY: Final = Key("", new_secret())
+"""Where no key has the name in a token, its signature is compared with those of this one: it takes the same time."""
+
+
+class LoginFailed(Unauthorized):
+    """A key or token that is wrong, malformed or expired."""
+
+    def __init__(self, text: str, reason: str, names: Sequence[str] = ()) -> None:
+        """`reason` is for the log; `names` are what the name of the key can be, and no key may have any of them."""
+        super().__init__(text)
+        self.reason = reason
+        self.names = names
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +61,21 @@ class Token:
     def parse(cls, text: str) -> Token:
         """Read a token; Unauthorized says what is wrong with its form."""
         if len(text) > TOKEN_MAX_CHARACTERS:
-            raise Unauthorized(f"the token has {len(text)} characters; it can have {TOKEN_MAX_CHARACTERS}")
+            raise _malformed(f"the token has {len(text)} characters; it can have {TOKEN_MAX_CHARACTERS}")
         scheme = _SCHEME.match(text)
         if scheme is None or not text.isascii():
-            raise Unauthorized("the token is no shared access signature: it starts with 'SharedAccessSignature sr='")
+            raise _malformed("the token is no shared access signature: it starts with 'SharedAccessSignature sr='")
         found: dict[str, str] = {}
         for parameter in text[scheme.end() :].strip().split("&"):
             name, _, value = parameter.partition("=")
             if name in found:
-                raise Unauthorized(f"the token has {name!r:.20} twice")
+                raise _malformed(f"the token has {name!r:.20} twice")
             found[name] = value
         for name in _PARAMETERS:
             if not found.get(name):
-                raise Unauthorized(f"the token has no {name!r}")
+                raise _malformed(f"the token has no {name!r}")
         if not _EXPIRY.fullmatch(found["se"]):
-            raise Unauthorized("the token's 'se' is not a number of seconds since 1970")
+            raise _malformed("the token's 'se' is not a number of seconds since 1970")
         return cls(found["sr"], unquote(found["sig"]), found["se"], found["skn"])
 
     @property
@@ -77,7 +91,7 @@ class Token:
     def signing_secret(self, key: Key) -> str | None:
         """The one of the key's secrets that this token was made with; None if it was not made with the key."""
         given = self.signature.encode()
-        for secret in key.secrets:
+        for secret in (key.primary, key.secondary or key.primary):  # two comparisons for every key: see _DECOY
             if hmac.compare_digest(given, sign(self.resource, self.expiry, secret).encode()):
                 return secret
         return None
@@ -139,15 +153,19 @@ def verify(token_text: str, audience: str, keys: Keys, wall_s: float, host: str 
     """
     token = Token.parse(token_text)
     scope = "" if ":" in token.scope and token.scope == host.lower() else token.scope
-    found = [key for name in token.key_names() for key in keys.named(name, scope)]
-    if not found:
-        where = f", neither of the namespace nor of {scope!r:.300}" if scope else ""
-        raise Unauthorized(f"there is no key named {unquote_plus(token.key_name)!r:.80}{where}")
+    names = list(token.key_names())
+    found = [key for name in names for key in keys.named(name, scope)] or [_DECOY]
     signed = next(((key, secret) for key in found if (secret := token.signing_secret(key))), None)
     if signed is None:
-        raise Unauthorized(f"the signature does not match: the token was not made with the key {found[0].name!r}")
+        raise LoginFailed(
+            "the signature does not match that of any key with this name: check the name and the secret of the key, "
+            "and that it is a key of the namespace or of the entity that the token is for",
+            "wrong key name or signature",
+            names,
+        )
     if token.expires_s <= wall_s:
-        raise Unauthorized(f"the token has expired at {_instant(token.expires_s)}; now is {_instant(wall_s)}")
+        text = f"the token has expired at {_instant(token.expires_s)}; now is {_instant(wall_s)}"
+        raise LoginFailed(text, "expired token", names)
     grant = Grant(*signed, scope, token.expires_s)
     wanted = scope_of(audience)
     if not grant.reaches(wanted):
@@ -168,6 +186,10 @@ def scope_of(uri: str) -> str:
 def covers(scope: str, wanted: str) -> bool:
     """`wanted` is `scope` or below it, by whole segments: a token for `orders` is none for `orders2`."""
     return not scope or wanted == scope or wanted.startswith(f"{scope}/")
+
+
+def _malformed(text: str) -> LoginFailed:
+    return LoginFailed(text, "malformed token")
 
 
 def _instant(seconds: float) -> str:

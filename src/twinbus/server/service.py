@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from twinbus.amqp.peers import Serve
     from twinbus.broker.clock import Clock
+    from twinbus.server.certificates import Certificate
     from twinbus.server.keys import KeyRing
     from twinbus.server.settings import ServeSettings
     from twinbus.server.stores import Disks
@@ -74,12 +75,14 @@ class Service:
         self.meter = Meter()
         """Counts what clients use."""
 
-    async def start(self, stack: contextlib.AsyncExitStack, tls: ssl.SSLContext | None) -> dict[str, int]:
+    async def start(
+        self, stack: contextlib.AsyncExitStack, tls: ssl.SSLContext | None, certificate: Certificate | None = None
+    ) -> dict[str, int]:
         """Start everything; `stack` stops it. The open ports by their names."""
         await self._open(stack)
         ground = self._ground
         self.front = Front(self._settings, self.namespace, self.entities, ground.keys, ground.clock, self.meter)
-        return await self.front.open(stack, tls, ground.listen())
+        return await self.front.open(stack, tls, ground.listen(), certificate)
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> None:
         settings, ground = self._settings, self._ground

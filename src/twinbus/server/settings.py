@@ -31,6 +31,7 @@ WORKERS_MAX: Final = 64
 
 _NAME: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9-]{0,48}[A-Za-z0-9])?")
 _HOST: Final = re.compile(r"[A-Za-z0-9._:%-]{1,253}")
+_ALLOWED_HOST: Final = re.compile(r"(?:\*\.)?[A-Za-z0-9_-][A-Za-z0-9._-]{0,252}")
 _SIZE: Final = re.compile(r"([0-9]{1,15})\s*([A-Za-z]*)")
 _UNITS: Final = {
     "": 1,
@@ -125,6 +126,8 @@ class ServeSettings:
     """Beside the root key, which is in the data directory."""
     emulator_key: bool = False
     """The key of Microsoft's emulator is good as well. Everybody knows it, so nobody else may reach the server."""
+    allowed_hosts: tuple[str, ...] = ()
+    """With the emulator's key: names by which clients may call the server, beside its own. May start with `*.`."""
     plan: Plan | None = None
     """The entities that have to be there when it serves."""
 
@@ -181,6 +184,11 @@ class ServeSettings:
             )
         if not _HOST.fullmatch(self.host):
             raise InvalidSetting("--host", repr(self.host), "is neither an address nor the name of a machine")
+        for name in self.allowed_hosts:
+            if not _ALLOWED_HOST.fullmatch(name):
+                raise InvalidSetting(
+                    "--allowed-host", repr(name), "is not the name of a machine; write it without scheme and port"
+                )
         _check_choice("--log-level", self.log_level, LOG_LEVELS)
         _check_choice("--log-format", self.log_format, LOG_FORMATS)
 

@@ -59,7 +59,8 @@ class Server:
             usage=self._data.usage,
         )
         self.service = Service(settings, ground)
-        ports = await self.service.start(stack, certificates.server_context(self._certificate))
+        tls = certificates.server_context(self._certificate)
+        ports = await self.service.start(stack, tls, self._certificate)
         return identity.make_ready_file(settings, ports, self._keys, self._certificate)
 
     def _listen(self) -> dict[str, list[Serve]]:

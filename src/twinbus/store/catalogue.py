@@ -133,8 +133,8 @@ class Catalogue:
         self._database.close()
 
     def _connect(self) -> sqlite3.Connection:
-        # Made here for its owner alone; SQLite gives its journal the same mode.
-        os.close(os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        # Made here for its owner alone; SQLite gives its journal the same mode, and would follow a link.
+        os.close(os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         return sqlite3.connect(self._file, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
 
     def _sync_directory(self) -> None:

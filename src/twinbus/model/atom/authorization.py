@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.model.atom import envelope
 from twinbus.model.atom.parts import as_shown
-from twinbus.model.authorization import AuthorizationRule, check_rules, new_secret
+from twinbus.model.authorization import AuthorizationRule, check_new_secret, check_rules, new_secret
 from twinbus.model.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -63,6 +63,10 @@ def _read_rule(element: Element, before: dict[str, AuthorizationRule], now_ms: i
         primary_key=given.get("PrimaryKey") or (old.primary_key if old else new_secret()),
         secondary_key=given.get("SecondaryKey") or (old.secondary_key if old else new_secret()),
     )
+    known = () if old is None else (old.primary_key, old.secondary_key)
+    for secret in (rule.primary_key, rule.secondary_key):
+        if secret not in known:  # those that are there may be older than the limit, and come back with every update
+            check_new_secret(name, secret)
     if old is None:
         return replace(rule, created_ms=now_ms, modified_ms=now_ms)
     is_changed = replace(rule, created_ms=old.created_ms, modified_ms=old.modified_ms) != old

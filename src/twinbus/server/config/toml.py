@@ -18,7 +18,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from twinbus.model.authorization import RIGHTS, AuthorizationRule, check_rules
+from twinbus.model.authorization import RIGHTS, AuthorizationRule, check_new_secret, check_rules
 from twinbus.model.errors import InvalidArgument
 from twinbus.model.limits import NamespaceLimits
 from twinbus.model.path import check_name, check_subscription_name, subscription_path
@@ -81,6 +81,7 @@ SETTINGS: Final[Mapping[str, tuple[str, Callable[[Place, object], object]]]] = {
     "max_unauthenticated": ("max_unauthenticated", whole),
     "link_idle": ("link_idle_s", number),
     "token_timeout": ("token_timeout_s", number),
+    "allowed_hosts": ("allowed_hosts", _texts),
     "tls_cert": ("tls_cert", path),
     "tls_key": ("tls_key", path),
     "log_level": ("log_level", text),
@@ -129,7 +130,8 @@ def _check(found: Mapping[str, Any], place: Place) -> None:
 
 
 def _key(option: str) -> str:
-    return option.removeprefix("--").replace("-", "_").lower()
+    key = option.removeprefix("--").replace("-", "_").lower()
+    return f"{key}s" if f"{key}s" in SETTINGS else key  # what an option says once, and a file as a list
 
 
 def _limits(place: Place, value: object) -> NamespaceLimits:
@@ -168,7 +170,10 @@ def _authorization_rule(place: Place, value: object) -> AuthorizationRule:
         raise place.below(PRIMARY).refusal("is missing; secret_file and secret_env can stand for it")
     secondary = read_secret(section, SECONDARY) or primary
     try:
-        return AuthorizationRule(name=name, rights=tuple(rights), primary_key=primary, secondary_key=secondary)
+        rule = AuthorizationRule(name=name, rights=tuple(rights), primary_key=primary, secondary_key=secondary)
+        for secret in (primary, secondary):
+            check_new_secret(name, secret)
+        return rule  # noqa: TRY300  # after all checks
     except InvalidArgument as error:
         raise place.refusal(str(error)) from None
 

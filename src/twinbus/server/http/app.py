@@ -10,6 +10,7 @@ stores: `authorise` checks a token, an `Administration` does what was asked.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,7 @@ from twinbus.server.http.entity_requests import EntityRequests
 from twinbus.server.http.limits import DEFAULT_LIMITS, HttpLimits
 from twinbus.server.http.namespace_requests import NamespaceRequests
 from twinbus.server.http.rule_requests import RuleRequests
+from twinbus.server.sas import LoginFailed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -48,12 +50,15 @@ class ManagementApp:
         pauses: PauseMeter | None = None,
         first: Sequence[Route] = (),
         managed: Callable[[Call, Handler], Awaitable[Response]] | None = None,
+        on_login_failed: Callable[[str, LoginFailed], None] | None = None,
     ) -> None:
         """`authorise` is asked before anything else is: also before the body is read.
 
         `pauses` may be measured; `first` are routes that are tried before those of management. `managed` answers a call
-        about entities by the handler it is given.
+        about entities by the handler it is given. `on_login_failed` is called with the address of a client that has
+        shown a wrong token.
         """
+        self._on_login_failed = on_login_failed
         self._managed = managed or _answer_by
         self._authorise = authorise
         self._limits = limits
@@ -77,12 +82,15 @@ class ManagementApp:
             route, handler, names = routes.find(self._routes, request.method, address_of(request))
             call = Call.of(request, names, self._limits)
             if route.right is not None:
-                self._authorise(call.token, route.right, call.address if route.on is None else call.names[route.on])
+                where = call.address if route.on is None else call.names[route.on]
+                call = replace(call, recheck=self._authorise(call.token, route.right, where))
                 note_authorised(request.scope)
             if any(route is one for one in self._of_management):
                 return await self._managed(call, handler)
             return await handler(call)
         except ServiceBusError as error:
+            if isinstance(error, LoginFailed) and self._on_login_failed is not None:
+                self._on_login_failed(_client(request), error)
             return faults.answer(error)
         except ClientDisconnect:
             raise
@@ -90,6 +98,10 @@ class ManagementApp:
             tracking_id = faults.new_tracking_id()
             log.exception("%s %r failed. TrackingId:%s", request.method, request.scope["path"], tracking_id)
             return faults.respond(500, "the server failed; its log says why, under this id", tracking_id)
+
+
+def _client(request: Request) -> str:
+    return f"{request.client.host}:{request.client.port}" if request.client is not None else "unknown"
 
 
 async def _answer_by(call: Call, handler: Handler) -> Response:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from twinbus.server.http.limits import HttpLimits
+    from twinbus.server.http.routes import Recheck
 
 DEFAULT_TOP: Final = 100
 _VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}(-.*)?")
@@ -45,6 +46,8 @@ class Call:
     version: str
     """Year and month of the api-version. Read first: an error after the deed would be a lie."""
     received_ms: int
+    recheck: Recheck | None = None
+    """For a request that waits: raises Unauthorized if its key was changed meanwhile."""
 
     @classmethod
     def of(cls, request: Request, names: Mapping[str, str], limits: HttpLimits) -> Call:

@@ -22,6 +22,7 @@ from twinbus.amqp.decode import decode
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Section
 from twinbus.amqp.types import Decimal32, Decimal64, Decimal128, Timestamp
+from twinbus.model.errors import InvalidArgument
 from twinbus.server.http.broker_properties import write_time
 
 if TYPE_CHECKING:
@@ -50,14 +51,13 @@ _LONG: Final = range(-(2**63), 2**63)
 
 def read(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, object]:
     """The properties among the headers of a request, named as they are spelled."""
-    return {
-        name.decode("ascii"): _read_value(value) for name, value in headers if not _HTTP.fullmatch(name.decode("ascii"))
-    }
+    found = [(name.decode("ascii"), value) for name, value in headers]
+    return {name: _read_value(name, value) for name, value in found if not _HTTP.fullmatch(name)}
 
 
 def check(values: dict[str, str | int | float | bool | None]) -> dict[str, object]:
     """Properties that came as JSON; a whole number that AMQP has no room for is one with a fraction."""
-    return {name: _fitting(value) for name, value in values.items()}
+    return {name: _fitting(name, value) for name, value in values.items()}
 
 
 def write(message: Message) -> list[tuple[bytes, bytes]]:
@@ -71,17 +71,28 @@ def write(message: Message) -> list[tuple[bytes, bytes]]:
     return headers
 
 
-def _read_value(value: bytes) -> object:
+def _read_value(name: str, value: bytes) -> object:
     """What is not JSON is text as it is: proxies add such headers, and that is no reason to refuse a message."""
     try:
         found: object = msgspec.json.decode(value)
+    except msgspec.ValidationError:
+        raise _out_of_range(name) from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         found = []
-    return _as_text(value) if isinstance(found, dict | list) else _fitting(found)
+    return _as_text(value) if isinstance(found, dict | list) else _fitting(name, found)
 
 
-def _fitting(value: object) -> object:
-    return float(value) if type(value) is int and value not in _LONG else value
+def _fitting(name: str, value: object) -> object:
+    try:
+        return float(value) if type(value) is int and value not in _LONG else value
+    except OverflowError:
+        raise _out_of_range(name) from None
+
+
+def _out_of_range(name: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"the property {name!r:.80} is a number beyond those of 64 bits: send it as a text in quotes"
+    )
 
 
 def _as_text(value: bytes) -> str:

@@ -221,7 +221,7 @@ class DataPlane:
         source.note_use(self._namespace.clock)
         with self._meter.counter(call, f"{source.path}{sub_queue.value}") as counter:
             try:
-                delivery = await Taker(fragments, Caller.of(call.request.scope)).take(wait_s)
+                delivery = await Taker(fragments, Caller.of(call.request.scope), call.recheck).take(wait_s)
             except ClientDisconnect:
                 counter.empty_receives += 1
                 raise

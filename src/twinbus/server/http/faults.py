@@ -37,6 +37,13 @@ class MethodNotAllowed(CallerError):
         self.allowed = allowed
 
 
+class Forbidden(CallerError):
+    """A request that no token can make good: it comes by a name, or from a page, that this server does not serve."""
+
+    condition = "amqp:not-allowed"
+    status = 403
+
+
 class UpgradeRequired(CallerError):
     """An address that is a WebSocket, asked for as if it were none."""
 

@@ -23,9 +23,10 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from twinbus.model.errors import ServiceBusError
+from twinbus.model.errors import InvalidArgument, ServiceBusError
 from twinbus.server.http import faults
 from twinbus.server.http.caller import Caller
+from twinbus.server.http.hosts import ANY_HOST, Hosts
 from twinbus.server.http.limits import DEFAULT_LIMITS, HttpLimits
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ _HEAD_END: Final = re.compile(rb"\n\r?\n")
 _AMBIGUOUS: Final = re.compile(rb"(?<!\r)\n|\n[ \t]")
 """A line that ends in LF alone, or goes on with the one before."""
 _LONGEST_END: Final = 3
+_LENGTH: Final = re.compile(rb"\ncontent-length[ \t]*:([^\r\n]*)", re.IGNORECASE)
 
 
 class _NoSlot:
@@ -91,6 +93,10 @@ class _Conversation(h11.Connection):
             raise h11.RemoteProtocolError("a head too large")
         if _AMBIGUOUS.search(data, 0, end.end()):
             raise h11.RemoteProtocolError("a line that is not one line")
+        # h11 takes several that are equal for one; what is in front of us may take the first, or refuse to see others.
+        lengths = _LENGTH.findall(data, 0, end.end())
+        if len(lengths) > 1 or any(b"," in length for length in lengths):
+            raise h11.RemoteProtocolError("more than one length")
 
 
 class HttpConnection(H11Protocol):
@@ -158,9 +164,12 @@ class HttpConnection(H11Protocol):
             self.lost, self._hurry, self.conn.request.headers.raw_items(), self._slot.authenticated
         )
         entrance = self._listener.entrance
-        if entrance is None or not entrance.leads_from(self.scope["path"]):
-            return False
         try:
+            if not self.scope["path"].startswith("/"):
+                raise InvalidArgument("the target of the request is no path: it has to start with a slash")
+            self._listener.hosts.check(self.headers)
+            if entrance is None or not entrance.leads_from(self.scope["path"]):
+                return False
             self._agreed = entrance.agree(self.scope["method"], self.scope["http_version"], self.headers)
         except ServiceBusError as error:
             state["refusal"] = error
@@ -219,8 +228,9 @@ class HttpConnection(H11Protocol):
 class HttpListener:
     """A listening socket and the connections that came through it."""
 
-    def __init__(self, app: ASGIApp, limits: HttpLimits, entrance: Entrance | None) -> None:
+    def __init__(self, app: ASGIApp, limits: HttpLimits, entrance: Entrance | None, hosts: Hosts) -> None:
         """Made by `listen`."""
+        self.hosts = hosts
         self.limits = limits
         self.entrance = entrance
         self.state = ServerState()
@@ -286,9 +296,13 @@ async def listen(
     tls: ssl.SSLContext | None = None,
     limits: HttpLimits = DEFAULT_LIMITS,
     entrance: Entrance | None = None,
+    hosts: Hosts = ANY_HOST,
 ) -> HttpListener:
-    """Serve `app` on the connections that `serve` accepts; with `tls` as https. `entrance` takes WebSockets."""
-    listener = HttpListener(app, limits, entrance)
+    """Serve `app` on the connections that `serve` accepts; with `tls` as https.
+
+    `entrance` takes WebSockets. Requests for other `hosts` are refused.
+    """
+    listener = HttpListener(app, limits, entrance, hosts)
     make = lambda slot: HttpConnection(listener, slot)  # noqa: E731
     listener._server = await serve(make, tls, limits.tls_handshake_timeout_s)  # noqa: SLF001  # two halves of one thing
     return listener

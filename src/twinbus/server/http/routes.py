@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from twinbus.server.http.call import Call
 
     Handler: TypeAlias = Callable[[Call], Awaitable[Response]]
+    Recheck: TypeAlias = Callable[[], None]
+    """Raises Unauthorized if the key of a token that was good is not so any more."""
 
 MANAGE: Final = "Manage"
 
@@ -28,10 +30,11 @@ MANAGE: Final = "Manage"
 class Authorise(Protocol):
     """Checks a token."""
 
-    def __call__(self, token: str | None, right: str, path: str, host: str = "", /) -> None:
+    def __call__(self, token: str | None, right: str, path: str, host: str = "", /) -> Recheck | None:
         """Unauthorized if the token of a request, or None, does not give this right on a path ("" is the namespace).
 
-        `host` is what the caller calls the service, where a token may name it instead of the namespace.
+        `host` is what the caller calls the service, where a token may name it instead of the namespace. A request that
+        waits calls the result, if there is one, before it hands anything out.
         """
 
 

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 
 from twinbus.broker.gathering import Gathering
 from twinbus.broker.remote.loan import Card
-from twinbus.model.errors import ServiceBusError
+from twinbus.model.errors import ServiceBusError, Unauthorized
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
     from twinbus.server.http.caller import Caller
+    from twinbus.server.http.routes import Recheck
 
 
 class Taker:
@@ -29,16 +30,20 @@ class Taker:
 
     deletes = False
 
-    def __init__(self, fragments: Sequence[Fragment], caller: Caller) -> None:
-        """Those of the entity, which has no sessions."""
+    def __init__(self, fragments: Sequence[Fragment], caller: Caller, recheck: Recheck | None = None) -> None:
+        """Those of the entity, which has no sessions. `recheck` raises if the caller's key was changed meanwhile."""
         self._gathering = Gathering(fragments)
         self._caller = caller
+        self._recheck = recheck
         self.card = Card()
         self._reserved = 0
         self._outcome: asyncio.Future[Delivery | None] = asyncio.get_running_loop().create_future()
 
     async def take(self, wait_s: float) -> Delivery | None:
-        """A message, or None where none came in that time. ClientDisconnect if nobody is there to get it."""
+        """A message, or None where none came in that time.
+
+        ClientDisconnect if nobody is there to get it, Unauthorized if the key was changed while the request waited.
+        """
         self._gathering.add(self)
         try:
             self._gathering.feed(self)
@@ -56,6 +61,12 @@ class Taker:
         if self._caller.lost.done():
             self._give_back()
             raise ClientDisconnect
+        try:
+            if self._recheck is not None:
+                self._recheck()
+        except Unauthorized:
+            self._give_back()
+            raise
         return self._outcome.result()
 
     async def _wait(self, *others: asyncio.Future[None], timeout_s: float | None = None) -> None:

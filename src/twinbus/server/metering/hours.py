@@ -51,7 +51,9 @@ def write_hour(folder: Path, head: Head, columns: Mapping[str, Any], *, syncs: b
     _make_folders(path.parent)
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+        with os.fdopen(
+            os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "wb"
+        ) as file:
             table = pa.Table.from_arrays(arrays, schema=SCHEMA)
             pq.write_table(table, file, compression="zstd", write_statistics=list(_SEARCHED), row_group_size=count or 1)
             file.flush()

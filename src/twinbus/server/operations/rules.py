@@ -7,13 +7,15 @@ these, as in Service Bus; over HTTP it takes Manage.
 from __future__ import annotations
 
 import base64
-import datetime as dt
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.amqp.types import Described, Timestamp, ULong
+from twinbus.broker.filters.constants import constant
+from twinbus.broker.filters.values import Instant, Span
 from twinbus.model.errors import InvalidArgument
 from twinbus.model.rule import CorrelationFilter, FalseFilter, RuleDescription, SqlAction, SqlFilter, TrueFilter, Value
+from twinbus.model.times import TICKS_PER_MS, moment_of, timespan
 from twinbus.server.operations.outcomes import carry_out, nothing, success
 
 if TYPE_CHECKING:
@@ -104,7 +106,7 @@ def _name(key: object) -> str:
 
 _KINDS: Final[tuple[tuple[type, str, Callable[[Any], str]], ...]] = (
     (bool, "boolean", lambda value: str(value).lower()),
-    (Timestamp, "dateTime", lambda value: dt.datetime.fromtimestamp(int(value) / 1000, dt.UTC).isoformat()),
+    (Timestamp, "dateTime", lambda value: moment_of(int(value)).isoformat()),
     (int, "int", lambda value: str(int(value))),
     (float, "double", lambda value: repr(float(value))),
     (str, "string", str),
@@ -118,7 +120,10 @@ def value_of(value: object) -> Value:
     """An AMQP value, as a rule has it."""
     for of_type, kind, write in _KINDS:
         if isinstance(value, of_type):
-            text = write(value)
+            try:
+                text = write(value)
+            except OverflowError:
+                raise InvalidArgument(f"{value!r:.60} is no time from the year 1 to 9999") from None
             is_long = kind == "int" and not -(2**31) <= int(text) < 2**31
             return Value("long" if is_long else kind, text)
     raise InvalidArgument(f"{value!r:.60} is no value that a rule can compare with")
@@ -147,14 +152,8 @@ def _written_filter(found: Filter) -> Described:
 
 
 def _amqp_value(value: Value) -> object:
-    if value.kind in ("int", "long"):
-        return int(value.text)
-    if value.kind == "double":
-        return float(value.text)
-    if value.kind == "boolean":
-        return value.text == "true"
-    if value.kind == "guid":
-        return uuid.UUID(value.text)
-    if value.kind == "dateTime":
-        return Timestamp(int(dt.datetime.fromisoformat(value.text).timestamp() * 1000))
-    return base64.b64decode(value.text) if value.kind == "binary" else value.text
+    """Read as filters read it: rules that came over HTTP or from a file spell values in other ways than this node."""
+    found = constant(value, "a property")
+    if isinstance(found, Instant):
+        return Timestamp(found.ticks // TICKS_PER_MS)
+    return timespan(found.ticks // TICKS_PER_MS) if isinstance(found, Span) else found

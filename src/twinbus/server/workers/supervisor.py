@@ -42,9 +42,7 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-_KEPT: Final = frozenset(
-    {"data", "store_dirs", "ready_file", "tls_cert", "tls_key", "emulator_key", "keys", "plan", "limits"}
-)
+_KEPT: Final = frozenset({"data", "store_dirs", "ready_file", "tls_cert", "tls_key", "keys", "plan", "limits"})
 """Settings that a worker gets in another form, or has no use for."""
 
 

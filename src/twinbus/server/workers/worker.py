@@ -124,8 +124,9 @@ class Worker:
             self._control.say(Loaded())
             await self._admitted
             await peers.wait(REACH_S)
-            tls = certificates.server_context(Certificate(*map(Path, start.certificate)))
-            await self._front.open(stack, tls, self._acceptors(start))
+            certificate = Certificate(*map(Path, start.certificate))
+            tls = certificates.server_context(certificate)
+            await self._front.open(stack, tls, self._acceptors(start), certificate)
             self._control.say(Serving())
             await stop.wait()
         return 0

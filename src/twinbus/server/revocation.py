@@ -1,0 +1,75 @@
+"""Connections by the keys of entities that they use, to end what a changed key does not allow any more.
+
+Owns: which connections have shown a key of an entity, or a token signed with one, and when they are checked again:
+soon after the key has lost a secret or a right. Nothing is done before that, and no other connection is looked at. What
+a connection does then is its own business. Keys of the namespace are read at the start and do not change.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from twinbus.server.keys import Key
+    from twinbus.server.socket_room import Soon
+
+log: Final = logging.getLogger(__name__)
+
+AT_ONCE: Final = 50
+"""Connections that are checked in one turn of the loop: thousands may use the same key."""
+
+
+class KeyUser(Protocol):
+    """A connection, as far as it is of interest here."""
+
+    def check_access(self) -> None:
+        """End every link that the connection's keys and tokens do not allow any more."""
+
+
+class Revocations:
+    """The users of all keys of entities, in one process."""
+
+    def __init__(self, soon: Soon) -> None:
+        """`soon` makes a call in the next turn of the loop."""
+        self._soon = soon
+        self._users: dict[tuple[str, str], dict[KeyUser, None]] = {}
+        """By the entity and the name of a key."""
+        self._keys: dict[KeyUser, set[tuple[str, str]]] = {}
+        self._due: dict[KeyUser, None] = {}
+        """Those to be checked, in the order of the changes."""
+
+    def watch(self, user: KeyUser, key: Key) -> None:
+        """A connection uses a key."""
+        if key.owner:
+            self._users.setdefault((key.owner, key.name), {})[user] = None
+            self._keys.setdefault(user, set()).add((key.owner, key.name))
+
+    def forget(self, user: KeyUser) -> None:
+        """A connection is over."""
+        self._due.pop(user, None)
+        for key in self._keys.pop(user, ()):
+            users = self._users[key]
+            del users[user]
+            if not users:
+                del self._users[key]
+
+    def revoke(self, key: Key) -> None:
+        """A key has lost a secret or a right, or is gone: check all who use it."""
+        is_working = bool(self._due)
+        self._due.update(self._users.get((key.owner, key.name), {}))
+        if self._due and not is_working:
+            self._soon(self._work)
+
+    def _work(self) -> None:
+        users = list(islice(self._due, AT_ONCE))
+        for user in users:
+            del self._due[user]
+        if self._due:
+            self._soon(self._work)
+        for user in users:
+            try:
+                user.check_access()
+            except Exception:  # a fault of one connection must not spare the others
+                log.exception("a connection could not be checked after a change of its key")
