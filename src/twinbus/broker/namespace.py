@@ -27,6 +27,7 @@ from twinbus.broker.remote.journal import RemoteJournal
 from twinbus.broker.remote.part import RemoteQueue, RemoteSubscription, RemoteTopic
 from twinbus.broker.subscription import Subscription
 from twinbus.broker.topic import Topic, topic_policy
+from twinbus.broker.work import WorkBudget
 from twinbus.model.errors import EntityDeleted, EntityNotFound, NotAllowed
 from twinbus.model.limits import NamespaceLimits
 from twinbus.model.path import SubQueue, key_of, split_subscription
@@ -101,6 +102,7 @@ class Namespace:
         self.intake = Intake(self.limits, lambda: f"{random.getrandbits(_ID_BITS):032x}")
         self._random = random
         self._defer = defer
+        self._work = WorkBudget(defer)
         self._on_failed = on_failed
         self._store_timeout_s = store_timeout_s
 
@@ -432,6 +434,7 @@ class Namespace:
             times=self._times,
             make_life=self._make_life,
             limits=self.limits,
+            work=self._work,
         )
 
     def bury(self, entity_id: int, store: int, answer: Answered, topic_id: int | None = None) -> None:

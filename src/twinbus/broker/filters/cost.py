@@ -59,6 +59,7 @@ class Cost(NamedTuple):
 _FREE: Final = Cost(0)
 _STEP: Final = Cost(1)
 _OF_COMPARISON: Final = Cost(1, 2)
+"""Of two texts that may both be long."""
 _OF_OPERAND: Final = Cost(1, 5)
 """A text that is put behind another is copied."""
 _OF_NAME: Final = Cost(2, 150)
@@ -73,7 +74,8 @@ _LITERAL_MOST: Final = 1_600
 _FOR_PLACES: Final = 65
 """Finding the places of one character."""
 _FOR_SHIFT: Final = 2
-_OF_ACTION: Final = Cost(60, 20)
+_OF_ACTION: Final = Cost(60, 300)
+"""A copy is written anew, and held until all are."""
 _OF_STATEMENT: Final = Cost(5, 50)
 
 
@@ -105,7 +107,8 @@ def _of_parts(node: And | Or) -> Cost:
 
 
 def _of_comparison(node: Compare) -> Cost:
-    return _sum([_OF_COMPARISON, cost_of(node.left), cost_of(node.right)])
+    is_short = isinstance(node.left, Constant) or isinstance(node.right, Constant)
+    return _sum([_STEP if is_short else _OF_COMPARISON, cost_of(node.left), cost_of(node.right)])
 
 
 def _of_choices(node: OneOf) -> Cost:

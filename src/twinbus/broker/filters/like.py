@@ -17,7 +17,6 @@ Owns: what a pattern means. Case matters, as everywhere in values.
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import zip_longest
 from typing import Final
 
 from twinbus.broker.filters.errors import FilterError
@@ -49,7 +48,7 @@ class Places:
         """The lowest bytes of all characters, then the second ones, and so on; empty where all are zero."""
         reverse = text[::-1]  # digits of a number begin with the highest
         try:
-            self._planes = [reverse.encode("latin-1")]
+            self._planes = [reverse.encode("latin-1"), b"", b"", b""]
         except UnicodeEncodeError:
             wide = reverse.encode("utf-32-le", "surrogatepass")
             self._planes = [wide[plane::_PLANES].rstrip(b"\0") and wide[plane::_PLANES] for plane in range(_PLANES)]
@@ -69,7 +68,7 @@ class Places:
 
     def _find(self, code: int) -> int:
         bits = -1
-        for plane, byte in zip_longest(self._planes, code.to_bytes(_PLANES, "little"), fillvalue=b""):
+        for plane, byte in zip(self._planes, code.to_bytes(_PLANES, "little"), strict=True):
             if plane:
                 bits &= _equal(plane, byte)
             elif byte:
@@ -152,7 +151,7 @@ class Stretch:
         if self._literal is not None:
             return text.startswith(self._literal, at + self._lead)
         at += self._lead
-        for place, character in enumerate(self._characters, at):  # noqa: SIM110  # a generator would take longer
+        for place, character in enumerate(self._characters, at):
             if character is not None and text[place] != character:
                 return False
         return True
