@@ -1,4 +1,4 @@
-"""However little is evaluated in a turn, subscriptions get the same messages, under the same numbers, in the same order."""
+"""However little is evaluated in a turn, subscriptions get the same messages, numbered and ordered the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules that take long to evaluate hold up nobody but the topic they belong to, and change nothing about its messages."""
+"""Rules that take long to evaluate hold up nobody but their topic, and change nothing about its messages."""
 
 from __future__ import annotations
 
@@ -52,9 +52,7 @@ def test_topics_share_what_a_turn_has() -> None:
     rig.subscribe("a", *heavy(20))
     second = rig.namespace.add_topic(25, "second", TopicDescription(), 0, created_ms=0, updated_ms=0)
     description = SubscriptionDescription()
-    subscription = rig.namespace.add_subscription(
-        26, "second/Subscriptions/b", description, created_ms=0, updated_ms=0
-    )
+    subscription = rig.namespace.add_subscription(26, "second/Subscriptions/b", description, created_ms=0, updated_ms=0)
     for rule in heavy(3):
         second.main.put_rule(subscription, rule)
     first, parcel, answers = rig.publish(b"much", n=1), Parcel(), Answers()

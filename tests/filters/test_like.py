@@ -87,7 +87,9 @@ def test_a_longer_text_is_not_read_character_by_character(pattern: str) -> None:
 
 
 @pytest.mark.parametrize("alphabet", ["ab", "a\u0101", "a\U0001f600\ud800"])
-@pytest.mark.parametrize("pattern", ["%{0}_{1}%", "%{0}_{0}_{1}%{1}_{1}%", "{1}%{0}__{1}%{1}", "%_{0}_{1}_%", "%\n_{1}%"])
+@pytest.mark.parametrize(
+    "pattern", ["%{0}_{1}%", "%{0}_{0}_{1}%{1}_{1}%", "{1}%{0}__{1}%{1}", "%_{0}_{1}_%", "%\n_{1}%"]
+)
 def test_a_place_far_away_is_found_as_one_nearby(pattern: str, alphabet: str) -> None:
     wanted = pattern.format(alphabet[0], alphabet[-1])
     chances = random.Random(1)

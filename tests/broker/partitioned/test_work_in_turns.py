@@ -1,4 +1,4 @@
-"""Rules that take long hold up the parts of a partitioned topic that they are evaluated for, here and in other processes."""
+"""Rules that take long are evaluated in turns for each part of a partitioned topic, and in the process that has it."""
 
 from __future__ import annotations
 

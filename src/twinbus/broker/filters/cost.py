@@ -62,16 +62,16 @@ _OF_COMPARISON: Final = Cost(1, 2)
 """Of two texts that may both be long."""
 _OF_OPERAND: Final = Cost(1, 5)
 """A text that is put behind another is copied."""
-_OF_NAME: Final = Cost(2, 150)
+_OF_NAME: Final = Cost(2, 220)
 """A text is made a property's name: in lower case, as UTF-8."""
 _OF_NEW_ID: Final = Cost(3)
 _READ_BY_CHARACTER: Final = 3_400
-_MADE_PATTERN: Final = Cost(150, _READ_BY_CHARACTER)
+_MADE_PATTERN: Final = Cost(700, _READ_BY_CHARACTER)
 """A pattern that is not known before the message is."""
 _FOR_LITERAL: Final = 16
 """`str.find` takes time in proportion to the text and, at worst, to what it looks for up to 100 characters."""
 _LITERAL_MOST: Final = 1_600
-_FOR_PLACES: Final = 65
+_FOR_PLACES: Final = 80
 """Finding the places of one character."""
 _FOR_SHIFT: Final = 2
 _OF_ACTION: Final = Cost(60, 300)

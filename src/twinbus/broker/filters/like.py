@@ -230,7 +230,8 @@ def _cut(pattern: str, escape: str | None) -> list[Stretch]:
         elif character == escape:
             is_escaped = True
         elif character == _ANY_TEXT:
-            stretches.append(Stretch(characters))
+            if characters or not stretches:  # %% is %
+                stretches.append(Stretch(characters))
             characters = []
         else:
             characters.append(None if character == _ANY_CHARACTER else character)
