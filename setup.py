@@ -47,6 +47,7 @@ COMPILED = {
         "line",
         "locks",
         "outstanding",
+        "publication",
         "queue",
         "receivable",
         "record",
@@ -56,6 +57,7 @@ COMPILED = {
         "subscription",
         "topic",
         "window",
+        "work",
     ),
     "broker/partitioned": (
         "arriving",

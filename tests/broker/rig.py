@@ -12,6 +12,7 @@ from twinbus.broker.intake import Parcel
 from twinbus.broker.keys import KIND_BYTES, MARKS, PREFIX_BYTES
 from twinbus.broker.line import Line
 from twinbus.broker.namespace import Namespace
+from twinbus.broker.work import UNITS
 from twinbus.model.queue import QueueDescription
 from twinbus.store.memory import MemoryDisk, MemoryStore
 from twinbus.store.protocol import Table
@@ -135,6 +136,7 @@ class Rig:
         *,
         limits: NamespaceLimits | None = None,
         path: str = "orders",
+        work_units: int = UNITS,
     ) -> None:
         self.clock = FakeClock()
         self.turn: deque[Callable[[], object]] = deque()
@@ -149,6 +151,7 @@ class Rig:
             defer=self.turn.append,
             on_failed=self.failed.append,
             limits=limits,
+            work_units=work_units,
         )
         self.journal = self.namespace.add_store(self.store)
         self.path = path

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from tests.broker.rig import Answers, Rig
 from twinbus.amqp.message import Properties, build, data
+from twinbus.amqp.types import Timestamp
 from twinbus.broker.intake import Parcel
 from twinbus.broker.keys import BODY, CHECK, KIND_BYTES, PREFIX_BYTES
+from twinbus.broker.work import UNITS
 from twinbus.model.rule import RuleDescription, SqlAction, SqlFilter, TrueFilter
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
 from twinbus.store.protocol import Table
@@ -22,8 +24,8 @@ LARGE = b"x" * 1_000
 class TopicRig(Rig):
     """A topic without subscriptions, in the same store as the queue."""
 
-    def __init__(self, description: TopicDescription | None = None) -> None:
-        super().__init__()
+    def __init__(self, description: TopicDescription | None = None, *, work_units: int = UNITS) -> None:
+        super().__init__(work_units=work_units)
         self.topic = self.namespace.add_topic(
             20, "news", description or TopicDescription(), 0, created_ms=0, updated_ms=0
         )
@@ -83,8 +85,16 @@ def sql(expression: str, action: str | None = None, name: str = "rule") -> RuleD
     )
 
 
-def letter(body: bytes, *, message_id: str = "m", session: str | None = None, **properties: Any) -> bytes:  # noqa: ANN401
+def letter(
+    body: bytes,
+    *,
+    message_id: str = "m",
+    session: str | None = None,
+    due_ms: int | None = None,
+    **properties: Any,  # noqa: ANN401
+) -> bytes:
     return build(
+        message_annotations={"x-opt-scheduled-enqueue-time": Timestamp(due_ms)} if due_ms is not None else None,
         properties=Properties(message_id=message_id, group_id=session, subject="a subject"),
         application_properties=properties or None,
         body=data(body),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+import re
 import time
+from typing import SupportsIndex
 
 import pytest
 from hypothesis import given, settings
@@ -55,6 +58,58 @@ def test_no_pattern_makes_it_slow(pattern: str) -> None:
     started = time.process_time()
     ready.matches(text)
     assert time.process_time() - started < 0.5  # a hundredth of that, where nothing else runs
+
+
+class Counted(str):
+    """A text that counts how often one of its characters is asked for."""
+
+    __slots__ = ("reads",)
+    reads: int
+
+    def __getitem__(self, at: SupportsIndex | slice) -> str:
+        self.reads = getattr(self, "reads", 0) + 1
+        return super().__getitem__(at)
+
+
+def reads(pattern: str, text: str) -> int:
+    """Characters that are read one by one before a match is decided."""
+    counted = Counted(text)
+    counted.reads = 0
+    Pattern(pattern).matches(counted)
+    return counted.reads
+
+
+@pytest.mark.parametrize(
+    "pattern", ["%_b%", "%a_b%", "%__a%_b", "%" + "a_" * 300 + "b%", "%a__a%ab_ba%", "%" + "a" * 60 + "_b%"]
+)
+def test_a_longer_text_is_not_read_character_by_character(pattern: str) -> None:
+    assert reads(pattern, "a" * 32_768) == reads(pattern, "a" * 16_384) <= 1_000
+
+
+@pytest.mark.parametrize("alphabet", ["ab", "a\u0101", "a\U0001f600\ud800"])
+@pytest.mark.parametrize(
+    "pattern", ["%{0}_{1}%", "%{0}_{0}_{1}%{1}_{1}%", "{1}%{0}__{1}%{1}", "%_{0}_{1}_%", "%\n_{1}%"]
+)
+def test_a_place_far_away_is_found_as_one_nearby(pattern: str, alphabet: str) -> None:
+    wanted = pattern.format(alphabet[0], alphabet[-1])
+    chances = random.Random(1)
+    for _ in range(60):
+        near = "".join(chances.choices(alphabet, k=chances.randrange(9)))
+        far = alphabet[-1] + alphabet[0] * chances.choice((600, 700)) + near
+        assert Pattern(wanted).matches(far) == (like(wanted).fullmatch(far) is not None)
+
+
+def like(pattern: str) -> re.Pattern[str]:
+    """The same as a regular expression."""
+    parts = {"%": ".*?", "_": "."}
+    return re.compile("".join(parts.get(character) or re.escape(character) for character in pattern), re.DOTALL)
+
+
+def test_no_pattern_reads_a_text_more_than_once() -> None:
+    many = "".join(chr(300 + number) for number in range(80))
+    pattern = "%" + "_".join(many) + "%"
+    assert reads(pattern, many * 100) <= 8_000 + 200
+    assert reads(pattern, many * 200) <= 16_000 + 200
 
 
 def test_a_pattern_is_not_longer_than_a_filter_can_be() -> None:

@@ -26,6 +26,7 @@ from twinbus.amqp.types import (
     UShort,
 )
 from twinbus.broker.filters.errors import FilterError
+from twinbus.broker.filters.values import from_amqp
 
 SECOND = 10_000_000
 UNIQUE = UUID("3f2504e0-4f89-11d3-9a0c-0305e82c3301")
@@ -476,3 +477,10 @@ def test_of_names_that_differ_in_case_the_first_counts() -> None:
 def test_ids_of_any_type_are_compared_as_text(message_id: object, text: str) -> None:
     record = stored(message_id=message_id, correlation_id=message_id)
     assert matches(f"sys.MessageId = '{text}' AND sys.CorrelationId = '{text}'", record)
+
+
+def test_a_decimal_of_thousands_of_digits_is_the_number_it_is() -> None:
+    for text in ("1E6111", "-9999999999999999999999999999999999E6111", "12E3", "7E1"):
+        sign, digits, exponent = Decimal(text).as_tuple()
+        exact = (-1) ** sign * int("".join(map(str, digits))) * 10 ** int(exponent)
+        assert from_amqp(Decimal128.from_decimal(Decimal(text))) == exact

@@ -47,8 +47,13 @@ class Arrivals:
         fragment = self._fragment
         fragment.journal.check_takes_sends()
         fragment.check_loaded()
-        if source in self._seen:
+        size = sum([len(record) for _, record in items])
+
+        def store() -> None:
             self._store(source, items, destination, answer)
+
+        if source in self._seen:
+            fragment.in_order(store, answer, size)
             return
         life = fragment.life
         promise = fragment.journal.promise(answer)
@@ -60,10 +65,11 @@ class Arrivals:
             value = values[0]
             self._seen.setdefault(source, _NUMBER.unpack(value)[0] if value is not None else 0)
             if promise.is_open:
+                promise.is_open = False  # the store has spoken: if it takes longer now, that is not the store's fault
                 try:
-                    self._store(source, items, destination, promise.give)
+                    fragment.in_order(store, answer, size)
                 except ServiceBusError as error:
-                    promise.give(error)
+                    answer(error)
 
         fragment.journal.get([self._place + source], read, Table.INDEX)
 

@@ -32,10 +32,16 @@ class Duplicates:
         self._ids = fragment.holdings.prefix + keys.IDS
         self._writing: dict[bytes, None] = {}
         """Ids whose messages are on their way to the disk."""
+        self._waiting = 0
+        """Sends whose ids were looked up, and that wait for others of the fragment."""
+        self._meanwhile: dict[bytes, None] = {}
+        """Ids that were stored since one of these was looked up."""
 
     def restart(self) -> None:
         """What is in memory is void."""
         self._writing.clear()
+        self._meanwhile.clear()
+        self._waiting = 0
 
     def enqueue(
         self,
@@ -61,16 +67,40 @@ class Duplicates:
                 promise.give(StoreUnavailable("the store failed before the messages were stored"))
                 return
             if promise.is_open:  # else the sender was told that they are not stored
+                promise.is_open = False  # the store has spoken: if it takes longer now, that is not the store's fault
                 seen = [new or old for new, old in zip(values[::2], values[1::2], strict=True)]
-                try:
-                    self._store(records, ids, seen, numbers, promise.give)
-                    if beside is not None:
-                        beside()
-                except ServiceBusError as error:
-                    promise.give(error)
+                self._store_in_order(records, ids, seen, numbers, answer, beside)
 
         places = [self._place(generation), self._place(generation - 1)]
         fragment.journal.get([place + one for one in ids for place in places], looked_up, Table.INDEX)
+
+    def _store_in_order(
+        self,
+        records: Sequence[bytes],
+        ids: Sequence[bytes],
+        seen: Sequence[bytes | None],
+        numbers: list[int],
+        answer: Answered,
+        beside: Callable[[], None] | None,
+    ) -> None:
+        """Store the messages once those that were sent before are in a batch, and their ids with them."""
+        fragment = self._fragment
+        is_late = fragment.is_busy
+        self._waiting += is_late
+
+        def store() -> None:
+            try:
+                self._store(records, ids, seen, numbers, answer, beside)
+            finally:
+                if is_late:
+                    self._waiting -= 1
+                if not self._waiting:
+                    self._meanwhile.clear()
+
+        try:
+            fragment.in_order(store, answer, sum([len(record) for record in records]) if is_late else 0)
+        except ServiceBusError as error:
+            answer(error)
 
     def _store(
         self,
@@ -79,33 +109,66 @@ class Duplicates:
         seen: Sequence[bytes | None],
         numbers: list[int],
         answer: Answered,
+        beside: Callable[[], None] | None,
     ) -> None:
-        fragment, writing = self._fragment, self._writing
+        fragment, writing, meanwhile = self._fragment, self._writing, self._meanwhile
         now_ms = fragment.clock.wall_ms()
         fresh: list[bytes] = []
         added: dict[bytes, None] = {}
         places: list[int | None] = []
         for record, one, value in zip(records, ids, seen, strict=True):
-            if one in writing or one in added or (value is not None and self._is_recent(value, now_ms)):
+            is_known = one in writing or one in added or one in meanwhile
+            if is_known or (value is not None and self._is_recent(value, now_ms)):
                 places.append(None)
                 continue
             places.append(len(fresh))
             added[one] = None
             fresh.append(record)
-        first = 0
-        if fresh:
-            first = fragment.enqueue(fresh, _nobody)
+        if not fresh:
+            numbers.extend([0] * len(places))
+            fragment.journal.add(fragment, 0, _nothing, answer)
+            if beside is not None:
+                beside()
+            return
+        first = self._enqueue(fresh, added, now_ms, answer, beside)
+        numbers.extend([first + place if place is not None else 0 for place in places])
+
+    def _enqueue(
+        self,
+        fresh: list[bytes],
+        added: dict[bytes, None],
+        now_ms: int,
+        answer: Answered,
+        beside: Callable[[], None] | None,
+    ) -> int:
+        """Store messages with their ids; a topic may take some turns to put both into a batch."""
+        fragment, writing, life, is_put = self._fragment, self._writing, self._fragment.life, False
+
+        def put() -> None:
+            nonlocal is_put
+            is_put = True
             value, place = _NUMBER.pack(now_ms), self._place(fragment.holdings.generation)
             for one in added:
                 fragment.journal.batch.put(place + one, value, Table.INDEX)
-            writing.update(added)
-        numbers.extend([first + place if place is not None else 0 for place in places])
+            fragment.journal.add(fragment, 0, applied, _nobody)
+            if beside is not None:
+                beside()
 
         def applied() -> None:
             for one in added:
                 writing.pop(one, None)
+            if self._waiting:
+                self._meanwhile.update(added)
 
-        fragment.journal.add(fragment, 0, applied, answer)
+        def told(error: ServiceBusError | None) -> None:
+            if error is not None and not is_put and life == fragment.life:  # they are in no batch, and never will be
+                for one in added:
+                    writing.pop(one, None)
+            answer(error)
+
+        first = fragment.enqueue(fresh, told, put)
+        writing.update(added)
+        return first
 
     def _is_recent(self, value: bytes, now_ms: int) -> bool:
         return bool(now_ms - _NUMBER.unpack(value)[0] < self._fragment.policy.duplicate_window_ms)

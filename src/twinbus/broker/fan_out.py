@@ -4,23 +4,27 @@ Owns: which subscriptions get a message, and as what. All copies of a message, a
 one batch; what several subscriptions have is kept once (`bodies`). Messages for later wait in the topic, and are copied
 when they are due, as the rules are then.
 
+Messages go into batches in the order in which they were sent. Where evaluating the rules for one send takes more than
+the turn has left (`work`), the topic is busy: that send goes on in the next turns, and all others of the topic wait
+behind it, in memory, unanswered. Nothing of a send is stored before all of it is evaluated.
+
 A subscription gets one copy if any of its rules without an action is true for a message, and one more for each of its
 rules that is true and has an action, with that done to it.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from twinbus.broker.bodies import Bodies
 from twinbus.broker.filters.errors import FilterError
 from twinbus.broker.filters.index import RuleIndex
 from twinbus.broker.filters.rule import compile_rule
-from twinbus.broker.filters.view import View
 from twinbus.broker.fragment import Fragment
 from twinbus.broker.keys import pack_sequence
+from twinbus.broker.publication import Publication
 from twinbus.broker.record import (
-    SCHEDULED_STATE,
     enqueued_of,
     make_record,
     numbered,
@@ -28,6 +32,8 @@ from twinbus.broker.record import (
     take_apart,
     with_enqueued,
 )
+from twinbus.broker.work import SMALL
+from twinbus.model.errors import InternalFault, ServiceBusError, StoreUnavailable
 from twinbus.model.hashing import fragment_of
 from twinbus.model.path import key_of
 
@@ -35,13 +41,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from twinbus.broker.clock import Times
-    from twinbus.broker.filters.action import Action
     from twinbus.broker.fragment import Policy
     from twinbus.broker.journal import Answered, Applied, Journal
     from twinbus.broker.locks import TokenSource
+    from twinbus.broker.publication import Judged
     from twinbus.broker.record import Parts
     from twinbus.broker.subscription import Subscription
-    from twinbus.model.errors import ServiceBusError
+    from twinbus.broker.work import WorkBudget
     from twinbus.model.limits import NamespaceLimits
     from twinbus.model.rule import RuleDescription
     from twinbus.store.protocol import StoreError
@@ -50,6 +56,8 @@ SHARED_FROM: Final = 256
 """Bytes of a bare message from which on it is kept once: a reference and the list of who has it cost some, too."""
 WEIGHED_EVERY_S: Final = 0.2
 """How often it is added up what all subscriptions hold; what is published in between is added to that."""
+AT_ONCE: Final = 50
+"""Sends that waited behind others, and are begun in one turn."""
 
 
 class Rule:
@@ -73,8 +81,9 @@ class TopicFragment(Fragment):
         times: Times,
         tokens: TokenSource,
         limits: NamespaceLimits,
+        work: WorkBudget,
     ) -> None:
-        """Without subscriptions."""
+        """Without subscriptions. `work` is shared by all topics of the process."""
         super().__init__(prefix, journal, policy, times=times, tokens=tokens)
         self.bodies = Bodies(prefix, journal)
         self._limits = limits
@@ -83,6 +92,14 @@ class TopicFragment(Fragment):
         self._rules: RuleIndex[tuple[Subscription, str]] = RuleIndex()
         self._held_bytes = 0
         self._weighed_s = -WEIGHED_EVERY_S
+        self._work = work
+        self._publication: Publication | None = None
+        """The one that is being evaluated, where that takes more than a turn."""
+        self._behind: deque[tuple[Callable[[], None], Answered, int]] = deque()
+        """Calls to be made when it is in a batch, in turn; who is told if they cannot be; how many bytes they hold."""
+        self._waiting_bytes = 0
+        self._is_admitted = False
+        """A call is made that waited: what it sends was counted among what waits to be written before."""
 
     # --- subscriptions and rules --------------------------------------------------------------------------------------
 
@@ -109,7 +126,7 @@ class TopicFragment(Fragment):
         if now_s - self._weighed_s >= WEIGHED_EVERY_S:
             self._weighed_s = now_s
             self._held_bytes = self.holdings.size + sum([one.held_bytes() for one in self.subscriptions.values()])
-        return self._held_bytes
+        return self._held_bytes + self._waiting_bytes
 
     def note_growth(self, size: int) -> None:
         """A subscription holds so many bytes more, which count before all is weighed again."""
@@ -117,9 +134,14 @@ class TopicFragment(Fragment):
 
     # --- publishing ---------------------------------------------------------------------------------------------------
 
-    def enqueue(self, records: Sequence[bytes], answer: Answered) -> int:
-        """Publish messages, or keep them for later: all or none. `answer` hears when that is on disk."""
-        self.journal.check_takes_sends()
+    def enqueue(self, records: Sequence[bytes], answer: Answered, beside: Callable[[], None] | None = None) -> int:
+        """Publish messages, or keep them for later: all or none. `answer` hears when that is on disk.
+
+        As of a fragment; but it may take some turns before they are put into a batch, and `beside` is called then.
+        """
+        if not self._is_admitted or self.journal.refusal is not None:
+            self.journal.check_takes_sends()
+        self.journal.check_works()
         self.check_loaded()
         holdings = self.holdings
         enqueued_ms = enqueued_of(records[-1])
@@ -127,73 +149,192 @@ class TopicFragment(Fragment):
             records = [with_enqueued(record, holdings.latest_ms) for record in records]
         else:
             holdings.latest_ms = enqueued_ms
-        first, size = holdings.next, 0
-        fresh: dict[Subscription, list[tuple[int, bytes]]] = {}
+        size = 0
         for record in records:
-            sequence = holdings.next
-            holdings.next = sequence + 1
             size += len(record)
-            if record[3] == SCHEDULED_STATE:
-                holdings.schedule(sequence, record)
-            else:
-                self._publish(sequence, record, fresh)
-        self._deliver(fresh)
-        self.journal.add(self, size, _nothing, answer)
+        return self._publish_all(records, answer, size, _nothing, beside)
+
+    def make_active(self, records: list[bytes], beside: Callable[[], None], applied: Applied) -> None:
+        """Publish messages that were there for later."""
+        self._publish_all(records, _nobody, 0, applied, beside)
+
+    def _publish_all(
+        self,
+        records: Sequence[bytes],
+        answer: Answered,
+        size: int,
+        applied: Applied,
+        beside: Callable[[], None] | None,
+    ) -> int:
+        """Evaluate, and put into the batch of this turn: or of another one, where there is too much to evaluate."""
+        holdings, work = self.holdings, self._work
+        first = holdings.next
+        holdings.next = first + len(records)
+        publication = Publication(
+            self._rules, self._limits, records, first, answer, size=size, applied=applied, beside=beside
+        )
+        allowance = max(work.left, SMALL)
+        work.spend(allowance - publication.work(allowance))
+        if publication.is_done:
+            self._put(publication)
+        else:
+            publication.is_late = self.is_busy = True
+            self._publication = publication
+            self._hold(size)
+            work.wait(self._go_on)
         return first
 
-    def make_active(self, records: list[bytes]) -> Applied:
-        """Messages that were there for later are published now, in the batch of this turn."""
+    def _put(self, publication: Publication) -> None:
+        """Put all copies into the batch of this turn."""
+        holdings, number = self.holdings, publication.first
         fresh: dict[Subscription, list[tuple[int, bytes]]] = {}
-        for record in records:
-            sequence = self.holdings.next
-            self.holdings.next = sequence + 1
-            self._publish(sequence, record, fresh)
+        for record, judged in zip(publication.records, publication.judged, strict=True):
+            if judged is None:
+                holdings.schedule(number, record)
+            elif judged.found:
+                self._publish(number, record, judged, fresh, is_late=publication.is_late)
+            number += 1
         self._deliver(fresh)
-        return _nothing
+        self.journal.add(self, publication.size, publication.applied, publication.answer)
+        if publication.beside is not None:
+            publication.beside()
 
-    def _publish(self, number: int, record: bytes, fresh: dict[Subscription, list[tuple[int, bytes]]]) -> None:
+    def _publish(
+        self,
+        number: int,
+        record: bytes,
+        judged: Judged,
+        fresh: dict[Subscription, list[tuple[int, bytes]]],
+        *,
+        is_late: bool,
+    ) -> None:
         """Put the copies of one message into the batch of this turn; `fresh` gets them."""
-        matches = self._rules.match(View(record, number))
-        if not matches:
-            return
         parts = numbered(take_apart(record), number)
         copies: dict[Subscription, None] = {}
-        for (subscription, name), error in matches:
-            if not subscription.takes_copies:
+        there = set(self.subscriptions.values()) if is_late else None
+        place = -1
+        for entry, error in judged.found:
+            place += 1
+            subscription, name = entry.key
+            if not subscription.takes_copies or (there is not None and subscription not in there):
                 continue
-            action = subscription.rules[name].compiled.action
             if error is not None:
                 self._bury(subscription, parts, name, error)
-            elif action is None:
+            elif entry.rule.action is None:
                 copies[subscription] = None
-            else:
-                self._alter(subscription, name, action, record, number, fresh)
+            elif place in judged.altered:  # else the subscription took no copies when its turn came
+                self._add_altered(subscription, name, judged.altered[place], parts, number, fresh)
         if len(copies) > 1 and len(parts.bare) >= SHARED_FROM:
             self._share(number, parts, list(copies), fresh)
         else:
             for subscription in copies:
                 self._add(subscription, parts, fresh)
 
-    def _alter(
+    def _add_altered(
         self,
         subscription: Subscription,
         name: str,
-        action: Action,
-        record: bytes,
+        altered: bytes | FilterError,
+        original: Parts,
         number: int,
         fresh: dict[Subscription, list[tuple[int, bytes]]],
     ) -> None:
-        """A copy that a rule changes."""
-        try:
-            altered = action.apply(record, self._limits, number)
-        except FilterError as problem:
-            self._bury(subscription, numbered(take_apart(record), number), name, problem)
+        """A copy that a rule changed."""
+        if isinstance(altered, FilterError):
+            self._bury(subscription, original, name, altered)
             return
         parts = numbered(take_apart(altered), number)
         if self._leads_elsewhere(subscription, parts):
             subscription.bury(parts, *OTHER_FRAGMENT)
         else:
             self._add(subscription, parts, fresh)
+
+    # --- what takes more than a turn ----------------------------------------------------------------------------------
+
+    def in_order(self, call: Callable[[], None], refuse: Answered, size: int) -> None:
+        """Make a call once all that was sent before is in a batch; `refuse` hears why it cannot be made."""
+        if self.is_busy:
+            self._behind.append((call, refuse, size))
+            self._hold(size)
+        else:
+            call()
+
+    def _go_on(self, allowance: int) -> int:
+        """Evaluate more, as `Publication.work`; put what is done into a batch, and begin those that wait behind it."""
+        publication = self._publication
+        if publication is not None:
+            try:
+                allowance = publication.work(allowance)
+            except Exception:
+                self._publication = None
+                self._hold(-publication.size)
+                self._work.wait(self._go_on)
+                publication.answer(InternalFault("the rules of the topic could not be evaluated: see the server's log"))
+                raise
+            if not publication.is_done:
+                self._work.wait(self._go_on)
+                return allowance
+            self._publication = None
+            self._hold(-publication.size)
+            try:
+                if publication.size:
+                    self.journal.check_works()
+                self._put(publication)
+            except ServiceBusError as error:
+                publication.answer(error)
+            finally:
+                self._begin_waiting()
+        else:
+            self._begin_waiting()
+        return allowance
+
+    def _begin_waiting(self) -> None:
+        """Make the calls that wait, up to one that makes the fragment busy again."""
+        self.is_busy = False
+        faults: list[Exception] = []
+        for _ in range(min(AT_ONCE, len(self._behind))):
+            call, refuse, size = self._behind.popleft()
+            self._hold(-size)
+            self._is_admitted = True
+            try:
+                call()
+            except ServiceBusError as error:
+                refuse(error)
+            except Exception as fault:  # noqa: BLE001  # told below: one's fault must not leave the others waiting
+                faults.append(fault)
+                refuse(InternalFault("the messages could not be stored: see the server's log"))
+            finally:
+                self._is_admitted = False
+            if self.is_busy or not self._behind:
+                break
+        if self._behind and not self.is_busy:
+            self.is_busy = True
+            self._work.wait(self._go_on)
+        if faults:
+            raise ExceptionGroup("what waited for a topic could not be stored", faults)
+
+    def _hold(self, size: int) -> None:
+        """Messages wait in memory: that counts as what waits to be written, and as what the topic holds."""
+        self._waiting_bytes += size
+        self.journal.pending_bytes += size
+
+    def _refuse_waiting(self) -> None:
+        """What is in memory is void: whoever waits is told, at the end of this turn."""
+        answers = [refuse for _, refuse, _ in self._behind]
+        if self._publication is not None:
+            answers.insert(0, self._publication.answer)
+        self._hold(-self._waiting_bytes)
+        self._behind.clear()
+        self._publication, self.is_busy = None, False
+        if not answers:
+            return
+        error = self._end or StoreUnavailable("the store failed before the messages were stored")
+
+        def tell() -> None:
+            for answer in answers:
+                answer(error)
+
+        self._work.call_later(tell)
 
     def _leads_elsewhere(self, subscription: Subscription, parts: Parts) -> bool:
         """Whoever accepts the session of a message would look for it in another fragment than this."""
@@ -252,6 +393,15 @@ class TopicFragment(Fragment):
 
     # --- the journal calls these --------------------------------------------------------------------------------------
 
+    def lose_store(self) -> None:
+        """The store failed: the journal counts nothing as waiting any more."""
+        self._waiting_bytes = 0
+        super().lose_store()
+
+    def _restart(self) -> None:
+        super()._restart()
+        self._refuse_waiting()
+
     def settled_down(self) -> None:
         """A commit was applied, or the store speaks again."""
         super().settled_down()
@@ -284,3 +434,7 @@ NO_SESSION: Final = ("Session ID is null.", "The subscription requires sessions,
 
 def _nothing() -> None:
     """What a commit changed is told by others."""
+
+
+def _nobody(_error: ServiceBusError | None) -> None:
+    """Nobody waits for this."""

@@ -117,6 +117,8 @@ class Fragment:
         self.timers = times.timers
         self.dead_letters = dead_letters
         self.is_loaded = True
+        self.is_busy = False
+        """A topic's: messages that were sent to it are not in a batch yet, and later ones wait (`in_order`)."""
         self.is_held_back = False
         """An outage is rehearsed: nobody gets anything."""
         self.life = 0
@@ -174,10 +176,18 @@ class Fragment:
         """What is sent now can be stored, as far as is known."""
         return self.is_loaded and self.journal.takes_sends
 
-    def enqueue(self, records: Sequence[bytes], answer: Answered) -> int:
+    def in_order(self, call: Callable[[], None], refuse: Answered, size: int) -> None:  # noqa: ARG002
+        """Make a call once all that was sent before is in a batch: at once, but for a topic that is busy.
+
+        If that comes to nothing, `refuse` hears why. `size` is how many bytes wait.
+        """
+        call()
+
+    def enqueue(self, records: Sequence[bytes], answer: Answered, beside: Callable[[], None] | None = None) -> int:
         """Store messages: all or none. `answer` hears when they are on disk.
 
-        Returns the sequence number of the first; the others follow.
+        `beside` is called when they are put into a batch, and may put something into the same. Returns the sequence
+        number of the first; the others follow.
         """
         self.journal.check_takes_sends()
         self.check_loaded()
@@ -206,6 +216,8 @@ class Fragment:
         holdings.active_count += len(fresh)
         holdings.active_bytes += size
         self.journal.add(self, size + later, lambda: self.line.arrive(fresh, size), answer)
+        if beside is not None:
+            beside()
         return first
 
     def ping(self, answer: Answered) -> None:
@@ -214,11 +226,17 @@ class Fragment:
         self.check_loaded()
         self.journal.add_loose(answer)
 
-    def make_active(self, records: list[bytes]) -> Applied:
-        """What was there for later is there now, in the batch of this turn. To be called when that is synced."""
+    def make_active(self, records: list[bytes], beside: Callable[[], None], applied: Applied) -> None:
+        """Store messages that were there for later, as `enqueue`; `applied` is called when that is synced."""
+        beside()
         fresh = [(self.holdings.add(record), record) for record in records]
         size = sum([len(record) for record in records])
-        return lambda: self.line.arrive(fresh, size)
+
+        def arrived() -> None:
+            self.line.arrive(fresh, size)
+            applied()
+
+        self.journal.add(self, 0, arrived, _nobody)
 
     def expect(self, items: list[Item], size: int) -> None:
         """Messages were put into the batch of this turn: they are there when it is synced."""

@@ -29,6 +29,7 @@ from twinbus.broker.remote.journal import RemoteJournal
 from twinbus.broker.remote.part import RemoteQueue, RemoteSubscription, RemoteTopic
 from twinbus.broker.subscription import Subscription
 from twinbus.broker.topic import Topic, topic_policy
+from twinbus.broker.work import UNITS, WorkBudget
 from twinbus.model.errors import EntityDeleted, EntityNotFound, NotAllowed
 from twinbus.model.limits import NamespaceLimits
 from twinbus.model.path import SubQueue, key_of, split_subscription
@@ -87,8 +88,12 @@ class Namespace:
         on_failed: Callable[[Journal], None],
         limits: NamespaceLimits | None = None,
         store_timeout_s: float = 10.0,
+        work_units: int = UNITS,
     ) -> None:
-        """`defer` makes a call at the end of a turn; `on_failed` opens the store of a journal anew."""
+        """`defer` makes a call at the end of a turn; `on_failed` opens the store of a journal anew.
+
+        `work_units` is how much of the rules of topics is evaluated in one turn (`work`).
+        """
         self.limits = limits or NamespaceLimits()
         self.clock = clock
         self._times = Times(clock)
@@ -107,6 +112,7 @@ class Namespace:
         self._random = random
         self._tokens = TokenSource(random)
         self._defer = defer
+        self._work = WorkBudget(defer, work_units)
         self._on_failed = on_failed
         self._store_timeout_s = store_timeout_s
 
@@ -445,6 +451,7 @@ class Namespace:
             times=self._times,
             tokens=self._tokens,
             limits=self.limits,
+            work=self._work,
         )
 
     def bury(self, entity_id: int, store: int, answer: Answered, topic_id: int | None = None) -> None:

@@ -25,7 +25,7 @@ from twinbus.store.protocol import StoreError
 if TYPE_CHECKING:
     from twinbus.broker.agenda import Moments
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.journal import Answered
+    from twinbus.broker.journal import Answered, Applied
     from twinbus.model.errors import ServiceBusError
 
 
@@ -69,10 +69,7 @@ class Schedule:
             if isinstance(values, StoreError):
                 fragment.journal.fail(str(values))
                 return
-            now_ms = max(fragment.clock.wall_ms(), fragment.holdings.latest_ms)
-            fragment.holdings.latest_ms = now_ms
-            due_ones = []
-            moved = []
+            found: list[tuple[int, int, bytes]] = []
             left = []
             for (when_ms, sequence), record in zip(ready, values, strict=True):
                 if record is None:
@@ -80,25 +77,36 @@ class Schedule:
                 elif sequence in self._going:
                     left.append((when_ms, sequence))
                 else:
-                    moved.append(sequence)
-                    fragment.holdings.unschedule(sequence, when_ms, len(record), session_of(record))
-                    due_ones.append(_activated(record, now_ms, fragment.clock.wall_ms()))
-            arrive = fragment.make_active(due_ones)
-            self._going.update(moved)
+                    found.append((when_ms, sequence, record))
             lowest = min([low, *left])  # what is being cancelled is there, should the store fail before that is done
+            moved = [sequence for _, sequence, _ in found]
+            self._going.update(moved)
 
             def applied() -> None:
                 self._going.difference_update(moved)
-                arrive()
                 due.done(lowest, is_early=is_early or bool(left))
 
-            if len(left) < len(moments):
-                fragment.journal.add(fragment, 0, applied, _nobody)
-            else:
+            if len(left) == len(moments):
                 applied()
+                return
+            size = sum([len(record) for _, _, record in found])
+            fragment.in_order(lambda: self._make_active(found, applied), _nobody, size)
 
         keys = [fragment.holdings.scheduled + pack_sequence(sequence) for _, sequence in ready]
         fragment.journal.get(keys, read)
+
+    def _make_active(self, found: list[tuple[int, int, bytes]], applied: Applied) -> None:
+        """Take messages from those that are for later, and store them as if they had just come."""
+        fragment, holdings = self._fragment, self._fragment.holdings
+        now_ms = max(fragment.clock.wall_ms(), holdings.latest_ms)
+        holdings.latest_ms = now_ms
+
+        def unschedule() -> None:
+            for when_ms, sequence, record in found:
+                holdings.unschedule(sequence, when_ms, len(record), session_of(record))
+
+        records = [_activated(record, now_ms, fragment.clock.wall_ms()) for _, _, record in found]
+        fragment.make_active(records, unschedule, applied)
 
     def is_going(self, sequence: int) -> bool:
         """Something is being done to it."""

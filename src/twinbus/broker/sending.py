@@ -6,6 +6,7 @@ Owns: how full an entity may be, and whether its messages are looked up for dupl
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from twinbus.broker.entity import MEGABYTE
@@ -15,6 +16,7 @@ from twinbus.model.errors import QuotaExceeded
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from twinbus.broker.fragment import Fragment
     from twinbus.broker.intake import Parcel
     from twinbus.broker.journal import Answered
     from twinbus.broker.queue import Queue
@@ -42,9 +44,23 @@ def send(
     if target.terms.detects_duplicates and parcel.ids:  # what comes back to its own entity is no duplicate of itself
         fragment.duplicates.enqueue(records, parcel.ids, [] if numbers is None else numbers, answer, beside)
         return
-    first = fragment.enqueue(records, answer)
-    if beside is not None:
-        beside()
+    if fragment.is_busy:
+        fragment.journal.check_takes_sends()
+        fragment.check_loaded()
+        size = sum([len(record) for record in records])
+        fragment.in_order(partial(_enqueue, fragment, records, answer, numbers, beside), answer, size)
+        return
+    _enqueue(fragment, records, answer, numbers, beside)
+
+
+def _enqueue(
+    fragment: Fragment,
+    records: list[bytes],
+    answer: Answered,
+    numbers: list[int] | None,
+    beside: Callable[[], None] | None,
+) -> None:
+    first = fragment.enqueue(records, answer, beside)
     if numbers is not None:
         numbers.extend(range(first, first + len(records)))
 

@@ -38,6 +38,10 @@ class NamespaceLimits:
     """Partitioned queues and topics; each counts as one of the entities, too."""
     max_rules: int = 2_000
     """Of one subscription."""
+    max_rule_cost: int = 20_000
+    """Of one rule, for the largest message: about microseconds. A rule is evaluated without a pause."""
+    max_topic_rule_cost: int = 500_000
+    """Of all rules of one topic together."""
     max_locks: int = 10_000
     """Messages of one fragment that are out under a lock at the same time."""
     max_pending_bytes: int = 268_435_456

@@ -65,6 +65,8 @@ class Known:
         """Of a subscription, by the keys of their names, in the order of their making."""
         self.subscriptions: dict[str, None] = {}
         """Of a topic: the keys of their paths."""
+        self.costs: dict[str, tuple[RuleDescription, int]] = {}
+        """What rules cost, by their keys, as far as that was of interest."""
 
     @property
     def path(self) -> str:
@@ -168,7 +170,7 @@ class Keeper:
         """Make a subscription with one rule, or one that is true for every message."""
         rule = rule or RuleDescription(name=DEFAULT_RULE)
         rule = msgspec.structs.replace(rule, created_ms=self._clock.wall_ms())
-        compile_rule(rule)
+        self._cost_of(rule)
 
         def path() -> str:
             return paths.subscription_path(self._topic(topic).path, paths.check_subscription_name(name))
@@ -181,6 +183,8 @@ class Keeper:
             self._check_room(path, description)
             stores = self._choose_stores(path, description)
             self._check_targets(path, description)
+            for rule in rules:
+                await self._check_cost(self._topic(paths.split_subscription(path)[0]), rule, self._cost_of(rule))
             kind, now_ms = KINDS[type(description)], self._clock.wall_ms()
             row = await self._call(self._catalogue.create, kind, path, description, stores, now_ms, rules)
             known = self._put(row)
@@ -234,7 +238,7 @@ class Keeper:
     async def create_rule(self, subscription: str, rule: RuleDescription) -> RuleDescription:
         """Add a rule to a subscription."""
         rule = msgspec.structs.replace(rule, created_ms=self._clock.wall_ms())
-        compile_rule(rule)
+        cost = self._cost_of(rule)
         async with self._turn:
             found = self._subscription(subscription)
             if paths.key_of(rule.name) in found.rules:
@@ -242,16 +246,18 @@ class Keeper:
             most = self._limits.max_rules
             if len(found.rules) >= most:
                 raise QuotaExceeded(f"'{found.path}' has {most} rules, its limit: delete one first")
+            await self._check_cost(self._topic_of(found), rule, cost)
             await self._call(self._catalogue.add_rule, found.row.id, rule)
             await self._put_rule(found, rule)
         return rule
 
     async def update_rule(self, subscription: str, rule: RuleDescription) -> RuleDescription:
         """Another rule takes the place of the one of the same name."""
-        compile_rule(rule)
+        cost = self._cost_of(rule)
         async with self._turn:
             found = self._subscription(subscription)
             before = self._rule(found, rule.name)
+            await self._check_cost(self._topic_of(found), rule, cost, instead=self._known_cost(found, before))
             rule = msgspec.structs.replace(rule, name=before.name, created_ms=before.created_ms)
             await self._call(self._catalogue.update_rule, found.row.id, rule)
             await self._put_rule(found, rule)
@@ -264,6 +270,7 @@ class Keeper:
             self._rule(found, name)
             await self._call(self._catalogue.delete_rule, found.row.id, name)
             del found.rules[paths.key_of(name)]
+            found.costs.pop(paths.key_of(name), None)
             await self._publish(RuleDeleted(found.path, name))
 
     async def _put_rule(self, subscription: Known, rule: RuleDescription) -> None:
@@ -287,6 +294,44 @@ class Keeper:
         most = self._limits.max_partitioned
         if getattr(description, "enable_partitioning", False) and self._partitioned >= most:
             raise QuotaExceeded(f"the namespace has {most} partitioned entities, its limit: delete one first")
+
+    def _cost_of(self, rule: RuleDescription) -> int:
+        """What a rule costs. InvalidArgument if it is none; QuotaExceeded if that is more than a rule may cost."""
+        cost, most = compile_rule(rule).total_cost, self._limits.max_rule_cost
+        if cost > most:
+            raise QuotaExceeded(
+                f"the rule {rule.name!r:.60} takes up to {cost:,} units of work for a message, and a rule may take "
+                f"{most:,}: use fewer patterns with wildcards between their characters, or several rules"
+            )
+        return cost
+
+    async def _check_cost(self, topic: Known, rule: RuleDescription, cost: int, instead: int = 0) -> None:
+        """QuotaExceeded if the rules of a topic would cost too much with one more, or with one instead of another.
+
+        What they cost together may be more already: then they may only come to cost less.
+        """
+        total = 0
+        for key in topic.subscriptions:
+            subscription = self.entities[key]
+            for one in subscription.rules.values():
+                if not _is_known(subscription, one):
+                    await asyncio.sleep(0)  # after a start each rule is read once more: others are served meanwhile
+                total += self._known_cost(subscription, one)
+        most = self._limits.max_topic_rule_cost
+        if cost > instead and total - instead + cost > most:
+            raise QuotaExceeded(
+                f"the rules of '{topic.path}' take up to {total:,} units of work for a message, the rule "
+                f"{rule.name!r:.60} takes {cost:,}, and together they may take {most:,}: delete or simplify rules first"
+            )
+
+    def _known_cost(self, subscription: Known, rule: RuleDescription) -> int:
+        key = paths.key_of(rule.name)
+        if not _is_known(subscription, rule):
+            subscription.costs[key] = (rule, compile_rule(rule).total_cost)
+        return subscription.costs[key][1]
+
+    def _topic_of(self, subscription: Known) -> Known:
+        return self._topic(paths.split_subscription(subscription.path)[0])
 
     def _check_targets(self, path: str, description: Description) -> None:
         """What messages are forwarded to has to be there, and to be something that they can be sent to."""
@@ -381,3 +426,9 @@ def _check_stores(rows: Sequence[EntityRow], count: int) -> None:
             raise StoreUnavailable(
                 f"'{row.path}' lies in store {max(row.fragments)}, and there are {count}: was stores.json lost?"
             )
+
+
+def _is_known(subscription: Known, rule: RuleDescription) -> bool:
+    """What a rule costs was of interest before, and the rule is still the same."""
+    known = subscription.costs.get(paths.key_of(rule.name))
+    return known is not None and known[0] is rule

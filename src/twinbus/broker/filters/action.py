@@ -16,6 +16,7 @@ from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Section
 from twinbus.amqp.types import Byte, Float, Int, Short, Symbol, Timestamp, UByte, UInt, ULong, UShort
 from twinbus.broker.filters.arithmetic import fits_long
+from twinbus.broker.filters.cost import cost_of_action
 from twinbus.broker.filters.draft import Draft
 from twinbus.broker.filters.errors import FilterError
 from twinbus.broker.filters.evaluate import value as compile_value
@@ -28,7 +29,9 @@ from twinbus.model.limits import NamespaceLimits
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from twinbus.broker.filters.cost import Cost
     from twinbus.broker.filters.reader import Reader
+    from twinbus.broker.filters.view import View
 
     Statement: TypeAlias = Callable[[Draft, NamespaceLimits], None]
 
@@ -53,16 +56,26 @@ _RANGES: Final[dict[type[int], tuple[int, int]]] = {
 class Action:
     """The action of one rule; it has no state, and can be shared."""
 
-    __slots__ = ("_rule_name", "_statements")
+    __slots__ = ("_rule_name", "_statements", "cost")
 
-    def __init__(self, rule_name: str, statements: list[Statement]) -> None:
+    def __init__(self, rule_name: str, statements: list[Statement], cost: Cost) -> None:
         """`rule_name` is what is written into RuleName."""
+        self.cost = cost
         self._rule_name = rule_name
         self._statements = statements
 
-    def apply(self, record: bytes, limits: NamespaceLimits = _DEFAULT_LIMITS, sequence: int | None = None) -> bytes:
-        """A stored message with the changes. FilterError if they cannot be made, or are more than `limits` allow."""
-        draft = Draft(record, sequence)
+    def apply(
+        self,
+        record: bytes,
+        limits: NamespaceLimits = _DEFAULT_LIMITS,
+        sequence: int | None = None,
+        view: View | None = None,
+    ) -> bytes:
+        """A stored message with the changes. FilterError if they cannot be made, or are more than `limits` allow.
+
+        `view` is the same message, if there is a view of it: what it has read already is not read again.
+        """
+        draft = Draft(record, sequence, view)
         draft.set(_RULE_NAME, self._rule_name, self._rule_name)
         try:
             for statement in self._statements:
@@ -77,7 +90,8 @@ class Action:
 def compile_action(reader: Reader, rule_name: str) -> Action:
     """An action, or InvalidArgument: what is wrong with it, and where."""
     statements: list[Statement] = []
-    for found in reader.statements():
+    parsed = reader.statements()
+    for found in parsed:
         target, is_set = found.target, isinstance(found, SetTo)
         if isinstance(target.address, int):
             if not SYSTEM[target.address].is_settable:
@@ -93,7 +107,7 @@ def compile_action(reader: Reader, rule_name: str) -> Action:
             if isinstance(found.value, Constant):
                 _try_constant(reader, found, target.address, found.value.value)
             statements.append(_set_system(found, target.address))
-    return Action(rule_name, statements)
+    return Action(rule_name, statements, cost_of_action(parsed))
 
 
 def _try_constant(reader: Reader, found: SetTo, number: int, constant: object) -> None:

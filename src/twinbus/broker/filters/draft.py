@@ -8,7 +8,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from twinbus.amqp.decode import decode, open_list, skip
+from twinbus.amqp.decode import decode, open_list, open_map, skip
 from twinbus.amqp.encode import encode
 from twinbus.amqp.message import Message, Section
 from twinbus.broker.filters.nodes import Address, Property, user_address
@@ -23,7 +23,6 @@ from twinbus.broker.record import (
     expires_ms,
     make_record,
     take_apart,
-    without_properties,
 )
 from twinbus.model.description import FOREVER_MS
 
@@ -34,6 +33,7 @@ _SESSION_ID: Final = number_of("SessionId")
 _TIME_TO_LIVE: Final = number_of("TimeToLive")
 _NULL: Final = b"\x40"
 _FIELDS_HEAD: Final = Struct(">4sII")
+_PAIRS_HEAD: Final = Struct(">4sII")
 
 
 class Draft(View):
@@ -41,9 +41,11 @@ class Draft(View):
 
     __slots__ = ("_changes", "_names", "_removed")
 
-    def __init__(self, record: bytes, sequence: int | None = None) -> None:
-        """As it is, at first."""
+    def __init__(self, record: bytes, sequence: int | None = None, view: View | None = None) -> None:
+        """As it is, at first; `view` has perhaps read some of it already."""
         super().__init__(record, sequence)
+        if view is not None:
+            self.share(view)
         self._changes: dict[Address, object] = {}
         """What is set, as AMQP has it, but for the time to live, which is in milliseconds."""
         self._removed: set[bytes] = set()
@@ -111,21 +113,41 @@ class Draft(View):
 
     def _with_user(self, parts: Parts, annotations: Mapping[str, object]) -> bytes:
         """The sender's properties: one that is there keeps the way its name is written."""
+        parts = parts._replace(bare=self._with_properties(parts.bare), shared=0)
+        return change_record(make_record(parts), annotations=annotations) if annotations else make_record(parts)
+
+    def _with_properties(self, bare: bytes) -> bytes:
+        """A bare message with the changes to the sender's properties: where these are all new, none is walked over."""
+        message = Message(bare)
+        names = dict(self._names)
+        known, raw = self._find_user(), message.raw(Section.APPLICATION_PROPERTIES)
+        if any(address in known for address in (*names, *self._removed)):
+            count, content = self._without_changed(message, names)
+        elif raw:
+            count, at = open_map(raw, skip(raw, 1))
+            content = raw[at:]
+        else:
+            count, content = 0, b""
+        added = [address for address in self._changes if isinstance(address, bytes)]
+        content += b"".join([encode(names[address]) + encode(self._changes[address]) for address in added])
+        count += 2 * len(added)
+        section = _PAIRS_HEAD.pack(b"\x00\x53\x74\xd1", len(content) + 4, count) + content
+        body = message.body_section
+        pieces = [message.raw(Section.PROPERTIES), section, message.raw(body) if body is not None else b""]
+        return b"".join([*pieces, message.raw(Section.FOOTER)])
+
+    def _without_changed(self, message: Message, names: dict[bytes, str]) -> tuple[int, bytes]:
+        """The sender's properties but for those that change; `names` gets how these are written."""
+        kept: list[bytes] = []
         spelled: dict[bytes, str] = {}
-        gone: set[str] = set()
-        for key, _ in Message(parts.bare).pairs(Section.APPLICATION_PROPERTIES):
+        for key, raw in message.pairs(Section.APPLICATION_PROPERTIES):
             address = user_address(key) if isinstance(key, str) else b""
             if isinstance(key, str) and (address in self._changes or address in self._removed):
                 spelled.setdefault(address, str(key))
-                gone.add(key)
-        if gone:
-            parts = parts._replace(bare=without_properties(parts.bare, gone))
-        changed = {
-            spelled.get(address, self._names[address]): value
-            for address, value in self._changes.items()
-            if isinstance(address, bytes)
-        }
-        return change_record(make_record(parts), annotations=annotations, properties=changed)
+            else:
+                kept.append(raw)
+        names.update(spelled)
+        return 2 * len(kept), b"".join(kept)
 
 
 def _with_time_to_live(parts: Parts, ttl_ms: object) -> Parts:

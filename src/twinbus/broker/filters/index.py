@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
+from twinbus.broker.filters.cost import FULL_SIZE, SIZE_BITS
 from twinbus.broker.filters.errors import FilterError
 from twinbus.broker.filters.system import SYSTEM
 from twinbus.broker.filters.values import key_of
@@ -31,7 +32,7 @@ _FEW: Final = 32
 class Entry(Generic[Key]):
     """One rule in the index."""
 
-    __slots__ = ("key", "lookup", "ordinal", "rule")
+    __slots__ = ("is_exact", "key", "lookup", "ordinal", "rule")
 
     def __init__(self, key: Key, rule: CompiledRule, ordinal: int, lookup: Lookup | None) -> None:
         """`lookup` is the one that it lies under, if any."""
@@ -39,11 +40,71 @@ class Entry(Generic[Key]):
         self.rule = rule
         self.ordinal = ordinal
         self.lookup = lookup
+        self.is_exact = lookup is not None and lookup.is_exact
+        """A message under whose property it is found matches: there is nothing to evaluate."""
 
 
 if TYPE_CHECKING:
     Bucket: TypeAlias = dict[int, Entry[Key]]
     """Rules by their ordinals."""
+    Found: TypeAlias = list[tuple[Entry[Key], FilterError | None]]
+    """Rules that match, or fail with an error."""
+
+
+class Matching(Generic[Key]):
+    """Finding the rules that one message matches: all at once, or some at a time."""
+
+    __slots__ = ("_entries", "_next", "_size", "found", "units", "view")
+
+    def __init__(self, view: View, entries: list[Entry[Key]], found: Found[Key], units: int, size: int) -> None:
+        """`found` are those that match in any case, `entries` those that are left; to evaluate these costs `units`."""
+        self.view = view
+        self.found = found
+        self.units = units
+        self._entries = entries
+        self._size = size
+        self._next = 0
+
+    def finish(self) -> None:
+        """Evaluate all that are left."""
+        found, view, last = self.found, self.view, -1
+        for entry in self._entries[self._next :] if self._next else self._entries:
+            if entry.ordinal == last:  # found by two of its terms
+                continue
+            last = entry.ordinal
+            if entry.is_exact:
+                found.append((entry, None))
+                continue
+            try:
+                if entry.rule.matches(view):
+                    found.append((entry, None))
+            except FilterError as error:
+                found.append((entry, error))
+        self.units, self._next = 0, len(self._entries)
+
+    def go_on(self, allowance: int) -> int:
+        """Evaluate until so many units are used up. Returns what is left of them, which may be less than nothing."""
+        entries, view, size = self._entries, self.view, self._size
+        while self._next < len(entries) and allowance > 0:
+            entry = entries[self._next]
+            self._next += 1
+            if self._next > 1 and entry.ordinal == entries[self._next - 2].ordinal:
+                continue
+            if not entry.is_exact:
+                units = entry.rule.cost.fixed + (entry.rule.cost.sized * size >> SIZE_BITS)
+                allowance -= units
+                self.units -= units
+            try:
+                if entry.is_exact or entry.rule.matches(view):
+                    self.found.append((entry, None))
+            except FilterError as error:
+                self.found.append((entry, error))
+        return allowance
+
+    @property
+    def is_done(self) -> bool:
+        """None is left."""
+        return self._next == len(self._entries)
 
 
 class RuleIndex(Generic[Key]):
@@ -52,13 +113,18 @@ class RuleIndex(Generic[Key]):
     def __init__(self) -> None:
         """Empty."""
         self._entries: dict[Key, Entry[Key]] = {}
-        self._always: dict[Key, tuple[Key, FilterError | None]] = {}
+        self._always: dict[Key, tuple[Entry[Key], FilterError | None]] = {}
         """What is told of the rules that are true for all messages."""
+        self._fixed = 0
+        """What all of `_evaluated` cost, as `cost` has it."""
+        self._sized = 0
         self._evaluated: Bucket[Key] = {}
         """Rules that have no lookup."""
         self._tables: dict[Address, dict[object, Bucket[Key]]] = {}
         """The others: by property, then by the key of its value."""
         self._next_ordinal = 0
+        self.actions = 0
+        """How many rules have an action."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -77,19 +143,25 @@ class RuleIndex(Generic[Key]):
         entry = Entry(key, rule, self._next_ordinal, lookup)
         self._next_ordinal += 1
         self._entries[key] = entry
+        self.actions += rule.action is not None
         if rule.is_always:
-            self._always[key] = (key, None)
+            self._always[key] = (entry, None)
         elif lookup is not None:
             for address, value in lookup.terms:
                 self._tables.setdefault(address, {}).setdefault(value, {})[entry.ordinal] = entry
         elif not rule.is_never:
             self._evaluated[entry.ordinal] = entry
+            self._fixed += rule.cost.fixed
+            self._sized += rule.cost.sized
 
     def remove(self, key: Key) -> None:
         """Take a rule away; KeyError if there is none."""
         entry = self._entries.pop(key)
+        self.actions -= entry.rule.action is not None
         self._always.pop(key, None)
-        self._evaluated.pop(entry.ordinal, None)
+        if self._evaluated.pop(entry.ordinal, None) is not None:
+            self._fixed -= entry.rule.cost.fixed
+            self._sized -= entry.rule.cost.sized
         for address, value in entry.lookup.terms if entry.lookup is not None else ():
             table = self._tables[address]
             del table[value][entry.ordinal]
@@ -103,25 +175,22 @@ class RuleIndex(Generic[Key]):
 
         First those that are true for all messages, then the others, both in the order in which they were put.
         """
-        found = list(self._always.values())
+        matching = self.begin(view)
+        matching.finish()
+        return [(entry.key, error) for entry, error in matching.found]
+
+    def begin(self, view: View) -> Matching[Key]:
+        """The same in steps: what comes of it is about the rules that are there now."""
+        size = min(len(view.record), FULL_SIZE)
         entries = self._looked_up(view)
+        units = self._fixed + (self._sized * size >> SIZE_BITS)
+        for entry in entries:
+            if not entry.is_exact:
+                units += entry.rule.cost.fixed + (entry.rule.cost.sized * size >> SIZE_BITS)
         entries.extend(self._evaluated.values())
         if len(entries) > 1:
             entries.sort(key=_ordinal)
-        last = -1
-        for entry in entries:
-            if entry.ordinal == last:  # found by two of its terms
-                continue
-            last = entry.ordinal
-            if entry.lookup is not None and entry.lookup.is_exact:
-                found.append((entry.key, None))
-                continue
-            try:
-                if entry.rule.matches(view):
-                    found.append((entry.key, None))
-            except FilterError as error:
-                found.append((entry.key, error))
-        return found
+        return Matching(view, entries, list(self._always.values()), units, size)
 
     def _looked_up(self, view: View) -> list[Entry[Key]]:
         entries: list[Entry[Key]] = []

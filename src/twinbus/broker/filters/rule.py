@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 from twinbus.broker.filters import correlation
 from twinbus.broker.filters.action import Action, compile_action
 from twinbus.broker.filters.constants import constants
+from twinbus.broker.filters.cost import cost_of
 from twinbus.broker.filters.evaluate import holds
 from twinbus.broker.filters.lookup import Lookup, lookups_of
 from twinbus.broker.filters.nodes import Known, Node
@@ -26,16 +27,23 @@ if TYPE_CHECKING:
 class CompiledRule:
     """What is made of a description; it has no state, and can be shared."""
 
-    __slots__ = ("_holds", "action", "is_always", "is_never", "lookups", "name")
+    __slots__ = ("_holds", "action", "cost", "is_always", "is_never", "lookups", "name")
 
     def __init__(self, name: str, predicate: Node, action: Action | None = None) -> None:
         """`predicate` is the filter; `action` is what is done to messages that it is true for."""
         self.name = name
         self.action = action
+        self.cost = cost_of(predicate)
+        """Of the filter; the action has its own."""
         self.is_always = predicate == Known(truth=True)
         self.is_never = isinstance(predicate, Known) and not predicate.truth
         self.lookups: list[Lookup] = lookups_of(predicate)
         self._holds = holds(predicate)
+
+    @property
+    def total_cost(self) -> int:
+        """What the rule costs for the largest message, in units of `cost`; at least one."""
+        return max(1, self.cost.total + (self.action.cost.total if self.action is not None else 0))
 
     def matches(self, view: View) -> bool:
         """Whether the filter is true for a message. FilterError if that cannot be said."""

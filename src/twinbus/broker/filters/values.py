@@ -19,6 +19,7 @@ Owns: the kinds, equality and order. Knows nothing of messages or expressions.
 from __future__ import annotations
 
 import operator
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
@@ -42,7 +43,6 @@ from twinbus.amqp.types import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from decimal import Decimal
 
 TICKS_PER_MS: Final = 10_000
 """A tick is .NET's 100 nanoseconds, the finest that any client sends."""
@@ -189,6 +189,9 @@ def text_of(value: object) -> object:
 
 def _from_decimal(value: Decimal32 | Decimal64 | Decimal128) -> int | float:
     number: Decimal = value.to_decimal()
+    sign, digits, exponent = number.as_tuple()
+    if isinstance(exponent, int) and exponent > 0:  # up to 6,144 digits, of which 34 are not zero: int() reads them all
+        return int(Decimal((sign, digits, 0))) * 10**exponent
     is_whole = number.is_finite() and number == number.to_integral_value()
     return int(number) if is_whole else float(number)
 

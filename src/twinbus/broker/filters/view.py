@@ -56,12 +56,15 @@ class View:
         "_user",
         "_user_at",
         "_values",
+        "pairs",
         "record",
     )
 
     def __init__(self, record: bytes, sequence: int | None = None) -> None:
         """`record` is as `broker.record` makes it; `sequence` is the message's number, where it has one already."""
         self.record = record
+        self.pairs = 0
+        """The sender's properties that were walked over to find one."""
         self._sequence = sequence
         self._values: dict[Address, object] = {}
         """What was asked for before."""
@@ -77,6 +80,15 @@ class View:
         self._user: dict[bytes, int] | None = None
         """Where the values of the sender's properties begin, by their names in lower case."""
         self._annotations: dict[bytes, int] | None = None
+
+    def share(self, other: View) -> None:
+        """Know of the same message what another view has read of it."""
+        self.pairs = other.pairs
+        self._values = dict(other._values)
+        self._source = other._source
+        self._bare_at, self._properties_at, self._user_at = other._bare_at, other._properties_at, other._user_at
+        self._fields, self._fields_left, self._next_field = list(other._fields), other._fields_left, other._next_field
+        self._user, self._annotations = other._user, other._annotations
 
     def value(self, address: Address) -> object:
         """A property, as expressions see it; None where it is null or not there."""
@@ -114,7 +126,8 @@ class View:
             self._user = {}
             if self._user_at >= 0:
                 count, at = open_map(self._source, self._user_at)
-                self._user = _scan(self._source, at, count // 2)
+                self.pairs = count // 2
+                self._user = _scan(self._source, at, self.pairs)
         return self._user
 
     # --- system properties --------------------------------------------------------------------------------------------

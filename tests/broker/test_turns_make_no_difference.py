@@ -1,0 +1,72 @@
+"""However little is evaluated in a turn, subscriptions get the same messages, numbered and ordered the same."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.broker.heavy import HeavyRig, heavy
+from tests.broker.rig import Answers, annotation_of, property_of
+from tests.broker.topics import LARGE, letter, sql
+from twinbus.broker.intake import Parcel
+from twinbus.broker.work import UNITS
+from twinbus.model.topic import TopicDescription
+
+if TYPE_CHECKING:
+    from twinbus.broker.subscription import Subscription
+
+RULES = [
+    heavy(3),
+    [sql("n % 2 = 0", name="even"), sql("n > 3", "SET n = n * 2; SET seen = sys.SequenceNumber", name="large")],
+    [sql("text LIKE '%a_b%'", name="like"), sql("10 / n > 2", "REMOVE text", name="fails-for-0")],
+]
+
+
+def story(seed: int, units: int, *, detects: bool) -> list[list[tuple[Any, ...]]]:
+    """The same sends, whatever the work that fits in a turn."""
+    chances = random.Random(seed)
+    rig = HeavyRig(TopicDescription(requires_duplicate_detection=detects, duplicate_window_ms=60_000), units=units)
+    subscriptions = [rig.subscribe(f"s{number}", *rules) for number, rules in enumerate(RULES)]
+    answers: list[Answers] = []
+    forwarded = 0
+    for number in range(30):
+        parcel, told = Parcel(), Answers()
+        answers.append(told)
+        for _ in range(chances.choice((1, 1, 3))):
+            due_ms = rig.clock.wall_ms() + 5_000 if chances.random() < 0.2 else None
+            details: dict[str, Any] = {"n": chances.randrange(6), "text": chances.choice(("aab", "ab", "b" * 400))}
+            body, message_id = chances.choice((b"%d" % number, LARGE)), f"{chances.randrange(20)}"
+            payload = letter(body, message_id=message_id, due_ms=due_ms, **details)
+            rig.namespace.intake.add_to(parcel, payload, 0, rig.clock.wall_ms(), rig.topic.terms)
+        if chances.random() < 0.2 and not detects:  # else they are looked up twice, and others may come between
+            items = [(forwarded + place, record) for place, record in enumerate(parcel.records, 1)]
+            forwarded += len(items)
+            rig.topic.take_arrivals(b"source", items, told)
+        else:
+            rig.topic.send(parcel, told)
+        for _ in range(chances.choice((0, 1, 3))):
+            rig.turn_once()
+    rig.turns(10_000)
+    rig.wait(60)
+    rig.turns(10_000)
+    assert answers == [[None]] * len(answers)
+    assert rig.journal.pending_bytes == 0
+    return [contents(rig, one) for one in subscriptions]
+
+
+def contents(rig: HeavyRig, subscription: Subscription) -> list[tuple[Any, ...]]:
+    found: list[tuple[Any, ...]] = []
+    for fragment in (subscription.main, subscription.dead_letters):
+        for one in rig.consumer(1_000, of=fragment).messages:
+            numbers = [annotation_of(one, f"x-opt-{name}") for name in ("sequence-number", "enqueue-sequence-number")]
+            properties = [property_of(one, name) for name in ("n", "seen", "RuleName", "DeadLetterReason")]
+            found.append((one.data[0], *numbers, *properties))
+    return found
+
+
+@pytest.mark.parametrize("detects", [False, True])
+def test_what_subscriptions_get_does_not_depend_on_the_work_of_a_turn(detects: bool) -> None:  # noqa: FBT001
+    for seed in range(4):
+        assert story(seed, 1, detects=detects) == story(seed, UNITS * 100, detects=detects)
