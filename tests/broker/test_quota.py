@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.rig import Answers, Rig
+from tests.broker.rig import Answers, Rig, message
+from twinbus.broker.intake import Parcel, Terms
 from twinbus.model.errors import QuotaExceeded
 
 
@@ -59,3 +60,28 @@ def test_a_refused_send_leaves_no_trace(rig: Rig) -> None:
     rig.reopen()
     rig.settle()
     assert rig.consumer(5).bodies == [b"1"]
+
+
+def test_messages_on_their_way_to_another_entity_count(rig: Rig) -> None:
+    parcel, answers = Parcel(), Answers()
+    rig.namespace.intake.add_to(parcel, message(bytes(700)), 0, rig.clock.wall_ms(), Terms())
+    rig.queue.send_on(parcel.records, "elsewhere", answers)
+    for _ in range(2):  # on its way, and where it could not be forwarded
+        with pytest.raises(QuotaExceeded):
+            rig.send(bytes(700))
+        rig.settle()
+    assert answers == [None]
+    assert rig.queue.runtime().transfer_dead_letter_count == 1
+
+
+def test_a_dead_letter_is_not_made_larger_than_there_is_room_for(rig: Rig) -> None:
+    rig.stored(bytes(300))
+    rig.main.settlement.dead_letter(rig.consumer(1).numbers(), Answers())
+    rig.settle()
+    found: list[object] = []
+    for size in (1_000, 400):
+        rig.queue.resubmission.resubmit([1], message(bytes(size)), rig.namespace.intake, found.append)
+        rig.settle()
+    assert isinstance(found[0], QuotaExceeded)
+    assert found[1] == [2]
+    assert rig.counts() == (1, 0, 0, 0)

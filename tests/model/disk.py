@@ -85,6 +85,10 @@ class WatchedDisk(MemoryDisk):
         }
         if counted != written:
             raise Violation(f"{shelf}: there are {counted}, and the marks say {written}")
+        values = self.synced[Table.INDEX].values
+        states = sum(len(key) + len(values[key]) for key in self.rows(shelf, keys.STATE))
+        if marks.state_bytes != states:
+            raise Violation(f"{shelf}: session states have {states} bytes, and the marks say {marks.state_bytes}")
         if marks.next <= model.highest[shelf]:
             raise Violation(f"{shelf}: the next number is {marks.next}, and there was {model.highest[shelf]}")
         lowest = min((one.place.number for one in held[ACTIVE] if one.place), default=marks.low)

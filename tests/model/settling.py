@@ -9,7 +9,7 @@ from tests.model.letter import read_delivery
 from tests.model.things import DEAD, DEFERRED, FAR_S, MAIN, Deed, Lock, Place
 from tests.model.violation import Violation
 from twinbus.broker.locks import tag_of
-from twinbus.model.errors import MessageLockLost, MessageNotFound, ServiceBusError, SessionLockLost
+from twinbus.model.errors import MessageLockLost, MessageNotFound, ServerBusy, ServiceBusError, SessionLockLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -167,6 +167,12 @@ class Settling(Asking):
             self._ask(deed, lambda: receive(numbers, done, deletes=deletes, session=session, session_until_ms=until_ms))
         except MessageNotFound as error:
             done(error)
+        except ServerBusy as error:
+            self._say(f"refused: {error}")
+            out, most = len(self._fragment(shelf).deferred_out), self._world.settings.limits.max_locks
+            if deletes or out + len(numbers) <= most:
+                raise Violation(f"deferred {numbers}: {error!r}, and {out} of {most} are out") from None
+            model.end(deed)
 
     def _receive_each(
         self, deed: Deed, shelf: str, numbers: list[int], found: Found, session: bytes | None, *, deletes: bool

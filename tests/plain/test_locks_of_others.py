@@ -95,9 +95,9 @@ async def assert_only_the_holder_settles(server: Served, queue: str, session: st
                 answer = await settle(thief, queue, token_of(first), status, session=name)
                 assert (answer.status, answer.condition) == SESSION_LOCK_LOST
         coordinator = await control(thief)
-        for name in (None, session):
+        for claimed in (None, session):
             txn_id = await coordinator.declare()
-            assert (await settle(thief, queue, token_of(first), txn_id=txn_id, session=name)).status == 410
+            assert (await settle(thief, queue, token_of(first), txn_id=txn_id, session=claimed)).status == 410
             assert await coordinator.discharge(txn_id) is not None
         tokens = {"lock-tokens": Array(uuid.UUID, [token_of(first)])}
         for client in (thief, holder):

@@ -51,7 +51,7 @@ class Deferral:
         fragment = self._fragment
         fragment.journal.check_works()
         fragment.check_loaded()
-        self._check_free(sequences)
+        self._check_free(sequences, locks=not deletes)
         for sequence in sequences:
             fragment.deferred_out[sequence] = _as_deferred(Lock(0, sequence, 0, FAR_S))
         life = fragment.life
@@ -80,13 +80,13 @@ class Deferral:
 
         look_up(fragment, [fragment.holdings.deferred + pack_sequence(one) for one in sequences], visit, looked_up)
 
-    def _check_free(self, sequences: list[int]) -> None:
-        """MessageNotFound if another receiver has one of these; ServerBusy if too many are locked."""
+    def _check_free(self, sequences: list[int], *, locks: bool) -> None:
+        """MessageNotFound if another receiver has one of these; ServerBusy if too many would be locked."""
         out, most = self._fragment.deferred_out, self._fragment.policy.max_locks
         taken = [sequence for sequence in sequences if sequence in out]
         if taken:
             raise MessageNotFound(f"the deferred message {taken[0]} is locked by another receiver")
-        if len(out) + len(sequences) > most:
+        if locks and len(out) + len(sequences) > most:
             raise ServerBusy(
                 f"{len(out):,} deferred messages are locked, and {most:,} can be at a time: settle some before you "
                 "receive more"

@@ -556,11 +556,6 @@ class Fragment:
         if not self.is_loaded:
             raise StoreUnavailable(f"store {self.journal.store.name} is being opened: try again in a moment")
 
-    def check_grows(self, size: int) -> None:
-        """QuotaExceeded, StoreUnavailable or ServerBusy if receivers may not add so many bytes to the entity."""
-        self.journal.check_takes_sends()
-        self.check_room(size)
-
 
 def _always_fits(_size: int) -> None:
     """Nothing limits a fragment without an entity."""

@@ -145,6 +145,11 @@ class Journal:
                 f"{self.pending_bytes:,} bytes wait to be written to store {self.store.name}: send again in a moment"
             )
 
+    def check_has_space(self) -> None:
+        """StoreUnavailable if the disk is nearly full."""
+        if self.refusal is not None:
+            raise StoreUnavailable(f"store {self.store.name} is unavailable: {self.refusal}")
+
     def add(self, keeper: Keeper, size: int, applied: Applied, answer: Answered) -> None:
         """Changes were put into `batch`: `size` bytes of them, of `keeper`."""
         self._touched[keeper] = None

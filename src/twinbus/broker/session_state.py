@@ -135,10 +135,10 @@ class SessionStates:
         else:
             value = _UPDATED.pack(fragment.clock.wall_ms()) + state
             size = len(key) + len(value)
-            if size > before:
-                fragment.check_grows(size - before)
-            elif size == before:
+            if size >= before:
                 journal.check_takes_sends()  # on a full disk, only what frees room is written
+            if size > before:
+                fragment.check_room(size - before)
             journal.batch.put(key, value, Table.INDEX)
         fragment.holdings.state_bytes += size - before
         written = self._written.setdefault(session, _Written())

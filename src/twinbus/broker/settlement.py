@@ -31,7 +31,6 @@ from twinbus.model.errors import (
     MessageTooLarge,
     NotAllowed,
     QuotaExceeded,
-    ServerBusy,
     ServiceBusError,
     StoreUnavailable,
 )
@@ -275,9 +274,9 @@ class Settlement:
             found = [(lock, record) for lock, record in zip(locks, values, strict=True) if record is not None]
             try:
                 then(found, answer)
-            except (MessageTooLarge, QuotaExceeded, ServerBusy, StoreUnavailable) as error:
-                self._return_unchanged(found, _nobody)
-                answer(error)
+            except (MessageTooLarge, QuotaExceeded, StoreUnavailable) as error:
+                refusal = error
+                self._return_unchanged(found, lambda _: answer(refusal))
             except Exception:
                 self._return_unchanged(found, _nobody)  # what cannot be done to them must not keep them out for ever
                 answer(InternalFault("the message could not be changed; it is there as it was"))
@@ -370,13 +369,14 @@ class Settlement:
     def _check_growth(self, found: list[Held], changed: list[Held], *, spare: int = 0) -> None:
         """Refuse properties that a receiver adds to messages if they do not fit; up to `spare` bytes always fit.
 
-        QuotaExceeded if the entity is full, StoreUnavailable or ServerBusy if the disk takes nothing more.
+        QuotaExceeded if the entity is full, StoreUnavailable if the disk is.
         """
         before = {lock: len(record) for lock, record in found}
         growths = [len(record) - before[lock] for lock, record in changed]
         growth = sum([one for one in growths if one > spare])
         if growth:
-            self._fragment.check_grows(growth)
+            self._fragment.journal.check_has_space()
+            self._fragment.check_room(growth)
 
     def _changed(
         self, record: bytes, properties: Mapping[str, object] | None, *, delivery_count: int | None = None
