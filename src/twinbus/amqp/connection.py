@@ -396,7 +396,7 @@ class Connection:
         if performative.idle_time_out and performative.idle_time_out < shortest:
             raise Violation(  # as the specification wants it (2.4.5)
                 NOT_ALLOWED,
-                f"an idle-time-out of {performative.idle_time_out} ms is too short: ask for {shortest} ms or more, "
+                f"an idle-time-out of {int(performative.idle_time_out)} ms is too short: ask for {shortest} ms or more, "
                 "or for none",
             )
         self.remote_open = performative if self.is_client else _essence(performative)
