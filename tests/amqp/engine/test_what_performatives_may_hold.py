@@ -128,6 +128,17 @@ def test_the_name_of_a_refused_link_is_free_before_the_peer_has_detached_it() ->
     assert lone.end.told(AttachRequested)[1].link.is_attached
 
 
+def test_a_link_can_be_taken_over_before_it_was_answered() -> None:
+    lone = Lone().begun()
+    for handle in range(2):
+        lone.send(Attach(name="same", handle=handle, role=Role.SENDER, initial_delivery_count=0, target=Target()))
+    first, second = [event.link for event in lone.end.told(AttachRequested)]
+    assert [event.link for event in lone.end.told(LinkDetached)] == [first]
+    first.accept()  # it is over: nothing is sent for it
+    second.accept()
+    assert second.is_attached
+
+
 def test_a_link_cannot_have_a_name_of_any_length() -> None:
     most = Limits().max_name_bytes
     lone = Lone().begun()
