@@ -136,7 +136,9 @@ def test_a_step_that_does_not_fit_the_peers_frames_is_not_taken() -> None:
 
 def test_an_attach_whose_answer_does_not_fit_the_peers_frames_is_refused() -> None:
     server = Server(open_(max_frame_size=512), begin(), attach("r", 0, RECEIVER, source=Source(address="a" * 430)))
-    assert not server.sender().is_attached
+    (asked,) = [event for event in server.events if isinstance(event, AttachRequested)]
+    assert not asked.link.is_attached
+    assert server.links() == []
     assert not server.connection.is_closing
     server.say(attach("n" * 450, 1, RECEIVER))
     assert server.condition(ConnectionClosed) == errors.FRAME_SIZE_TOO_SMALL

@@ -394,10 +394,9 @@ class Connection:
             )
         shortest = self.settings.shortest_idle_timeout_ms
         if performative.idle_time_out and performative.idle_time_out < shortest:
+            asked = int(performative.idle_time_out)
             raise Violation(  # as the specification wants it (2.4.5)
-                NOT_ALLOWED,
-                f"an idle-time-out of {performative.idle_time_out} ms is too short: ask for {shortest} ms or more, "
-                "or for none",
+                NOT_ALLOWED, f"an idle-time-out of {asked} ms is too short: ask for {shortest} ms or more, or for none"
             )
         self.remote_open = performative if self.is_client else _essence(performative)
         self.remote_max_frame_size = performative.max_frame_size

@@ -368,7 +368,7 @@ class Session:
         error = Error(condition=LINK_STOLEN, description=f"another link named {link.name!r:.80} was attached")
         self._turn_away(link, error)
         # Its handle stays mapped until the peer detaches it; its name is free for the new one.
-        del self.links[link.name, link.role]
+        self.forget_name(link)
         self._announce_detached(link, events, closed=True, error=error)
 
     def receive_flow(self, flow: Flow, events: list[Event]) -> None:

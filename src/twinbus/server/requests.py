@@ -127,6 +127,7 @@ class RequestLink:
         self._queue = queue
         self._open = 0
         self._terms = terms or Terms()
+        self._last_reply: tuple[str | None, Sender | None] = None, None
         link.accept(max_message_size=self._terms.max_bytes)
         link.keep_credit(CREDIT)
 
@@ -167,6 +168,14 @@ class RequestLink:
         """What it is for was deleted."""
         self.link.detach(error=error_of(error))
 
+    def _reply_link(self, reply_to: str | None) -> Sender | None:
+        """Where the answer goes: mostly where the one before it went."""
+        asked, found = self._last_reply
+        if found is None or asked != reply_to or not found.is_attached:
+            found = self._find_reply_link(self.link, reply_to)
+            self._last_reply = reply_to, found
+        return found
+
     def _answer(self, request: Request) -> None:
         weigh = self._terms.weigh
         weight = weigh(request) if weigh is not None else ANSWER_BYTES
@@ -182,7 +191,7 @@ class RequestLink:
             lighten()
 
         def send(response: Response) -> None:
-            link = self._find_reply_link(self.link, request.reply_to)
+            link = self._reply_link(request.reply_to)
             if link is not None and link.session.outbox.waiting_bytes > WAITING_BYTES:
                 text = "the answers are not taken: grant a window in the session, and attach again"
                 link.detach(error=error_of(ServerBusy(text)))

@@ -7,7 +7,7 @@ import pytest
 from tests.amqp.engine.pair import Lone, Pair
 from twinbus.amqp import errors
 from twinbus.amqp.connection import Connection
-from twinbus.amqp.errors import EncodeError, LocalError
+from twinbus.amqp.errors import NOT_ALLOWED, EncodeError, LocalError
 from twinbus.amqp.events import (
     ConnectionClosed,
     ConnectionOpened,
@@ -351,6 +351,21 @@ def test_the_time_between_frames_stays_below_what_the_peer_allows() -> None:
         if lone.connection.data_to_send():
             assert now - last_sent < 1.0
             last_sent = now
+
+
+@pytest.mark.parametrize(("asked", "is_taken"), [(None, True), (0, True), (1, False), (999, False), (1000, True)])
+def test_a_peer_that_wants_heartbeats_too_often_is_refused(asked: int | None, is_taken: bool) -> None:  # noqa: FBT001
+    lone = Lone(settings=Settings(container_id="s", shortest_idle_timeout_ms=1000))
+    lone.feed(AMQP_HEADER)
+    lone.send(Open(container_id="client", idle_time_out=asked))
+    assert bool(lone.end.told(ConnectionOpened)) == is_taken
+    if not is_taken:
+        error = lone.last(Close).error
+        assert error is not None
+        assert error.condition == NOT_ALLOWED
+        assert f"{asked} ms" in str(error.description)
+        assert "1000 ms" in str(error.description)
+        assert lone.connection.tick_interval_s >= 1.0
 
 
 def test_a_peer_that_never_opens_is_given_up() -> None:

@@ -25,9 +25,16 @@ def with_lists(count: int) -> dict[str, object]:
     return {"x": [[] for _ in range(count)]}
 
 
-def attach(handle: int = 0, **fields: object) -> Attach:
-    return Attach(  # type: ignore[arg-type]
-        name=f"link {handle}", handle=handle, role=Role.SENDER, initial_delivery_count=0, target=Target(), **fields
+def attach(properties: dict[str, object] | None = None, source: Source | None = None) -> Attach:
+    return Attach(
+        name="link",
+        handle=0,
+        role=Role.SENDER,
+        initial_delivery_count=0,
+        source=source,
+        target=Target(),
+        unsettled={b"tag": None} if source is not None else None,
+        properties=properties,
     )
 
 
@@ -84,7 +91,7 @@ def test_a_server_keeps_no_properties_of_its_peers_open() -> None:
 def test_of_an_accepted_link_only_the_addresses_are_kept() -> None:
     lone = Lone().begun()
     source = Source(address="here", filter={Symbol("x"): Described(ULong(1), "y" * 10_000)})
-    lone.send(attach(source=source, properties={"x": "y" * 10_000}, unsettled={b"tag": None}))
+    lone.send(attach(source=source, properties={"x": "y" * 10_000}))
     (event,) = lone.end.told(AttachRequested)
     assert event.attach.properties == {"x": "y" * 10_000}
     event.link.accept()
@@ -119,6 +126,17 @@ def test_the_name_of_a_refused_link_is_free_before_the_peer_has_detached_it() ->
     lone.end.told(AttachRequested)[1].link.accept()
     lone.send(Detach(handle=0, closed=True))
     assert lone.end.told(AttachRequested)[1].link.is_attached
+
+
+def test_a_link_can_be_taken_over_before_it_was_answered() -> None:
+    lone = Lone().begun()
+    for handle in range(2):
+        lone.send(Attach(name="same", handle=handle, role=Role.SENDER, initial_delivery_count=0, target=Target()))
+    first, second = [event.link for event in lone.end.told(AttachRequested)]
+    assert [event.link for event in lone.end.told(LinkDetached)] == [first]
+    first.accept()  # it is over: nothing is sent for it
+    second.accept()
+    assert second.is_attached
 
 
 def test_a_link_cannot_have_a_name_of_any_length() -> None:
