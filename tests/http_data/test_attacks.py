@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.http.service import read_to_end
-from tests.served import wait_until
+from tests.served import ATOM, wait_until
+from twinbus.model.signature import make_token
 
 if TYPE_CHECKING:
     from tests.http_data.web import Web
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     "lines",
     [
         ("Content-Length: 5", "Content-Length: 6"),
+        ("Content-Length: 5", "Content-Length: 5"),
+        ("Content-Length: 5", "content-length:5"),
+        ("Content-Length: 5, 5",),
+        ("Content-Length: 5 5",),
+        ("Content-Length:",),
         ("Content-Length: 5", "Transfer-Encoding: chunked"),
         ("Transfer-Encoding: chunked", "Content-Length: 5"),
         ("Content-Length: 5, 6",),
@@ -50,6 +56,37 @@ def test_a_request_that_can_be_read_in_two_ways_is_refused(
         answer = read_to_end(connection)
     assert answer.startswith(b"HTTP/1.1 400 "), answer
     assert answer.count(b"HTTP/1.1") == 1
+    assert server.counts(queue) == (0, 0)
+
+
+@pytest.mark.parametrize("host", ["Host: a:1/orders", "Host: a/b", "Host: user@a", "Host:", "Host: a b", "Host: a:1?x"])
+def test_a_host_that_is_none_is_refused(web: Web, server: Served, queue: str, host: str) -> None:
+    with web.raw() as connection:
+        connection.sendall(
+            web.head("POST", f"/{queue}/messages", "Content-Length: 1", "Connection: close", host=host) + b"x"
+        )
+        answer = read_to_end(connection)
+    assert answer.startswith(b"HTTP/1.1 400 "), answer
+    assert b"it has to be a name or an address" in answer
+    assert server.counts(queue) == (0, 0)
+
+
+def test_the_host_of_a_request_does_not_widen_a_token(web: Web, server: Served, queue: str) -> None:
+    """A token for the bare host is one for the namespace; one for `host/queue` is for that queue alone."""
+    narrow = make_token("a:1/orders", server.key_name, server.key, int(time.time()) + 600)
+    body = ATOM.format(f"<ForwardTo>sb://h/{queue}</ForwardTo>")
+    shown = {"ServiceBusSupplementaryAuthorization": narrow, "Content_Type": "application/atom+xml"}
+    assert web.call("PUT", f"/{queue}-forwards", body, Host="a:1/orders", **shown).status == 400
+    assert web.call("PUT", f"/{queue}-forwards", body, Host="a:1", **shown).status == 401
+
+
+@pytest.mark.parametrize("target", ["http://x/{}/messages", "http://other/{}/messages", "{}/messages", "*"])
+def test_a_target_that_is_no_path_is_refused(web: Web, server: Served, queue: str, target: str) -> None:
+    with web.raw() as connection:
+        head = web.head("POST", target.format(queue), "Content-Length: 1", "Connection: close")
+        connection.sendall(head + b"x")
+        answer = read_to_end(connection)
+    assert answer.startswith(b"HTTP/1.1 400 "), answer
     assert server.counts(queue) == (0, 0)
 
 

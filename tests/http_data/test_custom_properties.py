@@ -10,6 +10,8 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
+from tests.http_data.web import BATCH
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -128,3 +130,13 @@ def test_bodies_that_are_no_bytes(
     with client.get_queue_sender(queue) as sender:
         sender.send_messages(message)
     assert web.lock(queue).body.startswith(expected)
+
+
+@pytest.mark.parametrize("number", ["1" * 400, "-" + "9" * 400, "1" * 5_000, "1e999", "-1e999"])
+def test_a_number_that_no_property_can_hold_is_refused(web: Web, server: Served, queue: str, number: str) -> None:
+    header = web.send(queue, "x", Weight=number)
+    batch = web.send(queue, f'[{{"UserProperties": {{"Weight": {number}}}}}]', Content_Type=BATCH)
+    assert (header.status, batch.status) == (400, 400)
+    assert "'Weight' is a number beyond those of 64 bits" in header.detail
+    assert web.send(queue, "x", Weight=f'"{number}"').status == 201
+    assert server.counts(queue) == (1, 0)

@@ -10,10 +10,18 @@ import pytest
 from tests.plain.entity import manage
 from tests.plain.raw import Raw, raw
 from twinbus.amqp.message import Properties, build, data
-from twinbus.amqp.types import Described, Int, Timestamp, ULong
+from twinbus.amqp.types import Described, Int, Symbol, Timestamp, ULong
 
 if TYPE_CHECKING:
     from tests.served import Served
+
+HTTP_RULE = (
+    '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml"><RuleDescription'
+    ' xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"'
+    ' xmlns:i="http://www.w3.org/2001/XMLSchema-instance"><Filter i:type="CorrelationFilter"><Properties>'
+    '<KeyValueOfstringanyType><Key>at</Key><Value i:type="d:{1}" xmlns:d="http://www.w3.org/2001/XMLSchema">{2}</Value>'
+    "</KeyValueOfstringanyType></Properties></Filter><Name>{0}</Name></RuleDescription></content></entry>"
+)
 
 
 @pytest.fixture
@@ -114,3 +122,33 @@ async def test_only_subscriptions_have_rules(server: Served, queue: str, subscri
         for entity in (queue, subscription.partition("/")[0], f"{subscription}/$DeadLetterQueue"):
             answer = await manage(client, entity, "com.microsoft:enumerate-rules", {"top": Int(1), "skip": Int(0)})
             assert (answer.status, answer.condition) == (400, "amqp:not-allowed")
+
+
+@pytest.mark.parametrize("milliseconds", [2**62, -(2**62), 253_402_300_800_000, -62_135_596_800_001])
+async def test_a_time_that_no_rule_can_hold_is_refused_and_other_links_live_on(
+    server: Served, subscription: str, milliseconds: int
+) -> None:
+    async with raw(server) as client:
+        link = await client.attach_sender(subscription.partition("/")[0])
+        far = {"properties": {"at": Timestamp(milliseconds)}}
+        answer = await add(client, subscription, "far", **{"correlation-filter": far})
+        assert (answer.status, "is no time from the year 1 to 9999" in answer.text) == (400, True)
+        assert await client.send(link, data(b"x")) is None
+
+
+async def test_values_of_rules_that_came_over_http_are_listed_as_filters_read_them(
+    server: Served, subscription: str
+) -> None:
+    values = {
+        ("dateTime", " 2026-01-01T00:00:00 "): Timestamp(1_767_225_600_000),
+        ("dateTime", "0001-01-01T00:00:00"): Timestamp(-62_135_596_800_000),
+        ("boolean", "1"): True,
+        ("duration", "PT1S"): Described(Symbol("com.microsoft:timespan"), 10_000_000),
+        ("int", " 7 "): 7,
+    }
+    for number, (kind, text) in enumerate(values):
+        entry = HTTP_RULE.format(f"rule{number}", kind, text)
+        server.ask("PUT", f"{subscription}/rules/rule{number}", entry, expected=201)
+    async with raw(server) as client:
+        found = [rule.value[0].value[-1] for rule in (await rules(client, subscription))[1:]]
+    assert found == [{"at": value} for value in values.values()]
