@@ -36,7 +36,7 @@ class Door:
     def fill_spare(self) -> None:
         """Have as many connections above the cap as there may be."""
         for number in range(SPARE):
-            assert self.get(f"2001:db8:{number:x}::1").busy() is None
+            self.get(f"2001:db8:{number:x}::1").busy()
 
     def get(self, host: str = HERE) -> Slot:
         slot = self.come(host)
