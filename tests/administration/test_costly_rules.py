@@ -61,7 +61,7 @@ def add_rule(receiver: ServiceBusReceiver, name: str, expression: str) -> None:
         if status != 200:
             raise ServiceBusError(str(description))
 
-    receiver._mgmt_request_response_with_retry(b"com.microsoft:add-rule", rule, told)  # type: ignore[attr-defined]  # noqa: SLF001
+    receiver._mgmt_request_response_with_retry(b"com.microsoft:add-rule", rule, told)  # noqa: SLF001
 
 
 def send_until(stopped: threading.Event, sender: ServiceBusSender) -> list[float]:

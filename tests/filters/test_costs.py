@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.broker.topics import letter, sql
@@ -17,7 +19,7 @@ def cost(expression: str, action: str | None = None) -> int:
     return compile_rule(sql(expression, action)).total_cost
 
 
-def view(size: int = 0, **properties: object) -> View:
+def view(size: int = 0, **properties: Any) -> View:  # noqa: ANN401
     return View(make_plain_record(Envelope(), letter(b"x" * size, **properties), 0))
 
 
@@ -78,6 +80,10 @@ def test_a_matching_in_steps_finds_what_one_at_once_does() -> None:
     }.items():
         index.put(key, compile_rule(sql(expression, name=key)))
     at_once = [(key, str(error)) for key, error in index.match(view(n=1, m=1))]
+    within = index.match_within(view(n=1, m=1), 1_000)
+    assert within is not None
+    assert [(entry.key, str(error)) for entry, error in within] == at_once
+    assert index.match_within(view(n=1, m=1), 2) is None
     for allowance in range(1, 8):
         matching = index.begin(view(n=1, m=1))
         steps = 0

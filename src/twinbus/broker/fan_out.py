@@ -15,7 +15,7 @@ rules that is true and has an action, with that done to it.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from twinbus.broker.bodies import Bodies
 from twinbus.broker.filters.errors import FilterError
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from twinbus.broker.clock import Times
+    from twinbus.broker.filters.index import Entry
     from twinbus.broker.fragment import Policy
     from twinbus.broker.journal import Answered, Applied, Journal
     from twinbus.broker.locks import TokenSource
@@ -51,6 +52,9 @@ if TYPE_CHECKING:
     from twinbus.model.limits import NamespaceLimits
     from twinbus.model.rule import RuleDescription
     from twinbus.store.protocol import StoreError
+
+    Found: TypeAlias = list[tuple[Entry[tuple[Subscription, str]], FilterError | None]]
+    """Rules that match a message, or fail with an error."""
 
 SHARED_FROM: Final = 256
 """Bytes of a bare message from which on it is kept once: a reference and the list of who has it cost some, too."""
@@ -170,11 +174,14 @@ class TopicFragment(Fragment):
         holdings, work = self.holdings, self._work
         first = holdings.next
         holdings.next = first + len(records)
-        publication = Publication(
-            self._rules, self._limits, records, first, answer, size=size, applied=applied, beside=beside
-        )
-        allowance = max(work.left, SMALL)
-        work.spend(allowance - publication.work(allowance))
+        publication = Publication(records, first, size, answer, applied, beside)
+        allowance = max(SMALL, work.left)
+        left = allowance
+        if not self._rules.actions:
+            left = publication.work_at_once(self._rules, left)
+        if not publication.is_done:
+            left = publication.work(self._rules, self._limits, left)
+        work.spend(allowance - left)
         if publication.is_done:
             self._put(publication)
         else:
@@ -186,35 +193,35 @@ class TopicFragment(Fragment):
 
     def _put(self, publication: Publication) -> None:
         """Put all copies into the batch of this turn."""
-        holdings, number = self.holdings, publication.first
         fresh: dict[Subscription, list[tuple[int, bytes]]] = {}
-        for record, judged in zip(publication.records, publication.judged, strict=True):
-            if judged is None:
-                holdings.schedule(number, record)
-            elif judged.found:
-                self._publish(number, record, judged, fresh, is_late=publication.is_late)
-            number += 1
-        self._deliver(fresh)
+        for place, record in enumerate(publication.records):
+            found = publication.found[place]
+            if found is None:
+                self.holdings.schedule(publication.first + place, record)
+            elif found:
+                self._publish(publication, place, record, found, fresh)
+        if fresh:
+            self._deliver(fresh)
         self.journal.add(self, publication.size, publication.applied, publication.answer)
         if publication.beside is not None:
             publication.beside()
 
     def _publish(
         self,
-        number: int,
+        publication: Publication,
+        place: int,
         record: bytes,
-        judged: Judged,
+        found: Found,
         fresh: dict[Subscription, list[tuple[int, bytes]]],
-        *,
-        is_late: bool,
     ) -> None:
         """Put the copies of one message into the batch of this turn; `fresh` gets them."""
+        number = publication.first + place
         parts = numbered(take_apart(record), number)
         copies: dict[Subscription, None] = {}
-        there = set(self.subscriptions.values()) if is_late else None
-        place = -1
-        for entry, error in judged.found:
-            place += 1
+        there = set(self.subscriptions.values()) if publication.is_late else None
+        index = -1
+        for entry, error in found:
+            index += 1
             subscription, name = entry.key
             if not subscription.takes_copies or (there is not None and subscription not in there):
                 continue
@@ -222,8 +229,8 @@ class TopicFragment(Fragment):
                 self._bury(subscription, parts, name, error)
             elif entry.rule.action is None:
                 copies[subscription] = None
-            elif place in judged.altered:  # else the subscription took no copies when its turn came
-                self._add_altered(subscription, name, judged.altered[place], parts, number, fresh)
+            elif (place, index) in publication.altered:  # else the subscription took no copies when it was its turn
+                self._add_altered(subscription, name, publication.altered[place, index], parts, number, fresh)
         if len(copies) > 1 and len(parts.bare) >= SHARED_FROM:
             self._share(number, parts, list(copies), fresh)
         else:
@@ -264,7 +271,7 @@ class TopicFragment(Fragment):
         publication = self._publication
         if publication is not None:
             try:
-                allowance = publication.work(allowance)
+                allowance = publication.work(self._rules, self._limits, allowance)
             except Exception:
                 self._publication = None
                 self._hold(-publication.size)

@@ -8,33 +8,22 @@ Owns: how far the evaluation got, and what it found: matching rules, and the cop
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from twinbus.broker.filters.cost import FULL_SIZE, SIZE_BITS
 from twinbus.broker.filters.errors import FilterError
+from twinbus.broker.filters.index import PAIR_BITS
 from twinbus.broker.filters.view import View
 from twinbus.broker.record import SCHEDULED_STATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from twinbus.broker.filters.action import Action
     from twinbus.broker.filters.index import Entry, Matching, RuleIndex
     from twinbus.broker.journal import Answered, Applied
     from twinbus.broker.subscription import Subscription
     from twinbus.model.limits import NamespaceLimits
-
-PAIR_BITS: Final = 1
-"""Walking over two properties costs about one unit."""
-
-
-class Judged:
-    """One message, and the rules that match it."""
-
-    def __init__(self, found: list[tuple[Entry[tuple[Subscription, str]], FilterError | None]]) -> None:
-        """`found` are rules that match, or fail with an error."""
-        self.found = found
-        self.altered: dict[int, bytes | FilterError] = {}
-        """What the actions of some of them made of it, by their places in `found`."""
 
 
 class Publication:
@@ -42,13 +31,10 @@ class Publication:
 
     def __init__(
         self,
-        rules: RuleIndex[tuple[Subscription, str]],
-        limits: NamespaceLimits,
         records: Sequence[bytes],
         first: int,
-        answer: Answered,
-        *,
         size: int,
+        answer: Answered,
         applied: Applied,
         beside: Callable[[], None] | None,
     ) -> None:
@@ -59,76 +45,89 @@ class Publication:
         """
         self.records = records
         self.first = first
-        self.answer = answer
         self.size = size
+        self.answer = answer
         self.applied = applied
         self.beside = beside
         self.is_late = False
         """Its evaluation did not fit in the turn in which it began."""
-        self.judged: list[Judged | None] = []
-        """By place; None for a message that is for later."""
-        self._rules = rules
-        self._limits = limits
+        self.found: list[list[tuple[Entry[tuple[Subscription, str]], FilterError | None]] | None] = []
+        """Rules that match each of the first messages, or fail with an error; None for a message that is for later."""
+        self.altered: dict[tuple[int, int], bytes | FilterError] = {}
+        """What actions made of messages: by their places, and by those of the rules among what was found."""
         self._matching: Matching[tuple[Subscription, str]] | None = None
-        """Of the message whose rules are being evaluated."""
-        self._acting: Judged | None = None
-        """The message whose copies are being made, and how far that is."""
-        self._view: View | None = None
+        """Of the message that is being judged."""
         self._next_action = 0
+        """Of this message's matching rules: the first whose action was not looked at."""
 
     @property
     def is_done(self) -> bool:
         """All messages are judged."""
-        return len(self.judged) == len(self.records)
+        return len(self.found) == len(self.records)
 
-    def work(self, allowance: int) -> int:
+    def work_at_once(self, rules: RuleIndex[tuple[Subscription, str]], allowance: int) -> int:
+        """Evaluate, message by message, what costs no more than so many units. Returns what is left of them.
+
+        This is the way of nearly all messages, where no rule has an action. Where it ends before all are judged, `work`
+        goes on.
+        """
+        number = self.first
+        for record in self.records:
+            if record[3] == SCHEDULED_STATE:
+                self.found.append(None)
+            else:
+                found = rules.match_within(View(record, number), allowance)
+                if found is None:
+                    break
+                self.found.append(found)
+                allowance -= rules.spent
+            number += 1
+        return allowance
+
+    def work(self, rules: RuleIndex[tuple[Subscription, str]], limits: NamespaceLimits, allowance: int) -> int:
         """Evaluate until so many units are used up. Returns what is left of them, which may be less than nothing."""
-        judged, records, rules = self.judged, self.records, self._rules
-        while len(judged) < len(records):
+        found, records = self.found, self.records
+        while len(found) < len(records):
+            record = records[len(found)]
+            if record[3] == SCHEDULED_STATE:
+                found.append(None)
+                continue
             if allowance <= 0:
                 return allowance
-            record = records[len(judged)]
-            if record[3] == SCHEDULED_STATE:
-                judged.append(None)
-                continue
-            if self._acting is None:
-                matching = self._matching
-                if matching is None:
-                    matching = self._matching = rules.begin(View(record, self.first + len(judged)))
-                if matching.units <= allowance:
-                    allowance -= matching.units
-                    matching.finish()
-                else:
-                    allowance = matching.go_on(allowance)
-                    if not matching.is_done:
-                        return allowance
+            matching = self._matching
+            if matching is None:
+                matching = self._matching = rules.begin(View(record, self.first + len(found)))
+                self._next_action = 0
+            allowance = matching.go_on(allowance)
+            if not matching.is_done:
+                return allowance
+            if self._next_action == 0:
                 allowance -= matching.view.pairs >> PAIR_BITS
-                self._acting = Judged(matching.found)
-                self._view = matching.view
-                self._next_action, self._matching = 0, None
-            if rules.actions:
-                allowance = self._act(record, self._acting, allowance)
-                if self._next_action < len(self._acting.found):
-                    return allowance
-            judged.append(self._acting)
-            self._acting = None
+            allowance = self._act(record, matching, limits, allowance)
+            if self._next_action < len(matching.found):
+                return allowance
+            found.append(matching.found)
+            self._matching = None
         return allowance
 
-    def _act(self, record: bytes, acting: Judged, allowance: int) -> int:
+    def _act(
+        self, record: bytes, matching: Matching[tuple[Subscription, str]], limits: NamespaceLimits, allowance: int
+    ) -> int:
         """Make the copies that actions change, as `work`."""
-        number, size, view = self.first + len(self.judged), min(len(record), FULL_SIZE), self._view
-        while self._next_action < len(acting.found) and allowance > 0:
-            place = self._next_action
-            self._next_action = place + 1
-            entry, error = acting.found[place]
+        message, size, view = len(self.found), min(len(record), FULL_SIZE), matching.view
+        while self._next_action < len(matching.found):
+            entry, error = matching.found[self._next_action]
             action = entry.rule.action
-            if action is None or error is not None or not entry.key[0].takes_copies:
-                continue
-            try:
-                acting.altered[place] = action.apply(record, self._limits, number, view)
-            except FilterError as problem:
-                acting.altered[place] = problem
-            allowance -= action.cost.fixed + (action.cost.sized * size >> SIZE_BITS)
-            if view is not None:
-                allowance -= view.pairs
+            if action is not None and error is None and entry.key[0].takes_copies:
+                if allowance <= 0:
+                    break
+                self.altered[message, self._next_action] = self._altered(action, record, view, limits)
+                allowance -= action.cost.fixed + (action.cost.sized * size >> SIZE_BITS) + view.pairs
+            self._next_action += 1
         return allowance
+
+    def _altered(self, action: Action, record: bytes, view: View, limits: NamespaceLimits) -> bytes | FilterError:
+        try:
+            return action.apply(record, limits, self.first + len(self.found), view)
+        except FilterError as problem:
+            return problem

@@ -27,6 +27,8 @@ Key = TypeVar("Key", bound="Hashable")
 """What its owner knows a rule by."""
 _FEW: Final = 32
 """Properties named by rules, up to which looking at each is cheaper than asking a message which ones it has."""
+PAIR_BITS: Final = 1
+"""Walking over two properties of a message costs about one unit."""
 
 
 class Entry(Generic[Key]):
@@ -52,35 +54,18 @@ if TYPE_CHECKING:
 
 
 class Matching(Generic[Key]):
-    """Finding the rules that one message matches: all at once, or some at a time."""
+    """Finding the rules that one message matches, some at a time."""
 
     __slots__ = ("_entries", "_next", "_size", "found", "units", "view")
 
-    def __init__(self, view: View, entries: list[Entry[Key]], found: Found[Key], units: int, size: int) -> None:
+    def __init__(self, view: View, entries: list[Entry[Key]], found: Found[Key], units: int) -> None:
         """`found` are those that match in any case, `entries` those that are left; to evaluate these costs `units`."""
         self.view = view
         self.found = found
         self.units = units
         self._entries = entries
-        self._size = size
+        self._size = min(len(view.record), FULL_SIZE)
         self._next = 0
-
-    def finish(self) -> None:
-        """Evaluate all that are left."""
-        found, view, last = self.found, self.view, -1
-        for entry in self._entries[self._next :] if self._next else self._entries:
-            if entry.ordinal == last:  # found by two of its terms
-                continue
-            last = entry.ordinal
-            if entry.is_exact:
-                found.append((entry, None))
-                continue
-            try:
-                if entry.rule.matches(view):
-                    found.append((entry, None))
-            except FilterError as error:
-                found.append((entry, error))
-        self.units, self._next = 0, len(self._entries)
 
     def go_on(self, allowance: int) -> int:
         """Evaluate until so many units are used up. Returns what is left of them, which may be less than nothing."""
@@ -125,6 +110,8 @@ class RuleIndex(Generic[Key]):
         self._next_ordinal = 0
         self.actions = 0
         """How many rules have an action."""
+        self.spent = 0
+        """What the last `match_within` cost, in units."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -175,22 +162,43 @@ class RuleIndex(Generic[Key]):
 
         First those that are true for all messages, then the others, both in the order in which they were put.
         """
-        matching = self.begin(view)
-        matching.finish()
-        return [(entry.key, error) for entry, error in matching.found]
+        found = list(self._always.values())
+        _evaluate(self._in_order(self._looked_up(view)), view, found)
+        return [(entry.key, error) for entry, error in found]
+
+    def match_within(self, view: View, allowance: int) -> Found[Key] | None:
+        """The same, all at once, with what is known of the rules; None if that costs more than so many units."""
+        entries = self._looked_up(view)
+        units = self._units(view, entries)
+        if units > allowance:
+            return None
+        found = list(self._always.values())
+        _evaluate(self._in_order(entries), view, found)
+        self.spent = units + (view.pairs >> PAIR_BITS)
+        return found
 
     def begin(self, view: View) -> Matching[Key]:
         """The same in steps: what comes of it is about the rules that are there now."""
-        size = min(len(view.record), FULL_SIZE)
         entries = self._looked_up(view)
-        units = self._fixed + (self._sized * size >> SIZE_BITS)
-        for entry in entries:
+        units = self._units(view, entries)
+        return Matching(view, self._in_order(entries), list(self._always.values()), units)
+
+    def _units(self, view: View, looked_up: list[Entry[Key]]) -> int:
+        """What it costs to evaluate rules that were looked up, and all others."""
+        units, sized = self._fixed, self._sized
+        for entry in looked_up:
             if not entry.is_exact:
-                units += entry.rule.cost.fixed + (entry.rule.cost.sized * size >> SIZE_BITS)
-        entries.extend(self._evaluated.values())
-        if len(entries) > 1:
-            entries.sort(key=_ordinal)
-        return Matching(view, entries, list(self._always.values()), units, size)
+                units += entry.rule.cost.fixed
+                sized += entry.rule.cost.sized
+        return units + (sized * min(len(view.record), FULL_SIZE) >> SIZE_BITS) if sized else units
+
+    def _in_order(self, looked_up: list[Entry[Key]]) -> list[Entry[Key]]:
+        """These and all that have no lookup, in the order in which they were put."""
+        if self._evaluated:
+            looked_up.extend(self._evaluated.values())
+        if len(looked_up) > 1:
+            looked_up.sort(key=_ordinal)
+        return looked_up
 
     def _looked_up(self, view: View) -> list[Entry[Key]]:
         entries: list[Entry[Key]] = []
@@ -216,6 +224,23 @@ class RuleIndex(Generic[Key]):
         tables = self._tables
         crowds = [len(tables.get(address, {}).get(value, ())) for address, value in lookup.terms]
         return max(crowds, default=0), len(crowds)
+
+
+def _evaluate(entries: list[Entry[Key]], view: View, found: Found[Key]) -> None:
+    """Add those rules to `found` that match, or fail."""
+    last = -1
+    for entry in entries:
+        if entry.ordinal == last:  # found by two of its terms
+            continue
+        last = entry.ordinal
+        if entry.is_exact:
+            found.append((entry, None))
+            continue
+        try:
+            if entry.rule.matches(view):
+                found.append((entry, None))
+        except FilterError as error:
+            found.append((entry, error))
 
 
 def _ordinal(entry: Entry[Key]) -> int:

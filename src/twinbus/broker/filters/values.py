@@ -191,7 +191,8 @@ def _from_decimal(value: Decimal32 | Decimal64 | Decimal128) -> int | float:
     number: Decimal = value.to_decimal()
     sign, digits, exponent = number.as_tuple()
     if isinstance(exponent, int) and exponent > 0:  # up to 6,144 digits, of which 34 are not zero: int() reads them all
-        return int(Decimal((sign, digits, 0))) * 10**exponent
+        power: int = 10**exponent
+        return int(Decimal((sign, digits, 0))) * power
     is_whole = number.is_finite() and number == number.to_integral_value()
     return int(number) if is_whole else float(number)
 
