@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from twinbus.broker.fragment import Policy
     from twinbus.broker.journal import Answered, Applied, Journal
     from twinbus.broker.locks import TokenSource
-    from twinbus.broker.publication import Judged
     from twinbus.broker.record import Parts
     from twinbus.broker.subscription import Subscription
     from twinbus.broker.work import WorkBudget

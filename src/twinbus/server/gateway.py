@@ -192,7 +192,7 @@ class Client:
             self._login_failed,
             gateway.outage_switch,
             gateway.pairings,
-            self._queue,
+            queue=self._queue,
         )
         self._share = BrowseShare(gateway.namespace.reads)
         self._browse_links = 0

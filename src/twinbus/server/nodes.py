@@ -48,6 +48,7 @@ class Nodes:
         on_failed: Callable[[LoginFailed], None],
         switch: OutageSwitch,
         pairings: PairingDesk,
+        *,
         queue: RequestQueue,
     ) -> None:
         """`on_granted` is called for every token that was taken, `on_failed` for every one that is wrong.
