@@ -1,4 +1,4 @@
-"""Whoever opens connections and says nothing keeps nobody else out, and takes no files from the stores."""
+"""Silent and idle connections keep nobody else out, and take no files from the stores."""
 
 from __future__ import annotations
 
@@ -7,14 +7,24 @@ import http.client
 import json
 import ssl
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from tests.served import PATIENCE_S, started, wait_until
 from tests.silent import silent, still_open
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.served import Served
+
 FILES = 600
-"""The limit of open files of the server: with it and 2 stores, it accepts 236 connections."""
+"""The limit of open files of the server."""
+MOST = 236
+"""Connections that it accepts with that limit and 2 stores."""
+MANY = 700
 LIMITED = ("prlimit", f"--nofile={FILES}:{FILES}")
 
 
@@ -35,21 +45,43 @@ def health(connection: http.client.HTTPConnection) -> object:
         return json.loads(connection.getresponse().read())["status"]
 
 
-def test_silent_connections_on_all_ports_keep_nobody_out(tmp_path: Path) -> None:
-    with started(tmp_path, "--stores=2", before=LIMITED) as server:
-        queue = server.make_queue()
-        assert server._process is not None  # noqa: SLF001  # its files are looked at
-        pid = server._process.pid  # noqa: SLF001
-        with silent(server, 1_000) as sockets:
-            send_and_receive(server.connection_string, queue)
-            assert server.counts(queue) == (0, 0)
-            assert health(http.client.HTTPConnection(server.host, server.http_port, timeout=PATIENCE_S)) == "ok"
-            tls = ssl.create_default_context(cafile=server.ca_file)
-            secure = http.client.HTTPSConnection(server.host, server.https_port, timeout=PATIENCE_S, context=tls)
-            assert health(secure) == "ok"
-            wait_until(lambda: still_open(sockets) <= 118, patience_s=5)  # half of 236: all are of one address
-            assert len(list(Path(f"/proc/{pid}/fd").iterdir())) < FILES - 2 * 64
-        log = server.check_log()
-        assert "--max-connections 10000: with 2 stores and a limit of 600 open files, 236 connections" in log
-        assert "Too many open files" not in log
-        assert log.count("limit of 118 unauthenticated connections of 127.") <= 2
+def open_files(server: Served) -> int:
+    assert server._process is not None  # noqa: SLF001  # its files are looked at
+    return len(list(Path(f"/proc/{server._process.pid}/fd").iterdir()))  # noqa: SLF001
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with started(tmp_path_factory.mktemp("limited"), "--stores=2", "--workers=1", before=LIMITED) as server:
+        yield server
+
+
+def test_silent_connections_on_all_ports_keep_nobody_out(server: Served) -> None:
+    queue = server.make_queue()
+    with silent(server, MANY) as sockets:
+        send_and_receive(server.connection_string, queue)
+        assert server.counts(queue) == (0, 0)
+        assert health(http.client.HTTPConnection(server.host, server.http_port, timeout=PATIENCE_S)) == "ok"
+        tls = ssl.create_default_context(cafile=server.ca_file)
+        secure = http.client.HTTPSConnection(server.host, server.https_port, timeout=PATIENCE_S, context=tls)
+        assert health(secure) == "ok"
+        wait_until(lambda: still_open(sockets) <= MOST // 2, patience_s=5)  # all are of one address
+        assert open_files(server) < FILES - 2 * 64
+    log = server.check_log()
+    assert f"--max-connections 10000: with 2 stores and a limit of {FILES} open files, {MOST} connections" in log
+    assert "Too many open files" not in log
+    assert log.count(f"limit of {MOST // 2} unauthenticated connections of 127.") <= 2
+
+
+def test_idle_http_connections_on_one_port_keep_nobody_out(server: Served) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(MANY):
+            held = stack.enter_context(
+                contextlib.closing(http.client.HTTPConnection(server.host, server.http_port, timeout=PATIENCE_S))
+            )
+            held.request("GET", "/health")
+            assert held.getresponse().read()
+        assert health(http.client.HTTPConnection(server.host, server.http_port, timeout=PATIENCE_S)) == "ok"
+        assert server.counts(server.make_queue()) == (0, 0)
+        assert open_files(server) < FILES - 2 * 64
+    assert server.check_log().count("limit of") <= 2
