@@ -51,10 +51,10 @@ def open_files(*, stores: int, connections: int, workers: int = 1) -> OpenFiles:
     found = share(limit, stores=stores, connections=connections, workers=workers)
     if found.connections < connections:
         log.warning(
-            "--max-connections %d: with %d stores and a limit of %d open files, %d connections are accepted at most. "
+            "--max-connections %d: with %s and a limit of %d open files, %d connections are accepted at most. "
             "Raise the limit (ulimit -n; LimitNOFILE= in a systemd unit) or lower --max-connections",
             connections,
-            stores,
+            "1 store" if stores == 1 else f"{stores} stores",
             limit,
             found.connections,
         )
