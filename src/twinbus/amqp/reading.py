@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 from twinbus.amqp.turn import STRANGER_TURN_S, TURN_S, Backlog, Turn
 
@@ -25,6 +26,17 @@ PIECE_WORK: Final = 1_024
 """What a server handles of one peer's input before it looks at the clock: 1,024 transfers, or 32 attaches."""
 
 
+_backlogs: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Backlog]] = WeakKeyDictionary()
+
+
+def _backlog_of(loop: asyncio.AbstractEventLoop) -> Backlog:
+    """The backlog that all peers of a loop share."""
+    found = _backlogs.get(loop)
+    if found is None:
+        found = _backlogs[loop] = Backlog(time.monotonic, loop.call_soon)
+    return found
+
+
 class Reading:
     """The input of one peer."""
 
@@ -35,7 +47,7 @@ class Reading:
         self._connection = connection
         self._loop = loop
         self._turn = Turn(time.monotonic, loop.call_soon, self.balance)
-        self._backlog = Backlog.of(loop)
+        self._backlog = _backlog_of(loop)
         self._is_in_backlog = False
         self._work = None if connection.is_client else PIECE_WORK
 

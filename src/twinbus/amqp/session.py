@@ -336,7 +336,7 @@ class Session:
             raise Violation(FRAME_SIZE_TOO_SMALL, message)
         connection.attach_count += 1
         most = connection.limits.max_attaches
-        if most is not None and connection.attach_count > most:
+        if connection.attach_count > most:
             raise Violation(RESOURCE_LIMIT_EXCEEDED, f"{most} links were attached, the limit of this connection")
 
     def _refuse_one_too_many(self, link: Link) -> None:

@@ -44,8 +44,8 @@ class Limits:
     """... and in one performative: an element of one byte becomes an object of 70, and some performatives are kept."""
     max_name_bytes: int = 4_096
     """Length of a link's name: it is kept for as long as the link is."""
-    max_attaches: int | None = None
-    """Links attached in the life of a connection, one after the other; None: any number."""
+    max_attaches: int = 1_000_000_000
+    """Links that the peer attaches in the life of a connection, one after the other."""
     max_unanswered_bytes: int = 33_554_432
     """Bytes of messages the program has not answered yet, above which a server stops reading from the peer."""
     max_pipelined_bytes: int = 65_536

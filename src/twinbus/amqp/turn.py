@@ -10,13 +10,10 @@ Owns: the time that peers have taken in this turn of the loop, and the order in 
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
 TURN_S: Final = 0.01
@@ -72,24 +69,12 @@ class Waiting(Protocol):
 class Backlog:
     """The peers of one loop whose input is held, in the order of their turns."""
 
-    _by_loop: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, Backlog]] = WeakKeyDictionary()
-
-    def __init__(
-        self, soon: Callable[[Callable[[], None]], object], now_s: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, now_s: Callable[[], float], soon: Callable[[Callable[[], None]], object]) -> None:
         """`soon` makes a call in the next turn of the loop."""
         self._soon = soon
         self._now_s = now_s
         self._waiting: deque[Waiting] = deque()
         self._is_due = False
-
-    @classmethod
-    def of(cls, loop: asyncio.AbstractEventLoop) -> Backlog:
-        """The one that all peers of a loop share."""
-        found = cls._by_loop.get(loop)
-        if found is None:
-            found = cls._by_loop[loop] = cls(loop.call_soon)
-        return found
 
     def add(self, peer: Waiting) -> None:
         """Let a peer wait for its turn. It is in the backlog until `read_piece` says False."""

@@ -58,12 +58,6 @@ class Slow(Recorder):
 def slow(monkeypatch: pytest.MonkeyPatch) -> type[Slow]:
     passing = Time()
     monkeypatch.setattr(reading, "time", passing)
-    backlogs: dict[asyncio.AbstractEventLoop, Backlog] = {}
-
-    def of(loop: asyncio.AbstractEventLoop) -> Backlog:
-        return backlogs.setdefault(loop, Backlog(loop.call_soon, passing.monotonic))
-
-    monkeypatch.setattr(Backlog, "of", of)
     return type("Slow", (Slow,), {"time": passing, "order": []})
 
 
@@ -194,7 +188,7 @@ class Waiting:
 def test_a_backlog_takes_one_turn_at_a_time_and_a_piece_of_each_peer_in_it() -> None:
     passing = Time()
     soon: deque[Callable[[], None]] = deque()
-    backlog = Backlog(soon.append, passing.monotonic)
+    backlog = Backlog(passing.monotonic, soon.append)
     peers = [Waiting(passing, 10, 0.004) for _ in range(5)]
     for peer in peers:
         backlog.add(peer)
