@@ -1,4 +1,4 @@
-"""A queue with sessions forwards like any other; one that forwards to itself neither loops for ever nor loses a message."""
+"""A queue with sessions forwards like any other; one that forwards to itself loses nothing, and comes to an end."""
 
 from __future__ import annotations
 

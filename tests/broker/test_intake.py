@@ -72,7 +72,7 @@ def test_delivery_annotations_count_as_properties() -> None:
     take(build(delivery_annotations={"one": "x" * 30_000}) + bare)
     with pytest.raises(MessageTooLarge, match="of properties and annotations"):
         take(build(delivery_annotations={"one": "x" * 30_000, "two": "x" * 10_000}) + bare)
-    with pytest.raises(MessageTooLarge, match="'one'.* takes 33010 bytes"):
+    with pytest.raises(MessageTooLarge, match=r"'one'.* takes 33010 bytes"):
         take(build(delivery_annotations={"one": "x" * 33_000}) + build(body=data(b"x")))
     with pytest.raises(MessageTooLarge, match="of delivery annotations"):
         take(build(delivery_annotations={"one": "x" * 32_600, "two": "x" * 32_600}) + build(body=data(b"x")))

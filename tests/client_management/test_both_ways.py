@@ -65,9 +65,7 @@ def sent(root: Element) -> Element:
 
 
 @UNHURRIED
-@given(
-    description=described(QueueDescription, authorization_rules=some.just(())), is_update=some.booleans()
-)
+@given(description=described(QueueDescription, authorization_rules=some.just(())), is_update=some.booleans())
 def test_a_queue_that_is_asked_for(description: QueueDescription, *, is_update: bool) -> None:
     assert QUEUE.read(sent(QUEUE.write_wanted(description, VIEW, is_update=is_update))) == description
 

@@ -10,7 +10,6 @@ import pytest
 from tests.partitioned.bus import FRAGMENTS, bus, everywhere, fragment_in, key_of, numbered, send_all, texts
 from twinbus.amqp.message import Properties, build, data
 from twinbus.client import BrokeredMessage
-from twinbus.model.errors import InvalidArgument
 from twinbus.testing import in_virtual_time
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.sdk.bus import Bus
     from tests.served import Served
 
-SENT = {"delivery": "by hand", b"number": 7}
+SENT: dict[Any, Any] = {"delivery": "by hand", b"number": 7}
 GOT = {b"delivery": b"by hand", b"number": 7}
 
 

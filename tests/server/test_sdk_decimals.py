@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from twinbus.amqp import decimals
-from twinbus.amqp.message import Message, Properties, build, data
+from twinbus.amqp.message import Message, Properties, Section, build, data
 from twinbus.amqp.types import Decimal128
 from twinbus.server.sdk_decimals import readable
 
@@ -51,9 +51,9 @@ def _amqp(value: object) -> object:
 @given(numbers)
 @example(Decimal("1.1"))
 @example(Decimal("-12345.678"))
-@example(Decimal("0"))
+@example(Decimal(0))
 @example(Decimal("0.00"))
-@example(Decimal("4294967296"))
+@example(Decimal(4294967296))
 @example(Decimal("1000000000000000000000000.1"))
 @example(Decimal("79228162514264337593543.95"))
 def test_the_sdk_reads_the_number_that_was_sent(number: Decimal) -> None:
@@ -78,7 +78,7 @@ def test_what_the_sdk_can_read_is_left_as_it_is(number: Decimal) -> None:
     assert readable(once) == once
 
 
-@pytest.mark.parametrize("number", [Decimal("1E-40"), Decimal("1234567890123456789012345678901234"), Decimal("1E+300")])
+@pytest.mark.parametrize("number", [Decimal("1E-40"), Decimal(1234567890123456789012345678901234), Decimal("1E+300")])
 def test_a_number_that_the_sdk_has_no_form_for_is_the_same_as_text(number: Decimal) -> None:
     found = read_by_sdk(readable(message_with(price=number))).application_properties[b"price"]
     assert Decimal(found.decode()) == number
@@ -87,4 +87,4 @@ def test_a_number_that_the_sdk_has_no_form_for_is_the_same_as_text(number: Decim
 def test_a_message_without_decimals_stays_the_same_bytes() -> None:
     payload = message_with(size=0x94, name="\x94", raw=b"\x94" * 17)
     assert readable(payload) is payload
-    assert Message(payload).application_properties["size"] == 0x94
+    assert Message(payload).lookup(Section.APPLICATION_PROPERTIES, "size") == 0x94

@@ -58,7 +58,7 @@ SET_BY_BROKER: Final = frozenset(
     }
 )
 """Annotations of ours: who sends on a message it received sends them along, and they mean nothing then."""
-LOCK_TOKEN: Final = "x-opt-lock-token"
+LOCK: Final = "x-opt-lock-token"
 """The delivery annotation of ours, which means nothing on a message that is sent."""
 SCHEDULED_TIME: Final = "x-opt-scheduled-enqueue-time"
 PARTITION_KEY: Final = "x-opt-partition-key"
@@ -280,7 +280,7 @@ class Intake:
             state, alarm_ms = SCHEDULED_STATE, _checked_due(int(due_ms))
         session = _session_of(message) if terms.requires_session else None
         kept = [raw for name, raw in message.pairs(Section.MESSAGE_ANNOTATIONS) if name not in SET_BY_BROKER]
-        told = [raw for name, raw in message.pairs(Section.DELIVERY_ANNOTATIONS) if name != LOCK_TOKEN]
+        told = [raw for name, raw in message.pairs(Section.DELIVERY_ANNOTATIONS) if name != LOCK]
         parcel.records.append(
             make_record(
                 Parts(

@@ -1,9 +1,9 @@
 """Decimals for the Azure SDK for Python, whose decoder cannot read what its encoder writes.
 
-The SDK encodes a `Decimal` as AMQP's decimal128, and rightly so: 14 bits of exponent, 113 bits of coefficient. Its decoder
-reads another layout: it shifts the upper seven bits of the exponent two places too far, and takes the last twelve bytes
-for three decimal numbers that it writes one behind the other. What the SDK sends, it cannot read: an exponent out of
-range is an error, and the message with it is never received.
+The SDK encodes a `Decimal` as AMQP's decimal128, and rightly so: 14 bits of exponent, 113 bits of coefficient. Its
+decoder reads another layout: it shifts the upper seven bits of the exponent two places too far, and takes the last
+twelve bytes for three decimal numbers that it writes one behind the other. What the SDK sends, it cannot read: an
+exponent out of range is an error, and the message with it is never received.
 
 Messages are stored as they were sent, so that every other client reads the right number. For a connection of this SDK,
 and for no other, each decimal that its decoder cannot read is written on delivery in the layout that it can; one that
@@ -14,7 +14,6 @@ Owns: the SDK's layout, and which connections are the SDK's.
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp import decimals
@@ -23,6 +22,8 @@ from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Section
 
 if TYPE_CHECKING:
+    from decimal import Decimal
+
     from twinbus.amqp.connection import Connection
 
 _PRODUCT: Final = "azsdk-python-servicebus"

@@ -1,0 +1,247 @@
+"""What the SDK for Python loses by itself when threads or tasks share one of its senders or receivers.
+
+Its README says that its senders and receivers are not thread-safe, and its source shows where (azure-servicebus
+7.15.0, `_pyamqp`, and the same lines in `_pyamqp/aio`):
+
+- UNSENT: in `sender.py`, `send_transfer` appends a message to `_pending_deliveries`, while
+  `update_pending_deliveries` and `_incoming_disposition` build a new list and assign it. A message that is appended in
+  between is in no list any more: it is never sent, and `send_messages` waits for ever.
+- ANSWER: for the same reason, and because `delivery.sent = True` follows the writing of the transfer, a disposition
+  finds its message not in the list, or not sent yet: the disposition is dropped.
+- REPLY: in `management_link.py`, `execute_operation` writes the request, and only then notes that a reply is expected.
+  A reply that another thread reads in between is dropped.
+- TWICE: in `aio/_sender_async.py`, `update_pending_deliveries` has no lock. Tasks that run it at the same time each
+  send the messages that are not `sent` yet.
+
+No server can do anything about those: of UNSENT nothing ever reaches it, and of the others it has answered all that it
+was asked. So they are watched for, proved at run time, counted, and mended as the SDK should have done: what it lost is
+given back to it. Everything else must work.
+
+Owns: watching the SDK, and giving back. It changes nothing that the SDK sends, and no answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from azure.servicebus._pyamqp import management_link, sender
+from azure.servicebus._pyamqp.aio import _management_link_async, _sender_async
+from azure.servicebus._pyamqp.constants import LinkDeliverySettleReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LOOK_EVERY_S: Final = 0.05
+LOST_AFTER_S: Final = 0.3
+"""Longer than the SDK reads at a time, which is 0.2 s."""
+
+UNSENT: Final = "UNSENT: a message that the SDK dropped from its list before it was sent"
+ANSWER: Final = "ANSWER: a disposition that the SDK dropped"
+REPLY: Final = "REPLY: a reply that the SDK dropped"
+TWICE: Final = "TWICE: a message that the SDK sent more than once"
+
+
+class Observed:
+    """What was seen, and what had to be given back."""
+
+    def __init__(self) -> None:
+        self.faults: collections.Counter[str] = collections.Counter()
+        self._lock = threading.Lock()
+        self._deliveries: list[tuple[Any, Any]] = []
+        """Each message that was handed to a link, with that link."""
+        self._dispositions: collections.defaultdict[Any, dict[int, Any]] = collections.defaultdict(dict)
+        """By link and delivery id: the last state that settled it."""
+        self._replies: dict[Any, tuple[Any, Any, Any, float]] = {}
+        """By correlation id: the management link, the frame, the message, and when it came."""
+        self._requests: dict[Any, Any] = {}
+        """By message id: operations whose request was sent."""
+        self._suspects: dict[int, float] = {}
+        self.is_over = False
+
+    # --- seen -----------------------------------------------------------------------------------------------------
+
+    def sent(self, link: Any, delivery: Any) -> None:  # noqa: ANN401  # the SDK's own
+        with self._lock:
+            self._deliveries.append((link, delivery))
+
+    def disposed(self, link: Any, frame: Any) -> None:  # noqa: ANN401  # the SDK's own
+        if frame[3]:
+            with self._lock:
+                for delivery_id in range(frame[1], (frame[2] or frame[1]) + 1):
+                    self._dispositions[link][delivery_id] = frame[4]
+
+    def replied(self, link: Any, frame: Any, message: Any) -> None:  # noqa: ANN401  # the SDK's own
+        with self._lock:
+            self._replies[message.properties[5]] = (link, frame, message, time.monotonic())
+
+    def requested(self, operation: Any) -> None:  # noqa: ANN401  # the SDK's own
+        with self._lock:
+            self._requests[operation.message.properties.message_id] = operation
+
+    # --- given back -----------------------------------------------------------------------------------------------
+
+    def lost(self) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]], list[tuple[Any, Any, Any]]]:
+        """Messages to be listed again, messages with the state that settled them, and replies nobody got."""
+        now = time.monotonic()
+        with self._lock:
+            self._deliveries = [pair for pair in self._deliveries if not pair[1].settled]
+            unsent: list[tuple[Any, Any]] = []
+            unanswered: list[tuple[Any, Any]] = []
+            for link, delivery in self._deliveries:
+                is_listed = delivery in link._pending_deliveries  # noqa: SLF001
+                if delivery.frame is None and not is_listed:
+                    kind = unsent
+                elif delivery.sent and delivery.frame["delivery_id"] in self._dispositions[link]:
+                    kind = unanswered
+                else:
+                    self._suspects.pop(id(delivery), None)
+                    continue
+                if now - self._suspects.setdefault(id(delivery), now) > LOST_AFTER_S:
+                    kind.append((link, delivery))
+                    del self._suspects[id(delivery)]
+            replies = []
+            for number, (link, frame, message, came) in list(self._replies.items()):
+                operation = self._requests.get(number)
+                if operation is None or now - came < LOST_AFTER_S:
+                    continue
+                del self._replies[number], self._requests[number]
+                if operation in link._pending_operations:  # noqa: SLF001
+                    replies.append((link, frame, message))
+            self.faults[ANSWER] += len(unanswered)
+            self.faults[REPLY] += len(replies)
+            return unsent, [(one, self._state_of(link, one)) for link, one in unanswered], replies
+
+    def _state_of(self, link: Any, delivery: Any) -> Any:  # noqa: ANN401  # the SDK's own
+        return self._dispositions[link][delivery.frame["delivery_id"]]
+
+    def _list_again(self, link: Any, delivery: Any) -> None:  # noqa: ANN401  # the SDK's own
+        if delivery.frame is None and delivery not in link._pending_deliveries:  # noqa: SLF001
+            self.faults[UNSENT] += 1
+            link._pending_deliveries.append(delivery)  # noqa: SLF001
+
+    def mend(self) -> None:
+        """Give back what is lost to a sync client."""
+        unsent, unanswered, replies = self.lost()
+        for link, delivery in unsent:
+            with link.lock:  # nobody sends on the link, or is about to replace its list
+                self._list_again(link, delivery)
+        for delivery, state in unanswered:
+            delivery.on_settled(LinkDeliverySettleReason.DISPOSITION_RECEIVED, state)
+        for link, frame, message in replies:
+            link._on_message_received(frame, message)  # noqa: SLF001
+
+    async def mend_aio(self) -> None:
+        """Give back what is lost to an aio client."""
+        unsent, unanswered, replies = self.lost()
+        for link, delivery in unsent:
+            self._list_again(link, delivery)
+        for delivery, state in unanswered:
+            await delivery.on_settled(LinkDeliverySettleReason.DISPOSITION_RECEIVED, state)
+        for link, frame, message in replies:
+            await link._on_message_received(frame, message)  # noqa: SLF001
+
+
+WATCHED: Final = (
+    ("SenderLink", "send_transfer"),
+    ("SenderLink", "_incoming_disposition"),
+    ("ManagementLink", "execute_operation"),
+    ("ManagementLink", "_on_message_received"),
+)
+"""A link is given its methods when it is made: one that was made before is not watched."""
+
+
+@contextmanager
+def _replaced(modules: tuple[Any, Any], make: Callable[[list[Any]], list[Any]]) -> Iterator[None]:
+    """Have the SDK's methods watched; `make` gets its own, and returns those in their place."""
+    owners = [getattr(modules[0] if owner == "SenderLink" else modules[1], owner) for owner, _ in WATCHED]
+    kept = [getattr(owner, name) for owner, (_, name) in zip(owners, WATCHED, strict=True)]
+    try:
+        for owner, (_, name), replacement in zip(owners, WATCHED, make(kept), strict=True):
+            setattr(owner, name, replacement)
+        yield
+    finally:
+        for owner, (_, name), method in zip(owners, WATCHED, kept, strict=True):
+            setattr(owner, name, method)
+
+
+@contextmanager
+def observing() -> Iterator[Observed]:
+    """Watch the sync client, and mend what it loses."""
+    observed = Observed()
+
+    def make(kept: list[Any]) -> list[Any]:
+        def send_transfer(self: Any, message: Any, **options: Any) -> Any:  # noqa: ANN401
+            delivery = kept[0](self, message, **options)
+            observed.sent(self, delivery)
+            return delivery
+
+        def incoming_disposition(self: Any, frame: Any) -> None:  # noqa: ANN401
+            observed.disposed(self, frame)
+            kept[1](self, frame)
+
+        def execute_operation(self: Any, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+            operation = kept[2](self, *arguments, **options)
+            observed.requested(operation)
+            return operation
+
+        def on_message_received(self: Any, frame: Any, message: Any) -> None:  # noqa: ANN401
+            observed.replied(self, frame, message)
+            kept[3](self, frame, message)
+
+        return [send_transfer, incoming_disposition, execute_operation, on_message_received]
+
+    def watch_it() -> None:
+        while not observed.is_over:
+            observed.mend()
+            time.sleep(LOOK_EVERY_S)
+
+    watching = threading.Thread(target=watch_it, daemon=True)
+    with _replaced((sender, management_link), make):
+        watching.start()
+        try:
+            yield observed
+        finally:
+            observed.is_over = True
+            watching.join()
+
+
+@contextmanager
+def observing_aio() -> Iterator[Observed]:
+    """Watch the aio client; `watch` mends what it loses, on its loop."""
+    observed = Observed()
+
+    def make(kept: list[Any]) -> list[Any]:
+        async def send_transfer(self: Any, message: Any, **options: Any) -> Any:  # noqa: ANN401
+            delivery = await kept[0](self, message, **options)
+            observed.sent(self, delivery)
+            return delivery
+
+        async def incoming_disposition(self: Any, frame: Any) -> None:  # noqa: ANN401
+            observed.disposed(self, frame)
+            await kept[1](self, frame)
+
+        async def execute_operation(self: Any, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+            operation = await kept[2](self, *arguments, **options)
+            observed.requested(operation)
+            return operation
+
+        async def on_message_received(self: Any, frame: Any, message: Any) -> None:  # noqa: ANN401
+            observed.replied(self, frame, message)
+            await kept[3](self, frame, message)
+
+        return [send_transfer, incoming_disposition, execute_operation, on_message_received]
+
+    with _replaced((_sender_async, _management_link_async), make):
+        yield observed
+
+
+async def watch(observed: Observed) -> None:
+    """Mend what the aio client loses, until it is over."""
+    while not observed.is_over:
+        await observed.mend_aio()
+        await asyncio.sleep(LOOK_EVERY_S)
