@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from tests.attacks.attack import attack
 from tests.attacks.http import ask, status_of, token
 from tests.attacks.raw import RawPeer, Refused
-from twinbus.amqp.performatives import Detach, Flow
+from twinbus.amqp.performatives import Detach
 from twinbus.amqp.terminus import Source
 from twinbus.amqp.types import Array, Int, Timestamp
 from twinbus.client import BrokeredMessage, MessagingFactory
@@ -52,9 +52,8 @@ def _listener(site: Site) -> tuple[str, str]:
 
 async def _ask(peer: RawPeer, node: str, operation: str, body: Mapping[str, object]) -> int:
     """Make one request on links of its own; the status of the answer."""
-    receiver, sender = peer.attach_receiver(node, "replies"), peer.attach_sender(node)
-    peer.grant(receiver, 1)
-    peer.request(sender, "replies", operation, body)
+    peer.grant(peer.attach_receiver(node, "replies"), 1)
+    peer.request(await peer.attached_sender(node), "replies", operation, body)
     await peer.drain()
     properties = (await peer.response()).application_properties
     assert isinstance(properties, dict)
@@ -103,8 +102,8 @@ async def unread_peeks(site: Site, outcome: Outcome) -> None:
     peer = await RawPeer.connect(site.host, site.amqp_port, plain=_listener(site))
     try:
         node = f"{site.shelf}/$management"
-        receiver, sender = peer.attach_receiver(node, "replies"), peer.attach_sender(node)
-        peer.grant(receiver, PEEKS)
+        peer.grant(peer.attach_receiver(node, "replies"), PEEKS)
+        sender = await peer.attached_sender(node)
         for _ in range(PEEKS):
             body = {"from-sequence-number": 1, "message-count": Int(100)}
             peer.request(sender, "replies", "com.microsoft:peek-message", body)
@@ -137,9 +136,9 @@ async def revoked_keys(site: Site, outcome: Outcome) -> None:
     try:
         peer = await RawPeer.connect(site.host, site.amqp_port, plain=(name, secret))
         try:
-            peer.attach_sender(queue)
-            await peer.expect(Flow)
-            await ask(site, "PUT", queue, rules=(), expected=(200,), headers={"If-Match": "*"})
+            await peer.attached_sender(queue)
+            other = ("other", secret)
+            await ask(site, "PUT", queue, rules=(other,), expected=(200,), headers={"If-Match": "*"})
             async with asyncio.timeout(REVOKED_S):
                 await peer.expect(Detach)
             outcome.count("ended")

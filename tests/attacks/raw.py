@@ -12,7 +12,6 @@ refuse to do what attackers do.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from twinbus.amqp.frames import (
@@ -25,7 +24,7 @@ from twinbus.amqp.frames import (
     read_performative,
 )
 from twinbus.amqp.message import Message, Properties, build, value
-from twinbus.amqp.performatives import Attach, Begin, Detach, Flow, Open, Transfer
+from twinbus.amqp.performatives import Attach, Begin, Close, Detach, Flow, Open, Transfer
 from twinbus.amqp.sasl import SaslInit, SaslMechanisms, SaslOutcome
 from twinbus.amqp.settings import Limits
 from twinbus.amqp.states import Role
@@ -99,6 +98,13 @@ class RawPeer:
         await self.drain()
         await self._read_exactly(len(AMQP_HEADER))
 
+    async def open_without_sasl(self, opening: Open) -> None:
+        """Exchange headers, and open; the server's answer is not read."""
+        self.writer.write(AMQP_HEADER)
+        self.send(opening)
+        await self.drain()
+        await self._read_exactly(len(AMQP_HEADER))
+
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def send(self, performative: Composite, payload: bytes = b"", *, frame_type: int = 0) -> None:
@@ -108,6 +114,17 @@ class RawPeer:
     def attach_sender(self, address: str) -> int:
         """Ask for a link to send on; its handle."""
         return self._attach(Source(address="attacker"), Target(address=address), sends=True)
+
+    async def attached_sender(self, address: str) -> int:
+        """A link to send on, once the server lets us: its handle. Refused where it does not."""
+        handle = self.attach_sender(address)
+        await self.drain()
+        while True:
+            performative, _ = await self.read()
+            if isinstance(performative, Flow) and performative.link_credit:
+                return handle
+            if isinstance(performative, Detach | Close):
+                raise Refused(f"no link to {address}: {performative.error}")
 
     def attach_receiver(self, address: str, target: str = "attacker", *, source: Source | None = None) -> int:
         """Ask for a link to receive on; its handle."""
@@ -209,14 +226,16 @@ class RawPeer:
         except (OSError, EOFError, TimeoutError) as error:
             raise Refused(f"nothing more is received: {error!r}") from None
 
-    async def wait_closed(self, within_s: float) -> bool:
-        """The server ends the connection within that time; whatever it sends before is dropped."""
-        with contextlib.suppress(TimeoutError, OSError):
+    async def is_refused(self, within_s: float) -> bool:
+        """The server closes the connection within that time; whatever it sends before is passed over."""
+        try:
             async with asyncio.timeout(within_s):
-                while await self.reader.read(_BUFFER_BYTES):
-                    pass
-                return True
-        return self.reader.at_eof()
+                await self.expect(Close)
+        except Refused:
+            return True
+        except TimeoutError:
+            return False
+        return True
 
     def abort(self) -> None:
         """Drop the socket."""
