@@ -90,7 +90,7 @@ def test_a_matching_in_steps_finds_what_one_at_once_does() -> None:
         while not matching.is_done:
             before = matching.units
             left = matching.go_on(allowance)
-            assert matching.units == before - (allowance - left)
+            assert matching.units == before - (allowance - left) >= 0
             steps += 1
         assert [(entry.key, str(error)) for entry, error in matching.found] == at_once
         assert matching.units == 0

@@ -38,7 +38,7 @@ class NamespaceLimits:
     """Partitioned queues and topics; each counts as one of the entities, too."""
     max_rules: int = 2_000
     """Of one subscription."""
-    max_rule_cost: int = 20_000
+    max_rule_cost: int = 10_000
     """Of one rule, for the largest message: about microseconds. A rule is evaluated without a pause."""
     max_topic_rule_cost: int = 500_000
     """Of all rules of one topic together."""

@@ -34,7 +34,7 @@ PAIR_BITS: Final = 1
 class Entry(Generic[Key]):
     """One rule in the index."""
 
-    __slots__ = ("is_exact", "key", "lookup", "ordinal", "rule")
+    __slots__ = ("fixed", "is_exact", "key", "lookup", "ordinal", "rule", "sized")
 
     def __init__(self, key: Key, rule: CompiledRule, ordinal: int, lookup: Lookup | None) -> None:
         """`lookup` is the one that it lies under, if any."""
@@ -44,6 +44,7 @@ class Entry(Generic[Key]):
         self.lookup = lookup
         self.is_exact = lookup is not None and lookup.is_exact
         """A message under whose property it is found matches: there is nothing to evaluate."""
+        self.fixed, self.sized = (0, 0) if self.is_exact else rule.cost
 
 
 if TYPE_CHECKING:
@@ -69,22 +70,19 @@ class Matching(Generic[Key]):
 
     def go_on(self, allowance: int) -> int:
         """Evaluate until so many units are used up. Returns what is left of them, which may be less than nothing."""
-        entries, view, size = self._entries, self.view, self._size
-        while self._next < len(entries) and allowance > 0:
-            entry = entries[self._next]
-            self._next += 1
-            if self._next > 1 and entry.ordinal == entries[self._next - 2].ordinal:
-                continue
-            if not entry.is_exact:
-                units = entry.rule.cost.fixed + (entry.rule.cost.sized * size >> SIZE_BITS)
-                allowance -= units
-                self.units -= units
-            try:
-                if entry.is_exact or entry.rule.matches(view):
-                    self.found.append((entry, None))
-            except FilterError as error:
-                self.found.append((entry, error))
-        return allowance
+        entries, size, start = self._entries, self._size, self._next
+        if self.units <= allowance:
+            units, end = self.units, len(entries)
+        else:
+            units, end = 0, start
+            while end < len(entries) and units < allowance:
+                entry = entries[end]
+                units += entry.fixed + (entry.sized * size >> SIZE_BITS)
+                end += 1
+        _evaluate(entries[start:end], self.view, self.found)
+        self.units -= units
+        self._next = end
+        return allowance - units
 
     @property
     def is_done(self) -> bool:
@@ -138,8 +136,8 @@ class RuleIndex(Generic[Key]):
                 self._tables.setdefault(address, {}).setdefault(value, {})[entry.ordinal] = entry
         elif not rule.is_never:
             self._evaluated[entry.ordinal] = entry
-            self._fixed += rule.cost.fixed
-            self._sized += rule.cost.sized
+            self._fixed += entry.fixed
+            self._sized += entry.sized
 
     def remove(self, key: Key) -> None:
         """Take a rule away; KeyError if there is none."""
@@ -147,8 +145,8 @@ class RuleIndex(Generic[Key]):
         self.actions -= entry.rule.action is not None
         self._always.pop(key, None)
         if self._evaluated.pop(entry.ordinal, None) is not None:
-            self._fixed -= entry.rule.cost.fixed
-            self._sized -= entry.rule.cost.sized
+            self._fixed -= entry.fixed
+            self._sized -= entry.sized
         for address, value in entry.lookup.terms if entry.lookup is not None else ():
             table = self._tables[address]
             del table[value][entry.ordinal]
@@ -168,18 +166,19 @@ class RuleIndex(Generic[Key]):
 
     def match_within(self, view: View, allowance: int) -> Found[Key] | None:
         """The same, all at once, with what is known of the rules; None if that costs more than so many units."""
-        entries = self._looked_up(view)
-        units = self._units(view, entries)
+        entries = self._looked_up(view) if self._tables else []
+        units = self._units(view, entries) if entries or self._sized else self._fixed
         if units > allowance:
             return None
         found = list(self._always.values())
-        _evaluate(self._in_order(entries), view, found)
+        if entries or self._evaluated:
+            _evaluate(self._in_order(entries), view, found)
         self.spent = units + (view.pairs >> PAIR_BITS)
         return found
 
     def begin(self, view: View) -> Matching[Key]:
         """The same in steps: what comes of it is about the rules that are there now."""
-        entries = self._looked_up(view)
+        entries = list(dict.fromkeys(self._looked_up(view)))  # one may be found by several of its terms
         units = self._units(view, entries)
         return Matching(view, self._in_order(entries), list(self._always.values()), units)
 
@@ -187,9 +186,8 @@ class RuleIndex(Generic[Key]):
         """What it costs to evaluate rules that were looked up, and all others."""
         units, sized = self._fixed, self._sized
         for entry in looked_up:
-            if not entry.is_exact:
-                units += entry.rule.cost.fixed
-                sized += entry.rule.cost.sized
+            units += entry.fixed
+            sized += entry.sized
         return units + (sized * min(len(view.record), FULL_SIZE) >> SIZE_BITS) if sized else units
 
     def _in_order(self, looked_up: list[Entry[Key]]) -> list[Entry[Key]]:
