@@ -51,6 +51,7 @@ from twinbus.server.outage_node import OutageSwitch
 from twinbus.server.outgoing import Outgoing
 from twinbus.server.pairing import PairingDesk, Pairings
 from twinbus.server.requests import ReplyLink, RequestLink, find_reply_link
+from twinbus.server.sdk_decimals import needs_them
 from twinbus.server.session_link import SESSION_FILTER, SessionLink
 from twinbus.server.silence import SilentLink
 from twinbus.server.spreading import SpreadIncoming
@@ -402,6 +403,7 @@ class Client:
         if isinstance(epoch, int):
             claim.take(use, epoch, fragments)
         use.claim, use.source, use.transactions = claim, source, self._transactions
+        use.rewrites_decimals = needs_them(self._peer.connection)
         return use
 
     def _detached(self, event: Event) -> None:
