@@ -58,6 +58,7 @@ from twinbus.server.request_queue import RequestQueue
 from twinbus.server.requests import ReplyLink, RequestLink, Terms, find_reply_link
 from twinbus.server.revocation import Revocations
 from twinbus.server.sas import LoginFailed
+from twinbus.server.sdk_decimals import needs_them
 from twinbus.server.session_link import SESSION_FILTER, SessionLink
 from twinbus.server.silence import SilentLink
 from twinbus.server.spreading import SpreadIncoming
@@ -196,6 +197,7 @@ class Client:
         )
         self._share = BrowseShare(gateway.namespace.reads)
         self._browse_links = 0
+        self._rewrites_decimals = False
         self._uses: dict[Link, Use] = {}
         self._tab = Tab(gateway.meter)
         self._used_s = self._namespace.clock.monotonic_s()
@@ -283,6 +285,7 @@ class Client:
     def _opened(self, event: Event) -> None:
         assert isinstance(event, ConnectionOpened)
         self._tab.open(event.open.properties)
+        self._rewrites_decimals = needs_them(event.open.properties)
         log.debug("connection opened", extra={"client": self._address()})
         self._call_in("token", self._gateway.token_timeout_s, self._require_token)
         self._look_for_idle()
@@ -420,6 +423,7 @@ class Client:
         node = Management(where, subject, self.access, self._tab.counter(self.access, where))
         terms = Terms(weigh=node.weigh)
         use = RequestLink(link, where, node, find_reply_link, clock, self._queue, self._transactions, terms=terms)
+        use.rewrites_decimals = self._rewrites_decimals
         entity.producers.add(use)
         return use
 
@@ -496,6 +500,7 @@ class Client:
         if isinstance(epoch, int):
             claim.take(use, epoch, fragments)
         use.claim, use.source, use.transactions = claim, source, self._transactions
+        use.rewrites_decimals = self._rewrites_decimals
         return use
 
     def _browse(

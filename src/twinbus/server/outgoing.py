@@ -21,7 +21,7 @@ from twinbus.model.errors import LinkStolen, NotImplementedHere, ServiceBusError
 from twinbus.server.answers import error_of
 from twinbus.server.keys import Right
 from twinbus.server.metering.counter import Counter
-from twinbus.server.sdk_decimals import needs_them, readable
+from twinbus.server.sdk_decimals import readable
 from twinbus.server.socket_room import SocketRoom
 from twinbus.server.transactions import how_of
 
@@ -90,7 +90,8 @@ class Outgoing:
         self.source: AnySource | None = None
         """Where its messages come from, and the transactions in which they may be settled."""
         self.transactions: Transactions | None = None
-        self._rewrites_decimals = needs_them(link.session.connection)
+        self.rewrites_decimals = False
+        """The client is one that reads them in its own way (`sdk_decimals`)."""
         self._reserved = 0
         self._was_given = False
         """Something, of the credit it has: credit that ends with nothing given is a receive, too."""
@@ -140,7 +141,7 @@ class Outgoing:
             self._reserved -= len(deliveries)
         count = min(len(deliveries), self.link.credit if self.link.is_attached else 0)
         given = deliveries[:count]
-        if self._rewrites_decimals:
+        if self.rewrites_decimals:
             given = [(readable(payload), tag) for payload, tag in given]
         self.link.send_many(given, settled=self.deletes)
         self._counter.add_receives(given)

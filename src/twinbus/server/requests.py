@@ -16,7 +16,7 @@ from twinbus.amqp.outcomes import ACCEPTED, Rejected
 from twinbus.amqp.sender import Sender
 from twinbus.model.errors import InvalidArgument, InvalidOperation, MalformedMessage, ServerBusy, ServiceBusError
 from twinbus.server.answers import error_of
-from twinbus.server.sdk_decimals import needs_them, readable
+from twinbus.server.sdk_decimals import readable
 from twinbus.server.silence import tell
 
 if TYPE_CHECKING:
@@ -127,6 +127,8 @@ class RequestLink:
         self._queue = queue
         self._open = 0
         self._terms = terms or Terms()
+        self.rewrites_decimals = False
+        """Write decimals in messages as the Azure SDK for Python reads them."""
         self._last_reply: tuple[str | None, Sender | None] = None, None
         link.accept(max_message_size=self._terms.max_bytes)
         link.keep_credit(CREDIT)
@@ -197,7 +199,7 @@ class RequestLink:
                 link.detach(error=error_of(ServerBusy(text)))
             elif link is not None and link.is_attached:
                 properties = Properties(correlation_id=request.message_id)
-                if needs_them(link.session.connection):
+                if self.rewrites_decimals:
                     _rewrite_decimals(response.body)
                 body = value(response.body)
                 link.send(

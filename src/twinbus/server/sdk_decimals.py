@@ -22,9 +22,8 @@ from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Section
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from decimal import Decimal
-
-    from twinbus.amqp.connection import Connection
 
 _PRODUCT: Final = "azsdk-python-servicebus"
 _DECIMAL128: Final = 0x94
@@ -41,9 +40,8 @@ _MAPS: Final = (Section.DELIVERY_ANNOTATIONS, Section.MESSAGE_ANNOTATIONS, Secti
 _MAP32: Final = 0xD1
 
 
-def needs_them(connection: Connection) -> bool:
-    """Whether a connection is one of the SDK for Python."""
-    properties = connection.remote_open.properties if connection.remote_open is not None else None
+def needs_them(properties: Mapping[str, object] | None) -> bool:
+    """Whether a connection, by the properties of its open, is one of the SDK for Python."""
     return str((properties or {}).get("product", "")).startswith(_PRODUCT)
 
 
