@@ -9,6 +9,8 @@ from twinbus.broker.filters.arithmetic import MAX_TEXT
 from twinbus.broker.filters.like import MAX_PATTERN
 from twinbus.broker.filters.reader import MAX_DEPTH
 from twinbus.broker.filters.system import SYSTEM
+from twinbus.broker.work import SMALL, UNITS
+from twinbus.model.limits import NamespaceLimits
 from twinbus.model.rule import MAX_EXPRESSION
 
 PAGE = (Path(__file__).parents[2] / "docs" / "filters.md").read_text()
@@ -31,3 +33,11 @@ def test_it_tells_every_system_property_and_which_can_be_set() -> None:
 def test_it_tells_the_limits() -> None:
     told = [int(number.replace(",", "")) for number in re.findall(r"^\| .* \| ([\d,]+) \|$", PAGE, re.MULTILINE)]
     assert told == [MAX_EXPRESSION, MAX_DEPTH, MAX_PATTERN, MAX_TEXT]
+
+
+def test_it_tells_what_rules_may_cost() -> None:
+    limits = NamespaceLimits()
+    assert f"`max_rule_cost` (default: {limits.max_rule_cost:,})" in PAGE
+    assert f"`max_topic_rule_cost` (default: {limits.max_topic_rule_cost:,})" in PAGE
+    assert f"a budget** of {UNITS:,} units" in PAGE
+    assert f"cost up to {SMALL} units never waits" in PAGE
