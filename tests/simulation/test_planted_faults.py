@@ -73,9 +73,10 @@ def answer_before_applied(patch: Patch) -> None:
 def accept_before_sync(patch: Patch) -> None:
     enqueue = Fragment.enqueue
 
-    def wrong(self: Fragment, records: Any, answer: Any) -> None:
-        enqueue(self, records, lambda _: None)
+    def wrong(self: Fragment, records: Any, answer: Any, beside: Any = None) -> int:
+        first = enqueue(self, records, lambda _: None, beside)
         answer(None)
+        return first
 
     patch.setattr(Fragment, "enqueue", wrong)
 
@@ -171,11 +172,11 @@ def bytes_of_a_failed_send_stay(patch: Patch) -> None:
 def batch_in_two_parts(patch: Patch) -> None:
     enqueue = Fragment.enqueue
 
-    def wrong(self: Fragment, records: Any, answer: Any) -> None:
+    def wrong(self: Fragment, records: Any, answer: Any, beside: Any = None) -> int:
         for record in records[:-1]:
             enqueue(self, [record], lambda _: None)
             self.journal.flush()
-        enqueue(self, records[-1:], answer)
+        return enqueue(self, records[-1:], answer, beside)
 
     patch.setattr(Fragment, "enqueue", wrong)
 
