@@ -42,3 +42,10 @@ def test_the_page_on_errors_tells_every_error() -> None:
         for kind in kinds
         if kind not in {errors.ServiceBusError, errors.CallerError}
     }
+
+
+def test_the_page_on_security_names_tests_that_are_there() -> None:
+    page = (ROOT / "docs" / "security.md").read_text()
+    named = set(re.findall(r"`([\w/]+/test_\w+\.py)`", page))
+    assert named
+    assert [name for name in sorted(named) if not (ROOT / "tests" / name).is_file()] == []
