@@ -12,7 +12,6 @@ from twinbus.broker.transaction import Transaction
 from twinbus.model.errors import (
     EntityDeleted,
     MessageNotFound,
-    QuotaExceeded,
     ServerBusy,
     ServiceBusError,
     StoreUnavailable,
@@ -388,16 +387,15 @@ def test_a_transaction_comes_to_nothing_if_the_store_fails_while_its_messages_ar
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
-def test_messages_that_wait_count_against_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twinbus.broker.sending.MEGABYTE", 6)
+def test_messages_that_wait_count_as_held_by_the_topic() -> None:
     rig = HeavyRig()
-    rig.subscribe("a", *heavy(5))
-    body = b"x" * 1_100
-    answers = [rig.publish(body, n=1) for _ in range(5)]
-    with pytest.raises(QuotaExceeded):
-        rig.publish(body, n=1)
+    subscription = rig.subscribe("a", *heavy(5))
+    answers = [rig.publish(b"x" * 1_000, n=1) for _ in range(5)]
+    assert rig.topic.held_bytes() > 5_000
     rig.turns()
     assert answers == [[None]] * 5
+    rig.clock.advance(1)
+    assert rig.topic.held_bytes() == subscription.main.holdings.size
 
 
 def test_messages_that_wait_count_as_waiting_to_be_written_and_are_not_refused_for_it_later() -> None:
