@@ -77,8 +77,10 @@ def attaches(name: str, count: int) -> bytes:
 @contextlib.asynccontextmanager
 async def serving(make_handler: type[Slow]) -> AsyncIterator[Place]:
     place = await Place(make_handler, SERVER).start()
-    yield place
-    await place.listener.close(grace_s=0.1)
+    try:
+        yield place
+    finally:
+        await place.listener.close(grace_s=0.1)
 
 
 class Speaker:
