@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.plain.raw import raw
+from tests.served import started
 from twinbus.amqp.message import Header, Properties, build, data, value
 from twinbus.amqp.outcomes import Modified, Rejected
 from twinbus.amqp.performatives import Error
 from twinbus.amqp.types import Described, UInt
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.served import Served
 
 DECODE_ERROR = "amqp:decode-error"
@@ -130,18 +133,22 @@ async def test_a_message_above_the_limit_is_rejected_however_it_comes(server: Se
     assert server.counts(queue) == (1, 0)
 
 
-@pytest.mark.parametrize("kilobytes", [1, 1_024])
-async def test_a_queue_may_have_another_limit(server: Served, kilobytes: int) -> None:
-    queue = server.make_queue(MaxMessageSizeInKilobytes=str(kilobytes))
-    async with raw(server) as client:
-        link = await client.attach_sender(queue)
-        assert link.remote_attach is not None
-        assert link.remote_attach.max_message_size == kilobytes * 1_024
-        assert await client.send(link, data(bytes(kilobytes * 1_024))) == TOO_LARGE
-        assert await client.send(link, data(bytes(kilobytes * 1_024 - 8))) is None
-        [delivery] = await client.receive(await client.attach_receiver(queue))
-        assert delivery.payload.endswith(data(bytes(kilobytes * 1_024 - 8)))
-    assert server.counts(queue) == (1, 0)
+async def test_a_queue_may_have_another_limit(tmp_path: Path) -> None:
+    sizes = (1, 1_024)
+    config = tmp_path / "twinbus.toml"
+    config.write_text("".join(f'[[queues]]\nname = "queue-{size}"\nmax_message_kb = {size}\n' for size in sizes))
+    with started(tmp_path, f"--config={config}") as server:
+        for kilobytes in sizes:
+            queue = f"queue-{kilobytes}"
+            async with raw(server) as client:
+                link = await client.attach_sender(queue)
+                assert link.remote_attach is not None
+                assert link.remote_attach.max_message_size == kilobytes * 1_024
+                assert await client.send(link, data(bytes(kilobytes * 1_024))) == TOO_LARGE
+                assert await client.send(link, data(bytes(kilobytes * 1_024 - 8))) is None
+                [delivery] = await client.receive(await client.attach_receiver(queue))
+                assert delivery.payload.endswith(data(bytes(kilobytes * 1_024 - 8)))
+            assert server.counts(queue) == (1, 0)
 
 
 async def test_a_body_is_not_looked_into_and_comes_back_byte_for_byte(server: Served, queue: str) -> None:
