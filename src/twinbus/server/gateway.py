@@ -376,6 +376,8 @@ class Client:
         assert isinstance(event, AttachRequested)
         link = event.link
         self._used_s = self._namespace.clock.monotonic_s()
+        if link.is_over:  # its detach came in the same read
+            return
         try:
             use = self._connect(link, event.attach)
         except Silence as silence:
