@@ -1,10 +1,10 @@
 """Measures what a change costs: processor time per message of this checkout's server beside an earlier one's.
 
     git worktree add ../before COMMIT && make -C ../before compile
-    python -m bench.change --before ../before [--rounds 9] [--count 40000]
+    python -m bench.change --before ../before [--rounds 9] [--count 72000]
 
-Both servers run throughout; each round has the same load on one, then on the other, in alternating order: sends,
-receives, and receives with confirmed settlement. A figure is the median of its rounds, a ratio the median of the
+Both servers run throughout; in each round they have the same load in short, alternating turns: sends, receives, and
+receives with confirmed settlement. A figure is the median of its rounds, a ratio the median of the
 rounds' ratios: wall-clock time says little on a machine that does other things, processor time says more. Writes
 docs/benchmarks/change.md and change.json; exits 1 where a ratio is above what is allowed.
 """
@@ -12,6 +12,7 @@ docs/benchmarks/change.md and change.json; exits 1 where a ratio is above what i
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -29,6 +30,8 @@ BEFORE: Final = "before"
 AFTER: Final = "after"
 MOST: Final = 1.03
 WARM_UP: Final = 10_000
+TURNS: Final = 6
+"""Of each server in a round."""
 Steps = dict[str, list[float]]
 
 
@@ -59,12 +62,21 @@ def compare(loads: dict[str, Load], rounds: int, count: int) -> dict[str, Steps]
     for version, load in loads.items():
         measure(load, f"warm-{version}", WARM_UP)
     for number in range(rounds):
-        order = list(loads) if number % 2 == 0 else list(reversed(loads))
-        for version in order:
-            for name, spent in measure(loads[version], f"round-{number}", count).items():
-                found[version].setdefault(name, []).append(spent)
+        for version, spent in one_round(loads, f"round-{number}", count).items():
+            for name, microseconds in spent.items():
+                found[version].setdefault(name, []).append(microseconds)
         print(f"round {number + 1} of {rounds}: {ratios(found)}")
     return found
+
+
+def one_round(loads: dict[str, Load], name: str, count: int) -> dict[str, dict[str, float]]:
+    """Both servers in short turns, so that what slows the machine for seconds slows both."""
+    sums: dict[str, dict[str, float]] = {version: {} for version in loads}
+    for turn in range(TURNS):
+        for version in loads if turn % 2 == 0 else reversed(loads):
+            for step, spent in measure(loads[version], f"{name}-{turn}", count // TURNS).items():
+                sums[version][step] = sums[version].get(step, 0.0) + spent / TURNS
+    return sums
 
 
 def ratios(found: dict[str, Steps]) -> dict[str, float]:
@@ -104,12 +116,22 @@ def page(found: dict[str, Steps], bars: list[Bar], before: str, asked: argparse.
     )
 
 
+def pin(*servers: Server) -> None:
+    """Keep the servers and the load client on processors of their own: moving between them costs time, too."""
+    first, *others = sorted(os.sched_getaffinity(0))
+    if others:
+        for server in servers:
+            for task in Path(f"/proc/{server.process.pid}/task").iterdir():
+                os.sched_setaffinity(int(task.name), {first})
+        os.sched_setaffinity(0, others)  # of this process, and of the load clients that it starts
+
+
 def main() -> int:
     """Run the bench; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench.change", description=__doc__.splitlines()[0])
     parser.add_argument("--before", type=Path, required=True, help="a compiled checkout of the earlier commit")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--count", type=int, default=40_000)
+    parser.add_argument("--count", type=int, default=72_000)
     asked = parser.parse_args()
     earlier = asked.before.resolve()
     if not (earlier / ".venv" / "bin" / "python").exists():
@@ -123,6 +145,7 @@ def main() -> int:
             Server.started(folder / BEFORE, python=str(earlier / ".venv" / "bin" / "python")) as before,
             Server.started(folder / AFTER) as after,
         ):
+            pin(before, after)
             loads = {BEFORE: Load(binary, before), AFTER: Load(binary, after)}
             found = compare(loads, asked.rounds, asked.count)
     bars = [
