@@ -66,13 +66,13 @@ class RawPeer:
 
     @classmethod
     async def connect(
-        cls, host: str, port: int, *, plain: tuple[str, str] | None = None, idle_time_out: int | None = None
+        cls, host: str, port: int, *, plain: tuple[str, str] | None = None, product: str = "attacker"
     ) -> Self:
         """An open connection with one session: anonymous, or by a key's name and the key."""
         peer = await cls.dial(host, port)
         try:
             await peer.log_in(plain)
-            peer.send(Open(container_id="attacker", hostname=host, idle_time_out=idle_time_out))
+            peer.send(Open(container_id="attacker", hostname=host, properties={"product": product}))
             peer.send(Begin(next_outgoing_id=0, incoming_window=2**31 - 1, outgoing_window=2**31 - 1))
             await peer.drain()
             await peer.expect(Open)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from twinbus.amqp import decimals
 from twinbus.amqp.message import Message, Properties, Section, build, data
 from twinbus.amqp.types import Decimal128
-from twinbus.server.sdk_decimals import readable
+from twinbus.server import sdk_decimals
+from twinbus.server.sdk_decimals import MAX_ENTRIES, readable
 
 numbers = st.builds(
     lambda sign, coefficient, exponent: Decimal((sign, tuple(map(int, str(coefficient))), exponent)),
@@ -88,3 +89,24 @@ def test_a_message_without_decimals_stays_the_same_bytes() -> None:
     payload = message_with(size=0x94, name="\x94", raw=b"\x94" * 17)
     assert readable(payload) is payload
     assert Message(payload).lookup(Section.APPLICATION_PROPERTIES, "size") == 0x94
+
+
+def test_a_message_of_many_properties_is_not_looked_through() -> None:
+    fewer = message_with(**{f"p{number}": Decimal("1.5") for number in range(MAX_ENTRIES - 2)})  # it has 2 annotations
+    more = message_with(**{f"p{number}": Decimal("1.5") for number in range(MAX_ENTRIES - 1)})
+    assert readable(fewer) is not fewer
+    assert readable(more) is more
+
+
+def test_a_number_without_a_form_is_given_up_without_trying_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    right = sdk_decimals.words_of
+
+    def counted(text: str) -> list[int] | None:
+        tried.append(text)
+        return right(text)
+
+    monkeypatch.setattr(sdk_decimals, "words_of", counted)
+    for number in (Decimal("1E-300"), Decimal("1E+300"), Decimal(10**33 + 1), Decimal((0, (9,) * 30, -10))):
+        assert sdk_decimals.pack(number) is None
+    assert len(tried) <= 1

@@ -172,6 +172,13 @@ class Message:
             at = stopped
         return found
 
+    def entry_count(self, section: Section) -> int:
+        """How many entries a section that is a map says it has; 0 where there is none."""
+        if section not in self._spans:
+            return 0
+        count, _ = open_map(self.payload, self._spans[section][1])
+        return count // 2
+
     def fields(self, section: Section) -> list[bytes]:
         """The fields of a section that is a list, each as it came; empty where there is none."""
         if section not in self._spans:

@@ -82,10 +82,14 @@ class Reading:
     def read_piece(self) -> bool:
         """Handle a piece of the input that is held; True where there is more. For the backlog alone."""
         connection = self._connection
-        if connection.has_held_input and not self._is_full:
-            self._peer.handle(connection.receive_data(b"", now=self._loop.time(), work=self._work))
-        has_more = self._is_in_backlog = connection.has_held_input and not self._is_full
-        self._peer.flush_due()
+        try:
+            if connection.has_held_input and not self._is_full:
+                self._peer.handle(connection.receive_data(b"", now=self._loop.time(), work=self._work))
+            has_more = self._is_in_backlog = connection.has_held_input and not self._is_full
+            self._peer.flush_due()
+        except BaseException:
+            self._peer.transport.abort()  # nobody would ever read on
+            raise
         return has_more
 
     @property

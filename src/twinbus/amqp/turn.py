@@ -87,10 +87,12 @@ class Backlog:
         """One turn for all: a piece of each in turn."""
         began_s = self._now_s()
         waiting = self._waiting
-        while waiting and self._now_s() - began_s <= TURN_S:
-            peer = waiting.popleft()
-            if peer.read_piece():
-                waiting.append(peer)
-        self._is_due = bool(waiting)
-        if waiting:
-            self._soon(self._run)
+        try:
+            while waiting and self._now_s() - began_s <= TURN_S:
+                peer = waiting.popleft()
+                if peer.read_piece():
+                    waiting.append(peer)
+        finally:  # a fault of one peer's costs the others nothing
+            self._is_due = bool(waiting)
+            if waiting:
+                self._soon(self._run)

@@ -7,7 +7,9 @@ exponent out of range is an error, and the message with it is never received.
 
 Messages are stored as they were sent, so that every other client reads the right number. For a connection of this SDK,
 and for no other, each decimal that its decoder cannot read is written on delivery in the layout that it can; one that
-has no such form (more than 25 to 30 digits, or an exponent far from 0) becomes a string with the same digits.
+has no such form (more than 25 to 30 digits, or an exponent far from 0) becomes a string with the same digits. Messages
+with more than `MAX_ENTRIES` properties and annotations are delivered as they are: a sender must not be able to keep the
+server busy with the decimals of others' deliveries.
 
 Owns: the SDK's layout, and which connections are the SDK's.
 """
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from decimal import Decimal
 
+MAX_ENTRIES: Final = 100
+"""Properties and annotations of a message that is looked through."""
 _PRODUCT: Final = "azsdk-python-servicebus"
 _DECIMAL128: Final = 0x94
 _BIAS: Final = decimals.DECIMAL128.bias
@@ -36,6 +40,8 @@ _LOST_BITS: Final = 0x180
 _LARGEST_WORD: Final = 2**32 - 1
 _FEWEST_DIGITS: Final = 8
 _MOST_DIGITS: Final = 10
+_LONGEST: Final = 3 * _MOST_DIGITS
+_SHIFTS: Final = sorted(range(-_LONGEST, _LONGEST), key=abs)
 _MAPS: Final = (Section.DELIVERY_ANNOTATIONS, Section.MESSAGE_ANNOTATIONS, Section.APPLICATION_PROPERTIES)
 _MAP32: Final = 0xD1
 
@@ -51,6 +57,8 @@ def readable(payload: bytes) -> bytes:
         return payload
     try:
         message = Message(payload)
+        if sum([message.entry_count(section) for section in _MAPS]) > MAX_ENTRIES:
+            return payload
         found = {section: _rewritten(message, section) for section in _MAPS}
     except DecodeError:  # its receiver may think otherwise
         return payload
@@ -96,19 +104,20 @@ def pack(number: Decimal) -> bytes | None:
     sign, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int)
     text = "".join(map(str, digits)).lstrip("0")
-    longest = 3 * _MOST_DIGITS
-    for zeros in sorted(range(-longest, longest), key=abs):  # the same number with more or fewer zeros at its end
-        if zeros < 0 and not text.endswith("0" * -zeros) and text:
-            continue
-        words = _words(text[:zeros] if zeros < 0 else text + "0" * zeros if text else "")
+    spare = len(text) - len(text.rstrip("0")) if text else _LONGEST
+    room = _LONGEST - len(text)
+    for zeros in _SHIFTS:  # the same number with more or fewer zeros at its end
         biased = exponent - zeros + _BIAS
-        if words is not None and biased >= 0 and not biased & _LOST_BITS:
+        if biased < 0 or biased & _LOST_BITS or not -spare <= zeros <= room:
+            continue
+        words = words_of(text[:zeros] if zeros < 0 else text + "0" * zeros if text else "")
+        if words is not None:
             head = bytes((sign << 7 | biased >> 9, (biased & 0x7F) << 1, 0, 0))
             return head + b"".join([word.to_bytes(4, "big") for word in words])
     return None
 
 
-def _words(text: str) -> list[int] | None:
+def words_of(text: str) -> list[int] | None:
     """Three numbers that the SDK joins to these digits: it writes each with eight digits at least."""
     found: list[int] = []
     for _ in range(2):

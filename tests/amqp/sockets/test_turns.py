@@ -202,3 +202,21 @@ def test_a_backlog_takes_one_turn_at_a_time_and_a_piece_of_each_peer_in_it() -> 
         assert max(peer.left for peer in peers) - min(peer.left for peer in peers) <= 1
     assert all(peer.left == 0 for peer in peers)
     assert max(turns) <= TURN_S + 0.004 + 1e-9
+
+
+def test_a_fault_of_one_peer_leaves_the_turns_of_the_others_as_they_are() -> None:
+    class Faulty(Waiting):
+        def read_piece(self) -> bool:
+            raise ZeroDivisionError
+
+    passing = Time()
+    soon: deque[Callable[[], None]] = deque()
+    backlog = Backlog(passing.monotonic, soon.append)
+    other = Waiting(passing, 3, 0.004)
+    backlog.add(Faulty(passing, 1, 0.004))
+    backlog.add(other)
+    with pytest.raises(ZeroDivisionError):
+        soon.popleft()()
+    while soon:
+        soon.popleft()()
+    assert other.left == 0

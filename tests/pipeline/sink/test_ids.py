@@ -116,6 +116,13 @@ def test_properties_count_in_any_order() -> None:
     assert ids(first) == ids(second)
 
 
+def test_a_decimal_key_is_the_same_in_a_column_of_another_scale() -> None:
+    batches = [
+        rows(orderId=pa.array([decimal.Decimal(-150)], pa.decimal128(38, scale)), body=["x"]) for scale in (0, 2, 10)
+    ]
+    assert len({ids(batch, "q", "orderId")[0] for batch in batches}) == 1
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -124,6 +131,7 @@ def test_properties_count_in_any_order() -> None:
         [1, 2],
         [True, False],
         [decimal.Decimal("1.5"), decimal.Decimal("1.6")],
+        [decimal.Decimal(10**37 + 1), decimal.Decimal(10**37 + 2)],
         [dt.date(2026, 1, 1), dt.date(2026, 1, 2)],
         [dt.datetime(2026, 1, 1), dt.datetime(2026, 1, 1, 1)],  # noqa: DTZ001  # timestamp_ntz
         [dt.datetime(2026, 1, 1, tzinfo=dt.UTC), dt.datetime(2026, 1, 1, 1, tzinfo=dt.UTC)],

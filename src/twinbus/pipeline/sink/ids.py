@@ -184,10 +184,19 @@ def _bytes_of(value: object) -> bytes:
     if isinstance(value, bytes):
         return b"b" + value
     if isinstance(value, decimal.Decimal):
-        return b"c" + format(value.normalize(), "f").encode()
+        return b"c" + _digits_of(value)
     if isinstance(value, dt.datetime) and value.tzinfo is not None:
         return b"m%d" % ((value - _EPOCH) // _MICROSECOND)
     if isinstance(value, dt.date):
         return b"d" + value.isoformat().encode()
     assert isinstance(value, int)
     return b"i%d" % value
+
+
+def _digits_of(value: decimal.Decimal) -> bytes:
+    """A number's digits, the same for 1.5 and 1.50. Not by `normalize`, which rounds to 28 digits."""
+    sign, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int), "Spark has neither infinite decimals nor NaN"
+    text = "".join(map(str, digits))
+    short = text.rstrip("0")
+    return f"{sign}:{short}:{exponent + len(text) - len(short)}".encode() if short else b"0"
