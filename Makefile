@@ -120,6 +120,7 @@ outage: compile ## measure what an application sees of an outage of the primary
 soak: compile ## try mutated input, attacks, simulated faults, kills, power cuts, slow disks, outages; the first three for MINUTES minutes (10)
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 	$(BIN)/python -m tests.attacks --minutes $(MINUTES)
+	$(BIN)/python -m tests.concurrency --runs 20
 	$(BIN)/python -m tests.simulation --minutes $(MINUTES)
 	$(BIN)/python -m tests.simulation.partitioned --runs 3000
 	$(BIN)/python -m tests.simulation.processes --runs 3000
