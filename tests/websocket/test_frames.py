@@ -72,6 +72,7 @@ def test_large_frames_are_given_on_as_they_come() -> None:
         (frame(Opcode.CLOSE, b"\x03\xe8\xff\xfe"), CloseCode.INVALID_DATA),
         (frame(Opcode.CLOSE, b"\x03\xe8bye"), CloseCode.NORMAL),
         (frame(Opcode.CLOSE, (4_000).to_bytes(2, "big")), 4_000),
+        (frame(Opcode.PONG) * (frames.MAX_FRAMES_WITHOUT_DATA + 1), CloseCode.POLICY_VIOLATION),
     ],
 )
 def test_how_a_connection_ends(server: Served, sent: bytes, code: int) -> None:
@@ -90,6 +91,32 @@ def test_a_message_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(frames.Violation) as violation:
         reader.receive(frame(Opcode.CONTINUATION, b"x"))
     assert violation.value.code == CloseCode.TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    "useless", [frame(Opcode.PING), frame(Opcode.PONG), frame(Opcode.BINARY), frame(Opcode.BINARY, fin=False)]
+)
+def test_frames_without_data_are_counted_until_data_comes(useless: bytes) -> None:
+    reader, is_fragment = FrameReader(), not useless[0] & 0x80
+    rest = frame(Opcode.CONTINUATION, fin=False) if is_fragment else useless
+    reader.receive(useless + rest * (frames.MAX_FRAMES_WITHOUT_DATA - 1))
+    reader.receive(frame(Opcode.CONTINUATION if is_fragment else Opcode.BINARY, b"x", fin=not is_fragment))
+    reader.receive(rest * frames.MAX_FRAMES_WITHOUT_DATA)
+    with pytest.raises(frames.Violation) as violation:
+        reader.receive(rest)
+    assert violation.value.code == CloseCode.POLICY_VIOLATION
+
+
+@given(st.lists(st.binary(max_size=200), max_size=20), st.integers(1, 5))
+def test_a_stream_handled_in_pieces_is_the_same_stream(messages: list[bytes], max_frames: int) -> None:
+    stream = b"".join(frame(Opcode.PING, b"?") + frame(Opcode.BINARY, message) for message in messages)
+    reader = FrameReader()
+    received = reader.receive(stream[:300], max_frames)
+    reader.hold(stream[300:])
+    while reader.has_held_input:
+        received += reader.receive(b"", max_frames)
+    received += reader.receive(b"")
+    assert received == b"".join(messages)
 
 
 def test_pings_are_answered_also_within_a_message(server: Served) -> None:

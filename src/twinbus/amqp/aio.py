@@ -134,6 +134,11 @@ class Peer(asyncio.Protocol):
 
     # --- the program calls these --------------------------------------------------------------------------------------
 
+    @property
+    def turn_s(self) -> float:
+        """How long this peer's input may be handled at a time, for transports that decode the input themselves."""
+        return self._reading.turn_s
+
     def authenticated(self) -> None:
         """The client has proved who it is: its connection is not dropped to make room for others."""
         if self._slot is not None:

@@ -29,7 +29,7 @@ PIECE_WORK: Final = 1_024
 _backlogs: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Backlog]] = WeakKeyDictionary()
 
 
-def _backlog_of(loop: asyncio.AbstractEventLoop) -> Backlog:
+def backlog_of(loop: asyncio.AbstractEventLoop) -> Backlog:
     """The backlog that all peers of a loop share."""
     found = _backlogs.get(loop)
     if found is None:
@@ -47,7 +47,7 @@ class Reading:
         self._connection = connection
         self._loop = loop
         self._turn = Turn(time.monotonic, loop.call_soon, self.balance)
-        self._backlog = _backlog_of(loop)
+        self._backlog = backlog_of(loop)
         self._is_in_backlog = False
         self._work = None if connection.is_client else PIECE_WORK
 
@@ -67,11 +67,15 @@ class Reading:
 
     def _read_on(self) -> None:
         """Go on piece by piece until the turn is over; the rest waits in the backlog."""
-        connection = self._connection
-        is_stranger = connection.limits is not connection.settings.limits
-        turn_s = STRANGER_TURN_S if is_stranger else TURN_S
+        connection, turn_s = self._connection, self.turn_s
         while connection.has_held_input and not self._turn.has_lasted(turn_s):
             self._peer.handle(connection.receive_data(b"", now=self._loop.time(), work=self._work))
+
+    @property
+    def turn_s(self) -> float:
+        """How long the peer's input may be handled at a time; less before the peer has shown credentials."""
+        connection = self._connection
+        return STRANGER_TURN_S if connection.limits is not connection.settings.limits else TURN_S
 
     def go_on(self) -> None:
         """Read what could not be read before the handler answered, if it has. A server does so in its next turn."""

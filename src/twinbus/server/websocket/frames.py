@@ -5,6 +5,9 @@ nothing is kept here but the head of a frame, or one control frame. That is why 
 a frame until it is complete, so that each stranger could have us hold the largest one. It takes a third of the time of
 `websockets` for a frame of 40 bytes, as much for one of 1 KB, and ten times as much for one of 60 KB (0.1 ms).
 
+A read can hold tens of thousands of frames without payload. `receive` therefore handles a limited number of frames per
+call and holds the rest, so that the socket can look at the clock in between.
+
 Owns: framing, masking, and the limits on what a client may send. Answering is the socket's affair.
 """
 
@@ -18,6 +21,8 @@ MAX_FRAME_BYTES: Final = 16_777_216
 MAX_MESSAGE_BYTES: Final = 67_108_864
 """Nothing of it is kept; but who says that more will come means something else than AMQP."""
 MAX_CONTROL_BYTES: Final = 125
+MAX_FRAMES_WITHOUT_DATA: Final = 4_096
+"""Control frames and empty data frames in a row. Clients send a few pings between two AMQP heartbeats."""
 
 _FIN: Final = 0x80
 _RESERVED: Final = 0x70
@@ -61,6 +66,7 @@ class CloseCode(IntEnum):
     NO_STATUS = 1005
     """Never sent: a close that says nothing."""
     INVALID_DATA = 1007
+    POLICY_VIOLATION = 1008
     TOO_LARGE = 1009
 
 
@@ -88,21 +94,37 @@ class FrameReader:
         """What the last ping said; whoever answers it sets this to None. Those before it need no answer."""
         self.close_code: int | None = None
         """The client has closed; what comes after it is not read."""
+        self.has_held_input = False
+        """The last call stopped at its limit: call `receive` with b"" to handle more of the input."""
         self._kept = b""
-        """The beginning of a frame, up to the payload of a data frame."""
+        """The beginning of a frame, up to the payload of a data frame; with `has_held_input`, all input not handled."""
         self._left = 0
         """Bytes still to come of a data frame."""
         self._mask = b""
         self._is_within_message = False
         self._message_bytes = 0
+        self._frames_without_data = 0
 
-    def receive(self, data: bytes) -> bytes:
-        """The payload of data frames in it, in their order. Violation."""
+    def hold(self, data: bytes) -> None:
+        """Append input to the input that is held."""
+        self._kept += data
+
+    def receive(self, data: bytes, max_frames: int | None = None) -> bytes:
+        """Return the payload of the data frames in the input, in order. Violation.
+
+        After `max_frames` frames the rest of the input is held, and `has_held_input` is True.
+        """
         if self._kept:
             data, self._kept = self._kept + data, b""
+        self.has_held_input = False
         pieces: list[bytes | bytearray] = []
         at, end = 0, len(data)
+        allowed = end if max_frames is None else max_frames  # a frame has at least one byte
         while at < end and self.close_code is None:
+            if not allowed:
+                self._kept, self.has_held_input = data[at:], True
+                break
+            allowed -= 1
             if not self._left:
                 if data[at] == _WHOLE_MESSAGE and (stop := self._take_whole(data, at, end, pieces)):
                     at = stop
@@ -119,10 +141,12 @@ class FrameReader:
                 self._left -= len(piece)
                 turn = len(piece) % _MASK_BYTES
                 self._mask = self._mask[turn:] + self._mask[:turn]
+        if pieces:
+            self._frames_without_data = 0
         return b"".join(pieces)
 
     def _take_whole(self, data: bytes, at: int, end: int, pieces: list[bytes | bytearray]) -> int:
-        """A message of one frame, all of it there and of up to 64 KB, as nearly all are: where it ends, or 0."""
+        """Take a complete message of one frame with 1 byte to 64 KB, as nearly all are: where it ends, or 0."""
         mask_at = at + _SMALLEST_HEAD
         if self._is_within_message or end - mask_at < _SHORT.size + _MASK_BYTES or data[at + 1] < _IS_MASKED:
             return 0
@@ -134,7 +158,7 @@ class FrameReader:
                 return 0
         start = mask_at + _MASK_BYTES
         stop = start + size
-        if size == _EIGHT_BYTES or stop > end:
+        if size == _EIGHT_BYTES or stop > end or not size:
             return 0
         pieces.append(unmask(data[start:stop], data[mask_at:start]))
         return stop
@@ -149,8 +173,11 @@ class FrameReader:
         if first & _IS_CONTROL:
             if len(data) < payload_at + size:
                 return 0
+            self._count_without_data()
             self._take_control(first & _OPCODE, bytes(unmask(data[payload_at : payload_at + size], mask)))
             return payload_at + size
+        if not size:
+            self._count_without_data()
         self._count(size, is_first=first & _OPCODE != Opcode.CONTINUATION)
         self._is_within_message = not first & _FIN
         self._left, self._mask = size, mask
@@ -194,6 +221,12 @@ class FrameReader:
             limits = f"it can have {MAX_FRAME_BYTES}, and a message {MAX_MESSAGE_BYTES}"
             raise Violation(CloseCode.TOO_LARGE, f"a frame of {size} bytes: {limits}")
         self._message_bytes += size
+
+    def _count_without_data(self) -> None:
+        self._frames_without_data += 1
+        if self._frames_without_data > MAX_FRAMES_WITHOUT_DATA:
+            reason = f"more than {MAX_FRAMES_WITHOUT_DATA} control frames or empty frames in a row: send fewer pings"
+            raise Violation(CloseCode.POLICY_VIOLATION, reason)
 
     def _take_control(self, opcode: int, payload: bytes) -> None:
         if opcode == Opcode.PING:

@@ -1,16 +1,23 @@
 """A WebSocket: a protocol to the connection it runs over, a transport to the AMQP peer behind it.
 
-Owns: pongs, and the closing handshake with its time limit. What the connection says about its room to write, the peer
-hears, and what the peer says about reading, the connection does: so a client that does not read is throttled as on any
-other socket, and nothing is buffered in between.
+Frames are handled in pieces, and the clock is checked between them: a read full of pings or empty frames may give the
+peer nothing, so the peer's own turn would never end it (`amqp.turn` says why there are turns). Frames that do not fit
+into the client's turn are held, at most about one read of them, and the connection is not read until they are handled.
+
+Owns: pongs, the closing handshake with its time limit, and when the connection is read: not while frames are held, nor
+while the peer has paused reading. The connection's room to write is reported to the peer, so a client that does not
+read is throttled as on any other socket.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.amqp.aio import LAST_WORDS_S
+from twinbus.amqp.reading import backlog_of
+from twinbus.amqp.turn import Turn
 from twinbus.server.websocket.frames import CloseCode, FrameReader, Opcode, Violation, close_frame, head_of
 
 if TYPE_CHECKING:
@@ -18,6 +25,8 @@ if TYPE_CHECKING:
 
 MESSAGE_BYTES: Final = 1_048_576
 """The largest message sent: some clients close a connection on which more than 4 MB come at once."""
+PIECE_FRAMES: Final = 512
+"""Frames that are handled before the clock is checked: about half a millisecond."""
 
 
 class WebSocket(asyncio.Protocol, asyncio.Transport):
@@ -31,6 +40,12 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         self._frames = FrameReader()
         self._is_closing = False
         self._last_timer: asyncio.TimerHandle | None = None
+        loop = asyncio.get_running_loop()
+        self._turn = Turn(time.monotonic, loop.call_soon, self._balance)
+        self._backlog = backlog_of(loop)
+        self._is_in_backlog = False
+        self._is_paused = False
+        self._peer_has_paused = False
 
     def open(self) -> None:
         """The handshake is done."""
@@ -39,23 +54,17 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
     # --- asyncio calls these ------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Give the peer what is its own, and answer the rest."""
-        frames = self._frames
-        try:
-            payload = frames.receive(data)
-        except Violation as violation:
-            self._close(violation.code, violation.reason)
-            self._transport.close()
-            return
-        if payload and not self._is_closing:
-            self._peer.data_received(payload)
-        if frames.ping is not None:
-            ping, frames.ping = frames.ping, None
-            if not self._is_closing:
-                self._transport.write(head_of(Opcode.PONG, len(ping)) + ping)
-        if frames.close_code is not None:
-            self._close(frames.close_code)
-            self._transport.close()
+        """Handle the frames that have come, as far as the client's turn goes."""
+        turn = self._turn
+        turn.begin()
+        if self._frames.has_held_input:
+            self._frames.hold(data)  # it was on its way when reading was paused
+        else:
+            self._handle_piece(data)
+            while self._can_go_on and not turn.has_lasted(self._peer.turn_s):
+                self._handle_piece(b"")
+        turn.end()
+        self._balance()
 
     def pause_writing(self) -> None:
         """The client does not read as fast as it is sent to."""
@@ -102,11 +111,23 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
 
     def pause_reading(self) -> None:
         """Take nothing more from the client for now."""
-        self._transport.pause_reading()
+        self._peer_has_paused = True
+        self._balance()
 
     def resume_reading(self) -> None:
-        """Go on."""
-        self._transport.resume_reading()
+        """Take input from the client again, once the frames that are held are handled."""
+        self._peer_has_paused = False
+        self._balance()
+
+    # --- the backlog calls this ---------------------------------------------------------------------------------------
+
+    def read_piece(self) -> bool:
+        """Handle a piece of the frames that are held; True where there is more that can be handled now."""
+        if self._can_go_on:
+            self._handle_piece(b"")
+        has_more = self._is_in_backlog = self._can_go_on
+        self._balance()
+        return has_more
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Of the connection: there is no other buffer."""
@@ -122,10 +143,48 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
+    def _handle_piece(self, data: bytes) -> None:
+        """Pass the payload of the next frames to the peer, and answer pings and closes."""
+        frames = self._frames
+        try:
+            payload = frames.receive(data, PIECE_FRAMES)
+        except Violation as violation:
+            self._close(violation.code, violation.reason)
+            self._transport.close()
+            return
+        if payload and not self._is_closing:
+            self._peer.data_received(payload)
+        if frames.ping is not None:
+            ping, frames.ping = frames.ping, None
+            if not self._is_closing:
+                self._transport.write(head_of(Opcode.PONG, len(ping)) + ping)
+        if frames.close_code is not None:
+            self._close(frames.close_code)
+            self._transport.close()
+
+    @property
+    def _can_go_on(self) -> bool:
+        """Frames are held, and the peer takes their payload."""
+        return self._frames.has_held_input and not self._peer_has_paused and not self._transport.is_closing()
+
+    def _balance(self) -> None:
+        """Pause or resume reading, and let held frames wait for their turn."""
+        if self._transport.is_closing():
+            return
+        if self._can_go_on and not self._is_in_backlog:
+            self._is_in_backlog = True
+            self._backlog.add(self)
+        pause = self._frames.has_held_input or self._peer_has_paused or self._turn.is_over
+        if pause and not self._is_paused:
+            self._transport.pause_reading()
+        elif self._is_paused and not pause:
+            self._transport.resume_reading()
+        self._is_paused = pause
+
     def _close(self, code: int, reason: str = "") -> None:
         if self.is_closing():
             return
         self._is_closing = True
         self._transport.write(close_frame(code, reason))
-        self._transport.resume_reading()  # else the client's own close would not be seen
+        self.resume_reading()  # else the client's own close would not be seen
         self._last_timer = asyncio.get_running_loop().call_later(LAST_WORDS_S, self._transport.abort)
