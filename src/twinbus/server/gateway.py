@@ -30,6 +30,7 @@ from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.sasl import SaslCode, read_plain
 from twinbus.amqp.sender import Sender
 from twinbus.amqp.settings import Limits, Settings
+from twinbus.amqp.shared_input import SharedInput
 from twinbus.amqp.terminus import Coordinator, Source, Target
 from twinbus.broker.kinds import AnyQueue
 from twinbus.broker.outage import Silence
@@ -103,6 +104,11 @@ MAX_BROWSE_LINKS: Final = 500
 SHORTEST_IDLE_TIMEOUT_MS: Final = 1_000
 """A client that wants to hear from us more often is refused: with a thousand of them there is time for nothing else."""
 
+STRANGERS_INPUT_BYTES: Final = 33_554_432
+"""Input held for all clients of this process together that have shown neither a key nor a token."""
+STRANGER_FREE_BYTES: Final = 4_096
+"""What each of them may have beyond that: a request with a token has about 1 KB, so nobody is kept from logging in."""
+
 
 def stranger_limits(limits: Limits) -> Limits:
     """What a client may make us hold before it has shown a key or a token.
@@ -161,6 +167,7 @@ class Gateway:
             shortest_idle_timeout_ms=SHORTEST_IDLE_TIMEOUT_MS,
             limits=limits,
             first_limits=stranger_limits(limits),
+            first_input=SharedInput(max_bytes=STRANGERS_INPUT_BYTES, free_bytes=STRANGER_FREE_BYTES),
         )
 
     def make_connection(self, now: float) -> Connection:
