@@ -540,6 +540,10 @@ class Connection:
         """Send our open."""
         self.send(Step.OPEN, 0, self._open)
 
+    def offer_mechanisms(self, mechanisms: tuple[str, ...]) -> None:
+        """Offer other SASL mechanisms than `server` was given: what is right may depend on the socket."""
+        self._prelude.offer(mechanisms)
+
     def send_sasl_outcome(self, code: int = SaslCode.OK) -> None:
         """Say whether the client's credentials are good; if not, the connection is finished."""
         self._prelude.send(SaslOutcome(outcome=code))
