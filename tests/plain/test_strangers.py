@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import socket
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.plain.raw import Refused, raw
+from twinbus.amqp.events import ConnectionClosed
 from twinbus.amqp.frames import AMQP_HEADER, frame
 from twinbus.amqp.message import Properties, build, value
 from twinbus.amqp.performatives import Open, Transfer
 from twinbus.amqp.sasl import Credentials
 from twinbus.amqp.settings import Limits
 from twinbus.amqp.terminus import Source
-from twinbus.server.gateway import stranger_limits
+from twinbus.server.gateway import STRANGERS_INPUT_BYTES, stranger_limits
 
 if TYPE_CHECKING:
     from tests.plain.raw import Raw
@@ -97,6 +101,29 @@ async def test_a_stranger_may_have_a_megabyte_of_unfinished_messages(server: Ser
             begun = Transfer(handle=link.handle, delivery_id=number, delivery_tag=b"t", message_format=0, more=True)
             client.peer.connection.write(frame(link.session.channel, begun.encode() + b"x" * 50_000))
         assert await client.closed() == TOO_MUCH
+
+
+async def test_strangers_may_hold_a_few_megabytes_together_and_still_log_in(server: Served, queue: str) -> None:
+    async with AsyncExitStack() as stack:
+        strangers = []
+        for _ in range(STRANGERS_INPUT_BYTES // 1_000_000 + 4):
+            client = await stack.enter_async_context(raw(server, Credentials.anonymous()))
+            strangers.append((client, [await client.attach_sender("$cbs") for _ in range(20)]))
+        for client, links in strangers:
+            for number, link in enumerate(links):
+                begun = Transfer(handle=link.handle, delivery_id=number, delivery_tag=b"t", message_format=0, more=True)
+                client.peer.connection.write(frame(link.session.channel, begun.encode() + b"x" * 50_000))
+        closing = [asyncio.ensure_future(client.first(ConnectionClosed)) for client, _ in strangers]
+        stack.callback(lambda: [task.cancel() for task in closing])
+        for task in itertools.islice(asyncio.as_completed(closing), 4):
+            end = await task
+            assert end.error is not None
+            assert end.error.condition == TOO_MUCH
+            assert f"hold more than {STRANGERS_INPUT_BYTES} bytes of input together" in str(end.error.description)
+        honest = await stack.enter_async_context(raw(server, Credentials.anonymous()))
+        await put_token(honest, server, queue)
+        link = await honest.attach_sender(queue)
+        assert await honest.send(link, build(body=value("x" * 100_000))) is None
 
 
 def test_a_client_that_wants_to_hear_from_the_server_all_the_time_is_refused(server: Served) -> None:

@@ -10,6 +10,7 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, cast
 
+import pytest
 import uvloop
 
 from tests.served import wait_until
@@ -19,8 +20,6 @@ from twinbus.server.admission import Admission
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-
-    import pytest
 
     from twinbus.amqp.peers import Slot
 
@@ -149,6 +148,28 @@ def test_a_handshake_that_is_not_finished_makes_room_after_its_grace() -> None:
             writer.close()
         await door.close()
         assert await is_dropped(third)
+
+    run(test)
+
+
+@pytest.mark.parametrize("tls", [None, TLS])
+def test_a_connection_dropped_before_its_handshake_has_begun_leaves_its_slot(tls: ssl.SSLContext | None) -> None:
+    async def test() -> None:
+        admission = Admission()
+        door = await Door(admission).open(tls)
+        ours, theirs = socket.socketpair()
+        slot = admission.admit("127.0.0.1")
+        assert slot is not None
+        released: list[bool] = []
+        slot.on_released = lambda: released.append(True)
+        door.acceptor.start(theirs, slot)
+        slot.drop()  # in the same turn of the loop: the task has not begun to run
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert (admission.count, released, theirs.fileno()) == (0, [True], -1)
+        assert door.made == []
+        ours.close()
+        await door.close()
 
     run(test)
 

@@ -100,19 +100,33 @@ def test_closing_twice_is_closing_once(path: Path) -> None:
 
 def test_the_format_is_written_and_found_again(path: Path) -> None:
     DataDirectory(path).close()
-    assert (path / "format").read_text() == "3\n"
+    assert (path / "format").read_text() == "4\n"
     DataDirectory(path).close()
 
 
 def test_a_newer_format_is_refused(path: Path) -> None:
     DataDirectory(path).close()
-    (path / "format").write_text("4\n")
+    (path / "format").write_text("5\n")
     with pytest.raises(
-        StartError, match="has format 4, made by a newer twinbus; this one reads up to 3: use the newer"
+        StartError, match="has format 5, made by a newer twinbus; this one reads up to 4: use the newer"
     ):
         DataDirectory(path)
-    (path / "format").write_text("3\n")
+    (path / "format").write_text("4\n")
     DataDirectory(path).close()  # a refusal does not keep the lock
+
+
+def test_a_directory_of_format_3_is_opened_and_from_then_on_refused_by_what_reads_up_to_3(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with DataDirectory(path) as data:
+        stores = data.stores(2, ())
+    (path / "format").write_text("3\n")
+    with DataDirectory(path) as data:
+        assert data.stores(2, ()) == stores
+    assert (path / "format").read_text() == "4\n"
+    monkeypatch.setattr(data_directory, "FORMAT", 3)
+    with pytest.raises(StartError, match="has format 4, made by a newer twinbus; this one reads up to 3"):
+        DataDirectory(path)
 
 
 def test_a_catalogue_of_format_2_learns_of_topics(path: Path) -> None:

@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.websocket.raw import frame, request
-from twinbus.amqp.connection import Connection
-from twinbus.amqp.sasl import Credentials
-from twinbus.amqp.settings import Settings
+from twinbus.amqp.frames import SASL_FRAME, SASL_HEADER
+from twinbus.amqp.frames import frame as amqp_frame
+from twinbus.amqp.sasl import Credentials, SaslCode, SaslInit, SaslMechanisms, SaslOutcome
 from twinbus.cli.main import app
 from twinbus.client.connection_string import ConnectionString
 from twinbus.server.data_directory import DataDirectory
@@ -27,7 +27,7 @@ from twinbus.server.websocket.frames import Opcode
 from twinbus.testing import InMemoryNamespace, in_virtual_time
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection
+    from collections.abc import AsyncIterator, Collection, Sequence
 
     from twinbus.server.ready_file import ReadyFile
 
@@ -136,43 +136,68 @@ def warnings(caplog: pytest.LogCaptureFixture, word: str) -> list[str]:
 # --- SASL PLAIN -------------------------------------------------------------------------------------------------------
 
 
-async def try_plain(namespace: InMemoryNamespace, *, websocket: bool) -> bytes:
-    """What a client of another machine gets for name and key: the last bytes have the outcome."""
-    where = ConnectionString.parse(namespace.connection_string)
-    credentials = Credentials.plain(where.key_name or "", where.key or "")
-    engine = Connection.client(Settings(container_id="elsewhere"), credentials, now=0.0)
+async def talk(namespace: InMemoryNamespace, said: Sequence[bytes], *, websocket: bool) -> bytes:
+    """What a client of another machine hears for each of these, said one after the other."""
     reader, writer = await asyncio.open_connection(namespace.host, 5300 if websocket else 5672)
     if websocket:
         writer.write(request())
         await reader.readuntil(b"\r\n\r\n")
     received = b""
-    for _ in range(3):  # header, init, and what follows the outcome
-        data = engine.data_to_send()
-        if data:
-            writer.write(frame(Opcode.BINARY, data) if websocket else data)
-        try:
-            chunk = await asyncio.wait_for(reader.read(65_536), 1)
-        except TimeoutError:
-            break
-        received += chunk
-        engine.receive_data(chunk[2:] if websocket else chunk, now=0.0)
+    for data in said:
+        writer.write(frame(Opcode.BINARY, data) if websocket else data)
+        with contextlib.suppress(TimeoutError):
+            received += await asyncio.wait_for(reader.read(65_536), 1)
     writer.close()
     return received
 
 
-OUTCOME = b"\x00\x53\x44\xc0\x04\x02\x50"
-"""sasl-outcome, up to its code."""
+def plain_init(namespace: InMemoryNamespace) -> bytes:
+    where = ConnectionString.parse(namespace.connection_string)
+    shown = Credentials.plain(where.key_name or "", where.key or "")
+    init = SaslInit(mechanism=shown.mechanism, initial_response=shown.initial_response)
+    return amqp_frame(0, init.encode(), SASL_FRAME)
+
+
+def offer(*mechanisms: str) -> bytes:
+    return SASL_HEADER + amqp_frame(0, SaslMechanisms(sasl_server_mechanisms=mechanisms).encode(), SASL_FRAME)
+
+
+def outcome(code: SaslCode) -> bytes:
+    return amqp_frame(0, SaslOutcome(outcome=code).encode(), SASL_FRAME)
 
 
 @pytest.mark.parametrize("websocket", [False, True])
-@pytest.mark.parametrize(("plaintext", "code"), [((), 1), (("http",), 1), (("amqp", "http"), 0)])
+@pytest.mark.parametrize("plaintext", [(), ("http",)])
 @in_virtual_time
-async def test_a_key_is_not_taken_from_another_machine_without_tls(
-    plaintext: Collection[str], code: int, *, websocket: bool
+async def test_a_client_on_another_machine_is_not_asked_for_its_key_without_tls(
+    plaintext: Collection[str], *, websocket: bool
 ) -> None:
     async with InMemoryNamespace(host="127.0.0.1", plaintext=plaintext) as namespace:
-        received = await try_plain(namespace, websocket=websocket)
-    assert OUTCOME + bytes([code]) in received
+        received = await talk(namespace, [SASL_HEADER], websocket=websocket)
+    assert received.endswith(offer("MSSBCBS", "ANONYMOUS"))
+
+
+@pytest.mark.parametrize("websocket", [False, True])
+@pytest.mark.parametrize("plaintext", [(), ("http",)])
+@in_virtual_time
+async def test_a_key_is_not_taken_from_another_machine_without_tls(
+    caplog: pytest.LogCaptureFixture, plaintext: Collection[str], *, websocket: bool
+) -> None:
+    async with InMemoryNamespace(host="127.0.0.1", plaintext=plaintext) as namespace:
+        received = await talk(namespace, [SASL_HEADER, plain_init(namespace)], websocket=websocket)
+    assert outcome(SaslCode.AUTH) in received
+    (warning,) = warnings(caplog, "SASL")
+    assert "PLAIN is not offered to other machines without TLS" in warning
+    assert "start the server with --plaintext amqp" in warning
+
+
+@pytest.mark.parametrize("websocket", [False, True])
+@in_virtual_time
+async def test_where_amqp_is_named_a_key_is_asked_for_and_taken_without_tls(*, websocket: bool) -> None:
+    async with InMemoryNamespace(host="127.0.0.1", plaintext=("amqp", "http")) as namespace:
+        received = await talk(namespace, [SASL_HEADER, plain_init(namespace)], websocket=websocket)
+    assert offer("MSSBCBS", "PLAIN", "ANONYMOUS") in received
+    assert outcome(SaslCode.OK) in received
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from twinbus.amqp.events import DeliveriesReceived, Event
     from twinbus.amqp.sasl import Credentials
     from twinbus.amqp.settings import Settings
+    from twinbus.amqp.shared_input import InputShare
 
 STEPS: Final[dict[type[Composite], Step]] = {
     Open: Step.OPEN,
@@ -142,9 +143,9 @@ class Connection:
         )
         self._open.encode()  # settings that have no encoding are refused here, not in the middle of a conversation
         self._held: list[bytes] = []
-        self._held_at = 0
-        """Where what was not read begins in the first of them."""
-        self._held_size = 0
+        self._held_at = self._held_size = 0
+        """Where what was not read begins in the first of them, and how much it is."""
+        self._first_input = settings.first_input.join() if settings.first_input is not None else None
         self._is_cut = False
         """Reading stopped because its work was done, not because a frame is not whole."""
         self._needed = 0
@@ -207,6 +208,8 @@ class Connection:
                 self._held.append(data)
                 self._held_size += len(data)
             if self._held_size < self._needed:
+                if self._first_input is not None:
+                    self._limit_first_input(self._first_input, events)
                 return events
             data, at = self._take_held()
         self._is_cut = False
@@ -222,7 +225,28 @@ class Connection:
             if not self._is_cut:  # else once all is read: it concerns every link of a session
                 self._tell_reopened(events)
             self._hold(data, at, events)
+        if self._first_input is not None:
+            self._limit_first_input(self._first_input, events)
         return events
+
+    def _limit_first_input(self, share: InputShare, events: list[Event]) -> None:
+        """Keep the sum of what all peers without credentials make us hold within its limit."""
+        if not share.change(self._input_bytes):
+            message = (
+                f"connections without a valid key or token hold more than {share.shared.max_bytes} bytes of input "
+                f"together, {share.held_bytes} of them this one: authenticate first, or try again later"
+            )
+            self._fail(Violation(RESOURCE_LIMIT_EXCEEDED, message), events)
+
+    @property
+    def _input_bytes(self) -> int:
+        """What we hold of the peer's input."""
+        return self._held_size + self._assembling_bytes + self.unanswered_bytes
+
+    def _leave_first_input(self) -> None:
+        if self._first_input is not None:
+            self._first_input.change(0)
+            self._first_input = None
 
     def _take_held(self) -> tuple[bytes, int]:
         """All held input, and where what was not read of it begins."""
@@ -494,6 +518,8 @@ class Connection:
 
     def data_to_send(self) -> bytes:
         """Everything queued since the last call, for one write."""
+        if self._first_input is not None:  # the program may have answered requests since they were received
+            self._first_input.change(self._input_bytes)
         for session in self.low_sessions:
             session.refresh_window()
         self.low_sessions.clear()
@@ -513,6 +539,10 @@ class Connection:
     def send_open(self) -> None:
         """Send our open."""
         self.send(Step.OPEN, 0, self._open)
+
+    def offer_mechanisms(self, mechanisms: tuple[str, ...]) -> None:
+        """Offer other SASL mechanisms than `server` was given: what is right may depend on the socket."""
+        self._prelude.offer(mechanisms)
 
     def send_sasl_outcome(self, code: int = SaslCode.OK) -> None:
         """Say whether the client's credentials are good; if not, the connection is finished."""
@@ -569,6 +599,9 @@ class Connection:
         """Nothing can be said to the peer any more, or need be."""
         self.is_finished = True
         self._drop(error, events, by_peer=False)
+        self._held.clear()
+        self._held_at = self._held_size = 0
+        self._leave_first_input()
 
     def _drop(self, error: Error | None, events: list[Event], *, by_peer: bool) -> None:
         """Everything on the connection is over, whoever ended it. Told once."""
@@ -584,6 +617,7 @@ class Connection:
     def raise_limits(self) -> None:
         """The peer has shown that it may be trusted: `settings.limits` hold from now on."""
         self.limits = self.settings.limits
+        self._leave_first_input()
 
     def count_assembling(self, change: int) -> None:
         """Keep the sum of what has arrived of unfinished messages within its limit."""

@@ -50,6 +50,13 @@ class Prelude:
             self._connection.send_header()
             self._connection.send_open()
 
+    def offer(self, mechanisms: tuple[str, ...]) -> None:
+        """Offer these mechanisms, in place of those that the layer was made with."""
+        layer = self._layer()
+        if layer.state is not SaslState.AWAITING_MECHANISMS:
+            raise LocalError("the mechanisms are offered already")
+        layer.mechanisms = mechanisms
+
     @property
     def awaits_program(self) -> bool:
         """Our program has to answer before anything more is read."""

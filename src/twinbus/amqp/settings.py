@@ -6,7 +6,10 @@ Every limit has a default that an ordinary client never meets. A server may offe
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from twinbus.amqp.shared_input import SharedInput
 
 SMALLEST_MAX_FRAME_SIZE: Final = 512
 """The specification's floor: every peer can send and take frames of this size."""
@@ -95,3 +98,6 @@ class Settings:
     Only limits on what the peer makes us hold may differ (sessions, links, attaches, unfinished and unanswered
     messages): what is advertised in open, begin and attach comes from `limits`, since it is advertised once.
     """
+    first_input: SharedInput | None = None
+    """Until `connection.raise_limits`, the input held for the peer also counts here, with that of all other peers that
+    have shown no credentials yet. A connection that grows beyond what is left is closed."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from twinbus.server.throttled_log import ThrottledLog
@@ -188,7 +189,14 @@ class Acceptor:
         task = self._loop.create_task(self._start(connection, slot))
         slot.drop = task.cancel  # type: ignore[assignment]  # whether it could be cancelled does not matter
         self._starting.add(task)
-        task.add_done_callback(self._starting.discard)
+        task.add_done_callback(partial(self._started, connection, slot))
+
+    def _started(self, connection: socket.socket, slot: Slot, task: asyncio.Task[None]) -> None:
+        """Clean up after a task that was cancelled before it began to run: nothing in it has."""
+        self._starting.discard(task)
+        if task.cancelled():
+            connection.close()
+            slot.release()
 
     async def _start(self, connection: socket.socket, slot: Slot) -> None:
         is_started = False

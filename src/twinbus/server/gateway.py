@@ -21,15 +21,17 @@ from twinbus.amqp.events import (
     CreditGranted,
     DeliveriesReceived,
     LinkDetached,
+    SaslFailed,
     SaslInitReceived,
     SendsUpdated,
 )
 from twinbus.amqp.link import Link
 from twinbus.amqp.performatives import Error
 from twinbus.amqp.receiver import Receiver
-from twinbus.amqp.sasl import SaslCode, read_plain
+from twinbus.amqp.sasl import PLAIN, USUAL_MECHANISMS, SaslCode, read_plain
 from twinbus.amqp.sender import Sender
 from twinbus.amqp.settings import Limits, Settings
+from twinbus.amqp.shared_input import SharedInput
 from twinbus.amqp.terminus import Coordinator, Source, Target
 from twinbus.broker.kinds import AnyQueue
 from twinbus.broker.outage import Silence
@@ -103,6 +105,13 @@ MAX_BROWSE_LINKS: Final = 500
 SHORTEST_IDLE_TIMEOUT_MS: Final = 1_000
 """A client that wants to hear from us more often is refused: with a thousand of them there is time for nothing else."""
 
+STRANGERS_INPUT_BYTES: Final = 33_554_432
+"""Input held for all clients of this process together that have shown neither a key nor a token."""
+STRANGER_FREE_BYTES: Final = 4_096
+"""What each of them may have beyond that: a request with a token has about 1 KB, so nobody is kept from logging in."""
+
+_WITHOUT_PASSWORD: Final = tuple(mechanism for mechanism in USUAL_MECHANISMS if mechanism != PLAIN)
+
 
 def stranger_limits(limits: Limits) -> Limits:
     """What a client may make us hold before it has shown a key or a token.
@@ -138,7 +147,7 @@ class Gateway:
         """`soon` makes a call in the next turn of the loop."""
         self.plaintext_passwords = False
         """Whether clients on other machines may use SASL PLAIN without TLS."""
-        self.refused_plain = ThrottledLog(log)
+        self.refused_sasl = ThrottledLog(log)
         self.meter = meter or Meter()
         self.namespace = namespace
         self.administration = administration
@@ -161,6 +170,7 @@ class Gateway:
             shortest_idle_timeout_ms=SHORTEST_IDLE_TIMEOUT_MS,
             limits=limits,
             first_limits=stranger_limits(limits),
+            first_input=SharedInput(max_bytes=STRANGERS_INPUT_BYTES, free_bytes=STRANGER_FREE_BYTES),
         )
 
     def make_connection(self, now: float) -> Connection:
@@ -168,8 +178,14 @@ class Gateway:
         return Connection.server(self._settings, now=now, require_sasl=False)
 
     def make_client(self, peer: Peer) -> Client:
-        """For a socket that is there."""
+        """For a socket that is there. Without TLS, a client on another machine is not asked for its key."""
+        if not self.takes_passwords(peer):
+            peer.connection.offer_mechanisms(_WITHOUT_PASSWORD)
         return Client(self, peer)
+
+    def takes_passwords(self, peer: Peer) -> bool:
+        """Whether a client may use SASL PLAIN on its connection."""
+        return self.plaintext_passwords or is_private(peer.transport)
 
 
 class Client:
@@ -211,6 +227,7 @@ class Client:
             AttachRequested: self._attach,
             LinkDetached: self._detached,
             SaslInitReceived: self._authenticate,
+            SaslFailed: self._sasl_refused,
             ConnectionOpened: self._opened,
             ConnectionClosed: self._closed,
         }
@@ -253,16 +270,8 @@ class Client:
     def _authenticate(self, event: Event) -> None:
         assert isinstance(event, SaslInitReceived)
         connection = self._peer.connection
-        if event.mechanism != "PLAIN":
+        if event.mechanism != PLAIN:
             connection.send_sasl_outcome()
-            return
-        if not (self._gateway.plaintext_passwords or is_private(self._peer.transport)):
-            self._gateway.refused_plain.warning(
-                "SASL PLAIN of %s was refused, because without TLS it shows the key to the network: use TLS, or start "
-                "the server with --plaintext amqp",
-                self._address(),
-            )
-            connection.send_sasl_outcome(SaslCode.AUTH)
             return
         try:
             name, secret = read_plain(event.initial_response or b"")
@@ -278,6 +287,17 @@ class Client:
         connection.raise_limits()
         self._peer.authenticated()
         connection.send_sasl_outcome()
+
+    def _sasl_refused(self, event: Event) -> None:
+        """The client chose a mechanism that it was not offered."""
+        assert isinstance(event, SaslFailed)
+        if not self._gateway.takes_passwords(self._peer):
+            self._gateway.refused_sasl.warning(
+                "SASL of %s was refused: the client chose a mechanism that it was not offered. PLAIN is not offered to "
+                "other machines without TLS, because it shows the key to the network: use TLS, or start the server "
+                "with --plaintext amqp",
+                self._address(),
+            )
 
     def _login_failed(self, failure: LoginFailed) -> None:
         self._gateway.login_log.note("cbs", self._address(), failure)
