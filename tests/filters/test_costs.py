@@ -67,6 +67,19 @@ def test_all_rules_that_are_evaluated_are_paid_for() -> None:
     assert index.begin(view(FULL_SIZE, b=1)).units == 0
 
 
+def test_rules_that_are_found_without_evaluation_are_paid_for() -> None:
+    index: RuleIndex[int] = RuleIndex()
+    for number in range(2_000):
+        index.put(number, compile_rule(sql("b = 1")))
+    assert index.begin(view(b=2)).units == 0
+    assert index.match_within(view(b=1), 1_999) is None
+    assert index.match_within(view(b=1), 2_000) is not None
+    assert index.spent >= 2_000
+    matching = index.begin(view(b=1))
+    assert matching.go_on(500) == 0
+    assert len(matching.found) == 500
+
+
 def test_a_matching_in_steps_finds_what_one_at_once_does() -> None:
     index: RuleIndex[str] = RuleIndex()
     for key, expression in {

@@ -39,5 +39,6 @@ def test_it_tells_what_rules_may_cost() -> None:
     limits = NamespaceLimits()
     assert f"`max_rule_cost` (default: {limits.max_rule_cost:,})" in PAGE
     assert f"`max_topic_rule_cost` (default: {limits.max_topic_rule_cost:,})" in PAGE
+    assert f"`max_topic_actions` (default: {limits.max_topic_actions:,})" in PAGE
     assert f"a budget** of {UNITS:,} units" in PAGE
     assert f"cost up to {SMALL} units never waits" in PAGE

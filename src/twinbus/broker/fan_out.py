@@ -15,8 +15,12 @@ rules that is true and has an action, with that done to it.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from twinbus.broker import sending
+from twinbus.broker.agenda import AT_ONCE as DUE_AT_ONCE
 from twinbus.broker.bodies import Bodies
 from twinbus.broker.filters.errors import FilterError
 from twinbus.broker.filters.index import RuleIndex
@@ -159,7 +163,13 @@ class TopicFragment(Fragment):
 
     def make_active(self, records: list[bytes], beside: Callable[[], None], applied: Applied) -> None:
         """Publish messages that were there for later."""
-        self._publish_all(records, _nobody, 0, applied, beside)
+        with suppress(InternalFault):  # it is logged, and these messages are due again when the store was read again
+            self._publish_all(records, _nobody, 0, applied, beside)
+
+    @property
+    def activates_at_once(self) -> int:
+        """Fewer where actions multiply what scheduled messages take in memory."""
+        return max(1, DUE_AT_ONCE // (1 + self._rules.actions))
 
     def _publish_all(
         self,
@@ -175,23 +185,57 @@ class TopicFragment(Fragment):
         holdings.next = first + len(records)
         publication = Publication(records, first, size, answer, applied, beside)
         allowance = max(SMALL, work.left)
-        left = allowance
-        if not self._rules.actions:
-            left = publication.work_at_once(self._rules, left)
-        if not publication.is_done:
-            left = publication.work(self._rules, self._limits, left)
+        left = self._evaluate(publication, allowance)
         work.spend(allowance - left)
         if publication.is_done:
             self._put(publication)
         else:
             publication.is_late = self.is_busy = True
             self._publication = publication
-            self._hold(size)
+            self._hold_all_of(publication)
             work.wait(self._go_on)
         return first
 
+    def _evaluate(self, publication: Publication, allowance: int) -> int:
+        """Evaluate more, as `Publication.work`. QuotaExceeded if the copies do not fit; InternalFault."""
+        copied = publication.copied
+        try:
+            if not self._rules.actions and not publication.is_late:
+                allowance = publication.work_at_once(self._rules, allowance)
+            if not publication.is_done:
+                allowance = publication.work(self._rules, self._limits, allowance)
+        except ServiceBusError:
+            raise
+        except Exception as fault:
+            raise self._failed(publication, fault, "the rules of the topic could not be evaluated") from fault
+        if publication.copied > copied and publication.size and self.subscriptions:
+            topic = next(iter(self.subscriptions.values())).topic
+            sending.check_size(topic, publication.weight - publication.held)
+        return allowance
+
     def _put(self, publication: Publication) -> None:
-        """Put all copies into the batch of this turn."""
+        """Put all copies into the batch of this turn. InternalFault: then nothing of this batch is stored."""
+        try:
+            self._put_copies(publication)
+            if publication.beside is not None:
+                publication.beside()
+        except Exception as fault:
+            failed = self._failed(publication, fault, "the messages could not be stored")
+            self.journal.fail(f"the messages of a send could not be put into a batch: {fault!r}")
+            raise failed from fault
+        self.journal.add(self, publication.size, publication.applied, publication.answer)
+
+    def _failed(self, publication: Publication, fault: Exception, what: str) -> InternalFault:
+        """Have a fault logged, and make the error for the sender.
+
+        Scheduled messages have none: the store is read again, which makes them due again.
+        """
+        self._work.call_later(partial(_raise, fault))
+        if not publication.size:
+            self.journal.fail(f"{what}: {fault!r}")
+        return InternalFault(f"{what}: see the server's log")
+
+    def _put_copies(self, publication: Publication) -> None:
         fresh: dict[Subscription, list[tuple[int, bytes]]] = {}
         for place, record in enumerate(publication.records):
             found = publication.found[place]
@@ -201,9 +245,6 @@ class TopicFragment(Fragment):
                 self._publish(publication, place, record, found, fresh)
         if fresh:
             self._deliver(fresh)
-        self.journal.add(self, publication.size, publication.applied, publication.answer)
-        if publication.beside is not None:
-            publication.beside()
 
     def _publish(
         self,
@@ -270,29 +311,31 @@ class TopicFragment(Fragment):
         publication = self._publication
         if publication is not None:
             try:
-                allowance = publication.work(self._rules, self._limits, allowance)
-            except Exception:
-                self._publication = None
-                self._hold(-publication.size)
-                self._work.wait(self._go_on)
-                publication.answer(InternalFault("the rules of the topic could not be evaluated: see the server's log"))
-                raise
-            if not publication.is_done:
-                self._work.wait(self._go_on)
-                return allowance
-            self._publication = None
-            self._hold(-publication.size)
-            try:
+                allowance = self._evaluate(publication, allowance)
+                if not publication.is_done:
+                    self._hold_all_of(publication)
+                    self._work.wait(self._go_on)
+                    return allowance
+                self._let_go(publication)
                 if publication.size:
                     self.journal.check_works()
                 self._put(publication)
             except ServiceBusError as error:
+                self._let_go(publication)
                 publication.answer(error)
-            finally:
-                self._begin_waiting()
-        else:
-            self._begin_waiting()
+        self._begin_waiting()
         return allowance
+
+    def _hold_all_of(self, publication: Publication) -> None:
+        """Count a publication that takes more turns among what waits, with the copies that there are by now."""
+        self._hold(publication.weight - publication.held)
+        publication.held = publication.weight
+
+    def _let_go(self, publication: Publication) -> None:
+        """A publication waits no more."""
+        if self._publication is publication:
+            self._publication = None
+            self._hold(-publication.held)
 
     def _begin_waiting(self) -> None:
         """Make the calls that wait, up to one that makes the fragment busy again."""
@@ -440,6 +483,11 @@ NO_SESSION: Final = ("Session ID is null.", "The subscription requires sessions,
 
 def _nothing() -> None:
     """What a commit changed is told by others."""
+
+
+def _raise(fault: Exception) -> None:
+    """Have the loop log a fault."""
+    raise fault
 
 
 def _nobody(_error: ServiceBusError | None) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from twinbus.broker import keys
-from twinbus.broker.agenda import Agenda
+from twinbus.broker.agenda import AT_ONCE, Agenda
 from twinbus.broker.arrivals import Arrivals
 from twinbus.broker.browsing import Browsing
 from twinbus.broker.deferral import Deferral
@@ -225,6 +225,11 @@ class Fragment:
         self.journal.check_takes_sends()
         self.check_loaded()
         self.journal.add_loose(answer)
+
+    @property
+    def activates_at_once(self) -> int:
+        """How many scheduled messages are made active in one batch."""
+        return AT_ONCE
 
     def make_active(self, records: list[bytes], beside: Callable[[], None], applied: Applied) -> None:
         """Store messages that were there for later, as `enqueue`; `applied` is called when that is synced."""

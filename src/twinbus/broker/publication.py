@@ -15,6 +15,7 @@ from twinbus.broker.filters.errors import FilterError
 from twinbus.broker.filters.index import PAIR_BITS
 from twinbus.broker.filters.view import View
 from twinbus.broker.record import SCHEDULED_STATE
+from twinbus.model.errors import QuotaExceeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,6 +50,10 @@ class Publication:
         self.answer = answer
         self.applied = applied
         self.beside = beside
+        self.copied = 0
+        """Bytes of the copies that actions made."""
+        self.held = 0
+        """Bytes of the messages and these copies that its fragment counts as waiting."""
         self.is_late = False
         """Its evaluation did not fit in the turn in which it began."""
         self.found: list[list[tuple[Entry[tuple[Subscription, str]], FilterError | None]] | None] = []
@@ -59,6 +64,11 @@ class Publication:
         """Of the message that is being judged."""
         self._next_action = 0
         """Of this message's matching rules: the first whose action was not looked at."""
+
+    @property
+    def weight(self) -> int:
+        """Bytes of the messages, as far as they are new to the topic, and of the copies that actions made."""
+        return self.size + self.copied
 
     @property
     def is_done(self) -> bool:
@@ -85,7 +95,10 @@ class Publication:
         return allowance
 
     def work(self, rules: RuleIndex[tuple[Subscription, str]], limits: NamespaceLimits, allowance: int) -> int:
-        """Evaluate until so many units are used up. Returns what is left of them, which may be less than nothing."""
+        """Evaluate until so many units are used up. Returns what is left of them, which may be less than nothing.
+
+        QuotaExceeded if actions make too many bytes of copies of messages that are new to the topic.
+        """
         found, records = self.found, self.records
         while len(found) < len(records):
             record = records[len(found)]
@@ -121,10 +134,23 @@ class Publication:
             if action is not None and error is None and entry.key[0].takes_copies:
                 if allowance <= 0:
                     break
-                self.altered[message, self._next_action] = self._altered(action, record, view, limits)
+                altered = self._altered(action, record, view, limits)
+                self.altered[message, self._next_action] = altered
+                if isinstance(altered, bytes):
+                    self.copied += len(altered)
+                    self._check_copies(limits)
                 allowance -= action.cost.fixed + (action.cost.sized * size >> SIZE_BITS) + view.pairs
             self._next_action += 1
         return allowance
+
+    def _check_copies(self, limits: NamespaceLimits) -> None:
+        """Refuse a send before its copies fill the memory; scheduled messages were accepted before, and are not."""
+        if self.size and self.copied > limits.max_pending_bytes:
+            raise QuotaExceeded(
+                f"the actions of the topic's rules make {self.copied:,} bytes or more of copies of what was sent, and "
+                f"max_pending_bytes is {limits.max_pending_bytes:,}: send fewer or smaller messages at a time, or "
+                "delete rules with an action"
+            )
 
     def _altered(self, action: Action, record: bytes, view: View, limits: NamespaceLimits) -> bytes | FilterError:
         try:

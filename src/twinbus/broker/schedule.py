@@ -59,9 +59,10 @@ class Schedule:
         """The agenda says that these are due."""
         fragment = self._fragment
         life, seen_next, due = fragment.life, fragment.holdings.shown.next, fragment.holdings.due
-        ready = [moment for moment in moments if moment[1] < seen_next]
+        ready = [moment for moment in moments if moment[1] < seen_next][: fragment.activates_at_once]
         is_early = len(ready) < len(moments)
-        low = next((moment for moment in moments if moment[1] >= seen_next), moments[-1])
+        taken = set(ready)
+        low = next((moment for moment in moments if moment not in taken), moments[-1])
 
         def read(values: list[bytes | None] | StoreError) -> None:
             if life != fragment.life:
@@ -86,7 +87,7 @@ class Schedule:
                 self._going.difference_update(moved)
                 due.done(lowest, is_early=is_early or bool(left))
 
-            if len(left) == len(moments):
+            if left and len(left) == len(ready):
                 applied()
                 return
             size = sum([len(record) for _, _, record in found])

@@ -42,6 +42,8 @@ class NamespaceLimits:
     """Of one rule, for the largest message: about microseconds. A rule is evaluated without a pause."""
     max_topic_rule_cost: int = 500_000
     """Of all rules of one topic together."""
+    max_topic_actions: int = 100
+    """Rules of one topic that have an action: each may make a copy of a message, which is not shared."""
     max_locks: int = 10_000
     """Messages of one fragment that are out under a lock at the same time."""
     max_pending_bytes: int = 268_435_456

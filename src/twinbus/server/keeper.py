@@ -184,7 +184,9 @@ class Keeper:
             stores = self._choose_stores(path, description)
             self._check_targets(path, description)
             for rule in rules:
-                await self._check_cost(self._topic(paths.split_subscription(path)[0]), rule, self._cost_of(rule))
+                topic = self._topic(paths.split_subscription(path)[0])
+                self._check_actions(topic, rule)
+                await self._check_cost(topic, rule, self._cost_of(rule))
             kind, now_ms = KINDS[type(description)], self._clock.wall_ms()
             row = await self._call(self._catalogue.create, kind, path, description, stores, now_ms, rules)
             known = self._put(row)
@@ -246,6 +248,7 @@ class Keeper:
             most = self._limits.max_rules
             if len(found.rules) >= most:
                 raise QuotaExceeded(f"'{found.path}' has {most} rules, its limit: delete one first")
+            self._check_actions(self._topic_of(found), rule)
             await self._check_cost(self._topic_of(found), rule, cost)
             await self._call(self._catalogue.add_rule, found.row.id, rule)
             await self._put_rule(found, rule)
@@ -257,6 +260,8 @@ class Keeper:
         async with self._turn:
             found = self._subscription(subscription)
             before = self._rule(found, rule.name)
+            if before.action is None:
+                self._check_actions(self._topic_of(found), rule)
             await self._check_cost(self._topic_of(found), rule, cost, instead=self._known_cost(found, before))
             rule = msgspec.structs.replace(rule, name=before.name, created_ms=before.created_ms)
             await self._call(self._catalogue.update_rule, found.row.id, rule)
@@ -322,6 +327,19 @@ class Keeper:
             raise QuotaExceeded(
                 f"the rules of '{topic.path}' take up to {total:,} units of work for a message, the rule "
                 f"{rule.name!r:.60} takes {cost:,}, and together they may take {most:,}: delete or simplify rules first"
+            )
+
+    def _check_actions(self, topic: Known, rule: RuleDescription) -> None:
+        """QuotaExceeded if a topic would have too many rules with an action with one more."""
+        if rule.action is None:
+            return
+        subscriptions = [self.entities[key] for key in topic.subscriptions]
+        count = sum(one.action is not None for found in subscriptions for one in found.rules.values())
+        most = self._limits.max_topic_actions
+        if count >= most:
+            raise QuotaExceeded(
+                f"'{topic.path}' has {count:,} rules with an action, and a topic may have {most:,} "
+                f"(max_topic_actions): delete one before the rule {rule.name!r:.60} gets an action"
             )
 
     def _known_cost(self, subscription: Known, rule: RuleDescription) -> int:

@@ -29,6 +29,8 @@ _FEW: Final = 32
 """Properties named by rules, up to which looking at each is cheaper than asking a message which ones it has."""
 PAIR_BITS: Final = 1
 """Walking over two properties of a message costs about one unit."""
+OF_MATCH: Final = 1
+"""Units for a match without evaluation: listing it, and writing the copy that comes of it, take about as long."""
 
 
 class Entry(Generic[Key]):
@@ -44,7 +46,7 @@ class Entry(Generic[Key]):
         self.lookup = lookup
         self.is_exact = lookup is not None and lookup.is_exact
         """A message under whose property it is found matches: there is nothing to evaluate."""
-        self.fixed, self.sized = (0, 0) if self.is_exact else rule.cost
+        self.fixed, self.sized = (OF_MATCH, 0) if self.is_exact else rule.cost
 
 
 if TYPE_CHECKING:
