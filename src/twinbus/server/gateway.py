@@ -294,8 +294,8 @@ class Client:
         if not self._gateway.takes_passwords(self._peer):
             self._gateway.refused_sasl.warning(
                 "SASL of %s was refused: the client chose a mechanism that it was not offered. PLAIN is not offered to "
-                "other machines without TLS, because it shows the key to the network: use TLS, or start the server with "
-                "--plaintext amqp",
+                "other machines without TLS, because it shows the key to the network: use TLS, or start the server "
+                "with --plaintext amqp",
                 self._address(),
             )
 
