@@ -94,7 +94,7 @@ def test_a_connection_that_was_closed_for_it_cannot_go_on_growing() -> None:
     for _ in range(2):
         greedy.feed(transfer(50_000, more=True))
     closed.feed(transfer(2_000, more=True))
-    was_finished = closed.connection.is_finished
+    assert is_closed(closed)
     closed.feed(transfer(50_000, more=True)[:40_000])
     assert (was_finished, closed.connection.is_finished) == (False, True)
     assert server.shared.held_bytes == 100_000
