@@ -70,6 +70,18 @@ def test_a_send_whose_copies_would_fill_the_memory_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("small")
+def test_sends_that_are_refused_use_up_the_turn() -> None:
+    rig = HeavyRig(units=5_000)
+    rig.subscribe("a", *FIVE)
+    with pytest.raises(QuotaExceeded):
+        rig.publish(BODY)
+    others = rig.publish(b"small")
+    assert rig.topic.main.is_busy
+    rig.turns()
+    assert others == [None]
+
+
+@pytest.mark.usefixtures("small")
 def test_scheduled_messages_are_published_however_large_their_copies_are() -> None:
     rig = TopicRig()
     subscription = rig.subscribe("a", *FIVE)

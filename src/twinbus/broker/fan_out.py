@@ -185,8 +185,11 @@ class TopicFragment(Fragment):
         holdings.next = first + len(records)
         publication = Publication(records, first, size, answer, applied, beside)
         allowance = max(SMALL, work.left)
-        left = self._evaluate(publication, allowance)
-        work.spend(allowance - left)
+        left = 0  # a send that is refused has used up all
+        try:
+            left = self._evaluate(publication, allowance)
+        finally:
+            work.spend(allowance - left)
         if publication.is_done:
             self._put(publication)
         else:
@@ -310,8 +313,9 @@ class TopicFragment(Fragment):
         """Evaluate more, as `Publication.work`; put what is done into a batch, and begin those that wait behind it."""
         publication = self._publication
         if publication is not None:
+            units, allowance = allowance, 0
             try:
-                allowance = self._evaluate(publication, allowance)
+                allowance = self._evaluate(publication, units)
                 if not publication.is_done:
                     self._hold_all_of(publication)
                     self._work.wait(self._go_on)
@@ -322,7 +326,11 @@ class TopicFragment(Fragment):
                 self._put(publication)
             except ServiceBusError as error:
                 self._let_go(publication)
-                publication.answer(error)
+                try:
+                    publication.answer(error)
+                finally:
+                    self._begin_waiting()
+                return allowance
         self._begin_waiting()
         return allowance
 
