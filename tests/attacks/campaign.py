@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 ROOT: Final = Path(__file__).parents[2]
-MAX_P99_MS: Final = 100.0
+MAX_P99_MS: Final = {"send": 100.0, "complete": 100.0, "connect and send": 300.0}
+"""Of a client that is connected; one that connects anew has about ten answers to wait for."""
 MAX_RESIDENT_MIB: Final = 600
 ENDED_S: Final = 120.0
 LOOK_EVERY_S: Final = 0.5
@@ -69,10 +70,10 @@ class Report:
 
     def judge_waits(self) -> None:
         """Compare the honest client's waits with their bound: on a machine that does nothing else."""
-        for operation in self.honest["waits_ms"]:
+        for operation, most_ms in MAX_P99_MS.items():
             wait_ms = self.percentile(operation, 0.99)
-            if wait_ms >= MAX_P99_MS:
-                self.problems.append(f"{operation}: the p99 is {wait_ms:.0f} ms, not under {MAX_P99_MS:.0f} ms")
+            if wait_ms >= most_ms:
+                self.problems.append(f"{operation}: the p99 is {wait_ms:.0f} ms, not under {most_ms:.0f} ms")
 
     def judge(self) -> None:
         """Compare everything but the waits with its bounds."""

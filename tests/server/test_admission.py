@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from twinbus.server.admission import CLOSING_MAX, GRACE_S, SPARE, Admission, Slot, network_of
+from twinbus.server.process import CONNECTIONS_PER_COLLECTION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -202,3 +203,13 @@ def test_a_flood_does_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> Non
 )
 def test_an_address_is_an_ipv4_address_or_an_ipv6_network(host: str, network: str) -> None:
     assert network_of(host) == network
+
+
+def test_what_ended_connections_leave_behind_is_collected_from_time_to_time() -> None:
+    collected: list[int] = []
+    admission = Admission(collect=lambda: collected.append(1))
+    for _ in range(2 * CONNECTIONS_PER_COLLECTION):
+        slot = admission.admit("192.0.2.7")
+        assert slot is not None
+        slot.release()
+    assert len(collected) == 2

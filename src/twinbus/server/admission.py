@@ -19,17 +19,20 @@ A *busy* connection, which is authenticated and in use, is never dropped. If the
 connections are admitted, and dropped when they authenticate: a server with as many clients as it may have is healthy,
 and a health check has to find it so.
 
-Owns: the count, the caps and the choice. Knows nothing of sockets and protocols.
+Owns: the count, the caps, the choice, and that ended connections leave no memory behind. Knows nothing of sockets and
+protocols.
 """
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import logging
 import time
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from twinbus.server.process import CONNECTIONS_PER_COLLECTION
 from twinbus.server.throttled_log import ThrottledLog
 
 if TYPE_CHECKING:
@@ -141,16 +144,22 @@ class Admission:
         max_connections: int = 10_000,
         max_unauthenticated: int = 1_000,
         clock: Callable[[], float] = time.monotonic,
+        collect: Callable[[], object] = gc.collect,
     ) -> None:
-        """`max_unauthenticated` is per address, and at most half of `max_connections`: the rest is for others."""
+        """`max_unauthenticated` is per address, and at most half of `max_connections`: the rest is for others.
+
+        `collect` frees what ended connections have left behind, from time to time.
+        """
         self.max_connections = max_connections
         self.max_unauthenticated = min(max_unauthenticated, max(1, max_connections // 2))
         self._clock = clock
         self._all = _Group()
         self._strangers: dict[str, _Group] = {}
         """The unauthenticated connections, by their networks."""
+        self._collect = collect
         self._count = 0
         self._closing = 0
+        self._ended = 0
         self._dropped_log = ThrottledLog(log)
         self._refused_log = ThrottledLog(log)
 
@@ -235,6 +244,10 @@ class Admission:
             self._count -= 1
         slot.standing, slot.drop, slot.look = Standing.RELEASED, _do_nothing, None
         slot.on_released()
+        self._ended += 1
+        if self._ended >= CONNECTIONS_PER_COLLECTION:
+            self._ended = 0
+            self._collect()
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

@@ -64,6 +64,7 @@ async def _serve(
         if settings.ready_file is not None:
             ready.write(settings.ready_file)
             stack.callback(ready.remove, settings.ready_file)
+        process.set_apart()
         log.info("serving", extra=_where(ready))
         if announce is not None:
             announce(ready)

@@ -1,7 +1,7 @@
 """What a process that serves asks of Python and of the machine.
 
-Owns: how often Python looks for cycles and changes threads, that it may have as many open
-files as the machine allows, and how another process of ours is started.
+Owns: how often Python looks for cycles (`admission` counts the connections that have ended) and changes threads, that
+it may have as many open files as the machine allows, and how another process of ours is started.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ GC_THRESHOLDS: Final = (10_000, 2, 1_000)
 """Objects made before Python looks for cycles, of which messages have none: with its own (700, 10, 10) that took a
 twentieth of the time. The second step is never for many at once, since nothing else runs meanwhile (of 300,000 objects
 it takes a tenth of a second), and all are looked at seldom."""
+CONNECTIONS_PER_COLLECTION: Final = 5_000
+"""Ended connections after which cycles are collected. Each leaves a few kilobytes of objects that refer to each other,
+and by its thresholds alone Python looks for them after millions of other objects: peers that come and go would fill
+the memory."""
 
 
 def tune() -> None:
@@ -30,6 +34,12 @@ def tune() -> None:
     if soft != hard:  # the usual soft limit of 1,024 is for programs that use select()
         with contextlib.suppress(ValueError, OSError):  # a container may forbid it
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def set_apart() -> None:
+    """Exclude what there is after the start from the search for cycles: it stays, and takes most of the time."""
+    gc.collect()
+    gc.freeze()
 
 
 def python() -> list[str]:

@@ -127,6 +127,7 @@ class Worker:
             certificate = Certificate(*map(Path, start.certificate))
             tls = certificates.server_context(certificate)
             await self._front.open(stack, tls, self._acceptors(start), certificate)
+            process.set_apart()
             self._control.say(Serving())
             await stop.wait()
         return 0
