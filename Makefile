@@ -121,6 +121,7 @@ soak: compile ## try mutated input, attacks, simulated faults, kills, power cuts
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 	$(BIN)/python -m tests.attacks --minutes $(MINUTES)
 	$(BIN)/python -m tests.concurrency --runs 20
+	$(BIN)/python -m tests.mutations
 	$(BIN)/python -m tests.simulation --minutes $(MINUTES)
 	$(BIN)/python -m tests.simulation.partitioned --runs 3000
 	$(BIN)/python -m tests.simulation.processes --runs 3000

@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench.record import RESULTS, Bar, bars_table, facts, judge, surroundings, write
+from bench.record import Bar, add_results_option, bars_table, facts, judge, surroundings, write
 from bench.serving import Load, Server, build, run
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ def main() -> int:
     parser.add_argument("--before", type=Path, required=True, help="a compiled checkout of the earlier commit")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--count", type=int, default=72_000)
+    add_results_option(parser)
     asked = parser.parse_args()
     earlier = asked.before.resolve()
     if not (earlier / ".venv" / "bin" / "python").exists():
@@ -153,7 +154,7 @@ def main() -> int:
         for step, ratio in ratios(found).items()
     ]
     measured = {"found": found, "bars": bars, "before": commit, "surroundings": surroundings()}
-    write(RESULTS, "change", page(found, bars, commit, asked), measured)
+    write(asked.results, "change", page(found, bars, commit, asked), measured)
     return judge(bars)
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bench.record import RESULTS, Bar, bars_table, facts, figures_table, judge, surroundings, write
+from bench.record import Bar, add_results_option, bars_table, facts, figures_table, judge, surroundings, write
 from bench.serving import MIB, ROOT, Load, Server, build, run
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def main(words: list[str] | None = None) -> int:
     cli.add_argument("--count", type=int, default=150_000)
     cli.add_argument("--size", type=int, default=1024)
     cli.add_argument("--watch", type=float, default=WATCH_S, help="seconds of doing nothing")
-    cli.add_argument("--results", type=Path, default=RESULTS)
+    add_results_option(cli)
     asked = cli.parse_args(words)
     with tempfile.TemporaryDirectory(prefix="twinbus-bench-") as folder:
         states, figures, max_open_files = measure(Path(folder), asked)

@@ -25,7 +25,7 @@ from typing import Final
 
 from bench.costs_generator import write_journals, write_usage
 from bench.processes import children_of
-from bench.record import RESULTS, Bar, bars_table, facts, judge, surroundings, write
+from bench.record import Bar, add_results_option, bars_table, facts, judge, surroundings, write
 from bench.serving import MIB
 from twinbus.pipeline.costs.explained import tell_report
 from twinbus.pipeline.costs.job import Wanted, explain
@@ -65,7 +65,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    add_results_option(parser)
     parser.add_argument("--price", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.price is not None:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench.record import RESULTS, Bar, bars_table, facts, figures_table, judge, surroundings, write
+from bench.record import Bar, add_results_option, bars_table, facts, figures_table, judge, surroundings, write
 from bench.serving import MIB, Load, Server, build, run
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def main(words: list[str] | None = None) -> int:
     cli.add_argument("--size", type=int, default=1024)
     cli.add_argument("--still", type=float, default=STILL_S, help="seconds without background work that are rest")
     cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to be measured")
-    cli.add_argument("--results", type=Path, default=RESULTS)
+    add_results_option(cli)
     asked = cli.parse_args(words)
     check_disk(asked.folder, asked.messages, asked.size)
     with tempfile.TemporaryDirectory(prefix="twinbus-bench-", dir=asked.folder) as name:

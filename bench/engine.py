@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.record import RESULTS, facts, surroundings, write
+from bench.record import add_results_option, facts, surroundings, write
 from bench.serving import HERE, LoadFailed, build, run, run_load
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def main(words: list[str] | None = None) -> int:
     cli.add_argument("--rounds", type=int, default=5)
     cli.add_argument("--count", type=int, default=200_000)
     cli.add_argument("--size", type=int, default=1024)
-    cli.add_argument("--results", type=Path, default=RESULTS)
+    add_results_option(cli)
     asked = cli.parse_args(words)
     with tempfile.TemporaryDirectory() as folder:
         figures = run_rounds(build(Path(folder)), asked.rounds, asked.count, asked.size)

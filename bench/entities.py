@@ -21,7 +21,7 @@ from typing import Any, Final
 import uvloop
 
 from bench.processes import Family
-from bench.record import RESULTS, Bar, bars_table, facts, figures_table, judge, surroundings, write
+from bench.record import Bar, add_results_option, bars_table, facts, figures_table, judge, surroundings, write
 from bench.serving import MIB, Server, run
 from twinbus.client.management import NamespaceManager, QueueDescription
 from twinbus.model.errors import QuotaExceeded
@@ -167,7 +167,7 @@ def main(words: list[str] | None = None) -> int:
     cli.add_argument("--idle", type=float, default=IDLE_S, help="seconds between the start and the look")
     cli.add_argument("--watch", type=float, default=WATCH_S, help="seconds of doing nothing")
     cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to be measured")
-    cli.add_argument("--results", type=Path, default=RESULTS)
+    add_results_option(cli)
     asked = cli.parse_args(words)
     with tempfile.TemporaryDirectory(prefix="twinbus-bench-", dir=asked.folder) as name:
         bars, lives, figures = measure(Path(name), asked)

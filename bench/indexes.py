@@ -27,7 +27,7 @@ import uvloop
 from bench.client import connected, sequence_of, write_message
 from bench.host import watching
 from bench.phases import BATCH, BODY, HEAD, PROBE, QUEUE, Measured, Site
-from bench.record import RESULTS, bars_table, facts, judge, surroundings, write
+from bench.record import add_results_option, bars_table, facts, judge, surroundings, write
 from bench.serving import run
 from twinbus.amqp.outcomes import ACCEPTED, Modified
 from twinbus.amqp.types import Array
@@ -320,7 +320,7 @@ def main(words: list[str] | None = None) -> int:
     cli.add_argument("--only", default=",".join(INDEXES), help="indexes, with commas between them")
     cli.add_argument("--count", type=int, default=1_000_000, help=f"in each index; duplicates: {DUPLICATES_FACTOR} x")
     cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to be measured")
-    cli.add_argument("--results", type=Path, default=RESULTS)
+    add_results_option(cli)
     asked = cli.parse_args(words)
     names = asked.only.split(",")
     if not INDEXES.keys() >= set(names):

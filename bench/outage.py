@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from bench.record import RESULTS, Bar, bars_table, facts, judge, surroundings, write
+from bench.record import Bar, add_results_option, bars_table, facts, judge, surroundings, write
 from bench.serving import Server, run
 from tests.relay import Relay
 from twinbus.client import BrokeredMessage, MessagingFactory
@@ -280,7 +280,7 @@ def main(words: list[str] | None = None) -> int:
     cli.add_argument("--seconds", type=float, default=6.0, help="of each outage")
     cli.add_argument("--rounds", type=int, default=3)
     cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to be measured")
-    cli.add_argument("--results", type=Path, default=RESULTS)
+    add_results_option(cli)
     asked = cli.parse_args(words)
     with (
         tempfile.TemporaryDirectory(prefix="twinbus-bench-", dir=asked.folder) as folder,

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from bench.record import RESULTS, Bar, bars_table, facts, judge, surroundings, write
+from bench.record import Bar, add_results_option, bars_table, facts, judge, surroundings, write
 from bench.serving import ROOT, Server, run
 from twinbus.client import BrokeredMessage, MessagingFactory
 from twinbus.client.management import NamespaceManager
@@ -158,7 +158,7 @@ def main(words: list[str] | None = None) -> int:
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--runs", type=int, default=9)
     cli.add_argument("--count", type=int, default=40_000)
-    cli.add_argument("--results", type=Path, default=RESULTS)
+    add_results_option(cli)
     cli.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     asked = cli.parse_args(words)
     if asked.child:

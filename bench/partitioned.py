@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from bench.clients import Clients, Processes
 from bench.plot import Panel, picture
-from bench.record import RESULTS, Bar, bars_table, facts, figures_table, judge, surroundings, write
+from bench.record import Bar, add_results_option, bars_table, facts, figures_table, judge, surroundings, write
 from bench.serving import Load, build, run
 from twinbus.model.hashing import fragment_of
 
@@ -266,7 +266,7 @@ def main(words: list[str] | None = None) -> int:
     cli.add_argument("--processes", type=int, nargs="+", default=[1, 2, 3, 4])
     cli.add_argument("--size", type=int, default=1024)
     cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to be measured")
-    cli.add_argument("--results", type=Path, default=RESULTS)
+    add_results_option(cli)
     asked = cli.parse_args(words)
     with tempfile.TemporaryDirectory(prefix="twinbus-bench-", dir=asked.folder) as name:
         beside, table = measure(Path(name), asked)

@@ -26,7 +26,7 @@ import uvloop
 
 from bench.clients import Processes
 from bench.partitioned import settle_down
-from bench.record import RESULTS, Bar, bars_table, facts, figures_table, judge, surroundings, write
+from bench.record import Bar, add_results_option, bars_table, facts, figures_table, judge, surroundings, write
 from bench.serving import Load, build, run
 from twinbus.client import MessagingFactory, ReceiveMode
 from twinbus.pipeline.spark import session
@@ -218,7 +218,7 @@ def main(words: list[str] | None = None) -> int:
     cli.add_argument("--sizes", type=int, nargs="*", default=[50_000, 100_000, 250_000])
     cli.add_argument("--size", type=int, default=1024)
     cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to be measured")
-    cli.add_argument("--results", type=Path, default=RESULTS)
+    add_results_option(cli)
     asked = cli.parse_args(words)
     with (
         tempfile.TemporaryDirectory(prefix="twinbus-bench-", dir=asked.folder) as name,

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from bench.record import RESULTS, Bar, bars_table, facts, judge, surroundings, write
+from bench.record import Bar, add_results_option, bars_table, facts, judge, surroundings, write
 from bench.serving import ROOT, Server, run
 from bench.syphon import BACKLOG_QUEUES, PRIMARY, SESSIONS, SIZE, Syphon, rate_of, whole_rate_of
 
@@ -149,7 +149,7 @@ def main(words: list[str] | None = None) -> int:
     cli.add_argument("--count", type=int, default=100_000)
     cli.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="moved once each; default: %(default)s")
     cli.add_argument("--master", default=MASTER, help="default: %(default)s")
-    cli.add_argument("--results", type=Path, default=RESULTS)
+    add_results_option(cli)
     asked = cli.parse_args(words)
     with (
         tempfile.TemporaryDirectory(prefix="twinbus-bench-") as folder,

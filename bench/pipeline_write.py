@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import uvloop
 
-from bench.record import RESULTS, Bar, bars_table, facts, judge, surroundings, write
+from bench.record import Bar, add_results_option, bars_table, facts, judge, surroundings, write
 from bench.serving import ROOT, Server, run
 from twinbus.client import BrokeredMessage, MessagingFactory
 from twinbus.client.sync import NamespaceManager
@@ -205,7 +205,7 @@ def main(words: list[str] | None = None) -> int:
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--rounds", type=int, default=3)
     cli.add_argument("--count", type=int, default=200_000)
-    cli.add_argument("--results", type=Path, default=RESULTS)
+    add_results_option(cli)
     cli.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     asked = cli.parse_args(words)
     if asked.child:

@@ -6,6 +6,7 @@ for programs). Knows nothing of how anything is measured.
 
 from __future__ import annotations
 
+import argparse
 import datetime as dt
 import importlib.metadata
 import importlib.util
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "docs" / "benchmarks"
+PAGES: Final = ("docs", "CHANGELOG.md", "README.md")
+"""Files that no figure depends on: a bench may run while the page of the bench before it is not committed yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +64,38 @@ def figures_table(figures: Mapping[str, str]) -> str:
     return "| | |\n|---|---|\n" + "\n".join(f"| {name} | {text} |" for name, text in figures.items())
 
 
+def add_results_option(cli: argparse.ArgumentParser) -> None:
+    """Add `--results`; for uncommitted code, the folder of published figures is refused before anything is measured."""
+    cli.add_argument(
+        "--results", type=results_folder, default=str(RESULTS), metavar="DIR", help="default: docs/benchmarks"
+    )
+
+
+def results_folder(name: str, root: Path = ROOT) -> Path:
+    """Return the folder, if figures of this tree may be kept there."""
+    folder = Path(name)
+    if folder.resolve() == root / RESULTS.relative_to(ROOT) and (changed := uncommitted(root)):
+        raise argparse.ArgumentTypeError(
+            f"published figures come from committed code, and {changed[0]} is not committed"
+            f" ({len(changed)} in all): commit first, or try things out with --results DIR"
+        )
+    return folder
+
+
+def uncommitted(root: Path = ROOT) -> list[str]:
+    """Return the files that figures may depend on and that differ from the last commit."""
+    excluded = [f":(exclude){page}" for page in PAGES]
+    command = ["git", "-C", str(root), "status", "--porcelain", "--", ".", *excluded]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line[3:] for line in lines]
+
+
 def surroundings(*packages: str) -> dict[str, str]:
     """What figures depend on: when, on what machine, with which versions."""
     processor = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     commit = subprocess.run(
-        ["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
-    )
+        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout.strip()
     hot = importlib.util.find_spec("twinbus.amqp.hot")
     is_compiled = hot is not None and hot.origin is not None and hot.origin.endswith(".so")
     return {
@@ -74,7 +103,7 @@ def surroundings(*packages: str) -> dict[str, str]:
         "machine": f"{os.cpu_count()} x {processor[1] if processor else platform.machine()}",
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        "commit": commit.stdout.strip() or "unknown",
+        "commit": f"{commit}-dirty" if uncommitted() else commit,
         "hot files": "compiled" if is_compiled else "not compiled",
         **{name: importlib.metadata.version(name) for name in ("twinbus", *packages)},
     }

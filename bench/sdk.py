@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from bench.record import RESULTS, Bar, bars_table, facts, judge, surroundings, write
+from bench.record import Bar, add_results_option, bars_table, facts, judge, surroundings, write
 from bench.sdk_uses import AT_ONCE, CLIENTS, OURS, SIZE, Use, fill, offers
 from bench.serving import Server, run
 
@@ -137,7 +137,7 @@ def main(words: list[str] | None = None) -> int:
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--rounds", type=int, default=3)
     cli.add_argument("--count", type=int, default=3_000, help="messages of each run of azure's")
-    cli.add_argument("--results", type=Path, default=RESULTS)
+    add_results_option(cli)
     asked = cli.parse_args(words)
     with (
         tempfile.TemporaryDirectory(prefix="twinbus-bench-") as folder,

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench.record import RESULTS, Bar, bars_table, facts, judge, surroundings, write
+from bench.record import Bar, add_results_option, bars_table, facts, judge, surroundings, write
 from bench.serving import HERE, Server, build, run
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def main(words: list[str] | None = None) -> int:
     cli.add_argument("--rounds", type=int, default=3)
     cli.add_argument("--count", type=int, default=150_000)
     cli.add_argument("--size", type=int, default=1024)
-    cli.add_argument("--results", type=Path, default=RESULTS)
+    add_results_option(cli)
     asked = cli.parse_args(words)
     given = asked.rabbitmq_port
     with tempfile.TemporaryDirectory(prefix="twinbus-bench-") as name:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from bench.record import RESULTS, Bar, bars_table, facts, judge, surroundings, write
+from bench.record import Bar, add_results_option, bars_table, facts, judge, surroundings, write
 from bench.serving import ROOT, Proc, Server, run
 from bench.shovel import PREFETCH, Arrangement, Moved, Shovel
 from bench.speed import default_folder, rabbitmq
@@ -253,7 +253,7 @@ def main(words: list[str] | None = None) -> int:
     cli.add_argument("--rabbitmq", type=Path, default=default_folder(), metavar="DIR", help="default: %(default)s")
     cli.add_argument("--rounds", type=int, default=3)
     cli.add_argument("--count", type=int, default=100_000)
-    cli.add_argument("--results", type=Path, default=RESULTS)
+    add_results_option(cli)
     asked = cli.parse_args(words)
     with (
         tempfile.TemporaryDirectory(prefix="twinbus-bench-") as folder,

@@ -25,7 +25,7 @@ from xml.sax.saxutils import escape
 import uvloop
 
 from bench.client import connected
-from bench.record import RESULTS, Bar, bars_table, facts, judge, surroundings, write
+from bench.record import Bar, add_results_option, bars_table, facts, judge, surroundings, write
 from bench.serving import Server, run
 from twinbus.amqp.message import Properties, build, data
 
@@ -160,7 +160,7 @@ def main(words: list[str] | None = None) -> int:
     cli.add_argument("--seconds", type=float, default=3.0, help="for each set and round")
     cli.add_argument("--rounds", type=int, default=3)
     cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to be measured")
-    cli.add_argument("--results", type=Path, default=RESULTS)
+    add_results_option(cli)
     asked = cli.parse_args(words)
     with (
         tempfile.TemporaryDirectory(prefix="twinbus-bench-", dir=asked.folder) as folder,

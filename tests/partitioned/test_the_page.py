@@ -34,7 +34,7 @@ def test_the_limits_in_the_page_are_the_defaults() -> None:
     assert f"one of its {limits.max_entities:,} entities (`max_entities`)" in PLAIN
 
 
-def test_q36_q32_r085_r089_r114_r124_what_is_documentation_is_said() -> None:
+def test_q36_q32_r085_r114_r124_the_page_says_what_is_documentation() -> None:
     assert "SDKs of that time need version 2.2 or later" in PLAIN
     assert "Any client can set it: the SDKs' administration clients" in PLAIN
     assert "**Give no key unless you need one**, in a transaction or outside" in PLAIN
