@@ -41,7 +41,7 @@ run: compile ## serve a pair of namespaces, contoso and contoso-backup, and prin
 test: setup ## check style, types and import rules, then run all tests; the engine's and the pair's also on compiled files
 	@$(MAKE) --no-print-directory -j2 --output-sync=target compile linted alone $(ARCHIVE)
 	@$(MAKE) --no-print-directory served
-	@$(MAKE) --no-print-directory spark WHICH="not cluster or brief"
+	@$(MAKE) --no-print-directory spark WHICH="(not cluster or brief) and not campaign"
 	$(PYTEST) -o pythonpath=. -m "not interpreted" $(COMPILED)
 
 lint: setup ## check style, types and import rules
@@ -58,7 +58,7 @@ alone:
 	$(BIN)/pytest $(ALONE)
 
 served:
-	$(PYTEST) $(addprefix --ignore=,$(ALONE) tests/pipeline $(ON_SPARK_TOO) $(MANY))
+	$(PYTEST) -m "not campaign" $(addprefix --ignore=,$(ALONE) tests/pipeline $(ON_SPARK_TOO) $(MANY))
 
 # Each folder has a Spark to itself: what one job leaves behind in it is not for the next to find. A Java that starts, and a
 # Spark that plans, keep one processor busy: two at a time.
@@ -122,6 +122,7 @@ soak: compile ## try mutated input, attacks, simulated faults, kills, power cuts
 	$(BIN)/python -m tests.attacks --minutes $(MINUTES)
 	$(BIN)/python -m tests.concurrency --runs 20
 	$(BIN)/python -m tests.mutations
+	$(PYTEST) -m campaign tests/bench tests/faults
 	$(BIN)/python -m tests.simulation --minutes $(MINUTES)
 	$(BIN)/python -m tests.simulation.partitioned --runs 3000
 	$(BIN)/python -m tests.simulation.processes --runs 3000

@@ -18,7 +18,7 @@ def test_pages_of_queues_and_topics(admin: Admin, name: str) -> None:
     for queue, topic in zip(queues, topics, strict=True):
         admin.create_queue(queue)
         admin.create_topic(topic)
-    for size in SIZES:
+    for size in (7, 100):  # every page is a request, and other tests' queues are listed as well
         for found, wanted in (
             (admin.list_queues(max_page_size=size), queues),
             (admin.list_queues_runtime_properties(max_page_size=size), queues),

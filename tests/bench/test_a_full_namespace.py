@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
+
 from bench import entities
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.campaign
 def test_queues_are_made_and_are_there_after_a_start(tmp_path: Path) -> None:
     words = ["--partitioned", "2", "--entities", "7", "--idle", "0.1", "--watch", "0.2"]
     status = entities.main([*words, "--folder", str(tmp_path), "--results", str(tmp_path / "results")])

@@ -19,6 +19,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outage, "ATTEMPT_S", 0.6)
 
 
+@pytest.mark.campaign
 @pytest.mark.usefixtures("no_waiting")
 def test_sends_are_measured_through_three_kinds_of_outage(tmp_path: Path) -> None:
     words = ["--rate", "40", "--seconds", "1.2", "--rounds", "1"]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.campaign
 def test_every_library_is_measured_in_every_use_it_offers(tmp_path: Path) -> None:
     status = sdk.main(["--rounds", "1", "--count", "100", "--results", str(tmp_path)])
     measured = json.loads((tmp_path / "sdk.json").read_text())
@@ -37,6 +38,7 @@ def test_our_rate_is_compared_with_the_faster_of_the_others() -> None:
     assert found["receive and complete, each in its fastest use"] == 3
 
 
+@pytest.mark.campaign
 def test_paired_and_unpaired_senders_take_turns(tmp_path: Path) -> None:
     status = paired.main(["--runs", "2", "--count", "1000", "--results", str(tmp_path)])
     measured = json.loads((tmp_path / "paired.json").read_text())
@@ -53,6 +55,7 @@ def test_what_pairing_costs_is_the_difference_of_the_medians() -> None:
     assert bar.what.startswith("processor time")
 
 
+@pytest.mark.campaign
 def test_the_syphon_moves_everything_that_is_parked(tmp_path: Path) -> None:
     with Server.started(tmp_path / "primary") as primary, Server.started(tmp_path / "secondary") as secondary:
         moved, cpu_s = syphon.Syphon(primary, secondary).move(400)

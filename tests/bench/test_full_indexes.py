@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.campaign
 @pytest.mark.timeout(300)
 def test_indexes_are_filled_used_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(indexes, "SPARE_S", 20.0)  # two restarts, on a machine that is busy with other tests
@@ -38,9 +39,9 @@ def test_indexes_are_filled_used_and_found_again(tmp_path: Path, monkeypatch: py
     assert [path.name for path in tmp_path.iterdir()] == ["results"], "nothing is left on the disk"
 
 
-def test_an_index_that_is_none_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_index_that_is_none_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        indexes.main(["--only", "sessions,colours"])
+        indexes.main(["--only", "sessions,colours", "--results", str(tmp_path)])
     assert "sessions,colours" in capsys.readouterr().err
 
 

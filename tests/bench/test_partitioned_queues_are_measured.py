@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.campaign
 @pytest.mark.usefixtures("_load_client")
 def test_all_is_measured_written_and_judged(tmp_path: Path) -> None:
     words = ["--rounds", "1", "--count", "400", "--grid-count", "200", "--processes", "1"]
@@ -35,6 +36,7 @@ def test_all_is_measured_written_and_judged(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["results"], "nothing is left on the disk"
 
 
+@pytest.mark.campaign
 @pytest.mark.usefixtures("_load_client")
 def test_clients_share_what_is_sent_and_received(tmp_path: Path) -> None:
     with Processes.started(tmp_path / "server") as server:

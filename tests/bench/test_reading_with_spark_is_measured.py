@@ -7,12 +7,15 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from bench.pipeline_read import BROWSING, DELETING, IN_C, SPARK, Ran, find_bars, growth_table
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.campaign
 def test_every_reader_has_every_message_and_its_rate_is_told(tmp_path: Path) -> None:
     words = ["--rounds", "1", "--count", "2000", "--sizes", "500", "--results", str(tmp_path)]
     # A process of its own: at its end it stops the session, which others in this one may use.

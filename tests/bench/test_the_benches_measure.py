@@ -12,7 +12,7 @@ from bench import connections, depth, engine, speed
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.usefixtures("_load_client")
+pytestmark = [pytest.mark.campaign, pytest.mark.usefixtures("_load_client")]
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 async def test_a_server_that_is_killed_again_and_again_keeps_what_its_queues_promise(tmp_path: Path) -> None:
-    plan, scene = Plan(seed=1, death=Death.KILL, deaths=3, life_s=(0.3, 1.5)), Features(1)
+    plan, scene = Plan(seed=1, death=Death.KILL, deaths=2, life_s=(0.3, 1.5)), Features(1)
     report = await endure(plan, tmp_path, scene=scene)
     assert report.problems == [], str(report)
-    assert report.deaths == 3
+    assert report.deaths == 2
     assert scene.ledger.unused() == [], str(report)

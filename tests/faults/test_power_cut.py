@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.faults.harness import Death, Plan, endure
 from tests.faults.server_process import ServerProcess
 from tests.faults.shim import Shim
@@ -13,13 +15,14 @@ if TYPE_CHECKING:
 
 
 async def test_a_server_whose_power_is_cut_again_and_again_loses_nothing(tmp_path: Path) -> None:
-    report = await endure(Plan(seed=1, death=Death.POWER_CUT, deaths=5, life_s=(0.1, 1.5)), tmp_path)
+    report = await endure(Plan(seed=1, death=Death.POWER_CUT, deaths=3, life_s=(0.1, 1.5)), tmp_path)
     assert report.problems == [], str(report)
-    assert report.deaths == 5
+    assert report.deaths == 3
     assert report.ledger is not None
     assert report.ledger.unused() == [], str(report)
 
 
+@pytest.mark.campaign
 async def test_without_syncs_the_same_run_loses_and_this_is_found(tmp_path: Path) -> None:
     options = ("--stores=4", "--unsafe-no-sync")
     plan = Plan(seed=1, death=Death.POWER_CUT, deaths=1, life_s=(2.0, 2.0), may_tear=False, options=options)

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 async def test_a_server_that_is_killed_again_and_again_keeps_what_is_forwarded_and_transacted(tmp_path: Path) -> None:
-    plan, scene = Plan(seed=1, death=Death.KILL, deaths=3, life_s=(0.5, 1.5)), Transfers(1)
+    plan, scene = Plan(seed=1, death=Death.KILL, deaths=2, life_s=(0.5, 1.5)), Transfers(1)
     report = await endure(plan, tmp_path, scene=scene)
     assert report.problems == [], str(report)
-    assert report.deaths == 3
+    assert report.deaths == 2
     assert scene.ledger.unused() == [], str(report)
     uses = scene.ledger.uses()
     assert all(uses[f"arrived from {head}"] for head in CHAIN), str(report)

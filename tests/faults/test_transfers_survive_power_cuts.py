@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize(("deaths", "fails_syncs"), [(2, False), (1, True)])
+@pytest.mark.parametrize(("deaths", "fails_syncs"), [(2, False), pytest.param(1, True, marks=pytest.mark.campaign)])
 async def test_a_server_whose_power_is_cut_keeps_what_is_forwarded_and_transacted(
     tmp_path: Path, deaths: int, *, fails_syncs: bool
 ) -> None:
@@ -27,6 +27,7 @@ async def test_a_server_whose_power_is_cut_keeps_what_is_forwarded_and_transacte
     assert scene.ledger.unused() == [], str(report)
 
 
+@pytest.mark.campaign
 async def test_without_syncs_the_same_run_breaks_promises_and_this_is_found(tmp_path: Path) -> None:
     options = ("--stores=4", "--unsafe-no-sync")
     plan = Plan(seed=1, death=Death.POWER_CUT, deaths=1, life_s=(2.0, 2.0), may_tear=False, options=options)
