@@ -153,9 +153,21 @@ class Front:
         return run
 
 
-def _authorise(clock: Clock, authority: Authority, token: str | None, right: str, path: str, host: str = "") -> Recheck:
-    """Every HTTP request shows a token."""
-    grant = sas.verify(_shown(token), path, authority, clock.wall_ms() / 1000, host)
+def _authorise(  # noqa: PLR0913, PLR0917  # the first two are bound, the others are those of Authorise
+    clock: Clock,
+    authority: Authority,
+    token: str | None,
+    right: str,
+    path: str,
+    host: str = "",
+    address: str = "",
+) -> Recheck:
+    """Check the token that every HTTP request shows."""
+    shown, wall_s = _shown(token), clock.wall_ms() / 1000
+    if address:
+        grant = sas.verify_request(shown, path, address, authority, wall_s)
+    else:
+        grant = sas.verify(shown, path, authority, wall_s, host)
     _check_grant(authority, grant, right, path)
     return partial(_check_grant, authority, grant, right, path)
 
