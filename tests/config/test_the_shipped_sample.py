@@ -104,9 +104,9 @@ def test_q26_over_http_and_in_toml_a_window_has_at_least_20_s(served: Served, tm
     described = {"RequiresDuplicateDetection": "true", window: "PT5S"}
     served.update_queue("orders", **described)  # as it is: what an SDK has read, it may write back
     for text in ("PT6S", "PT19.999S"):
-        with pytest.raises(AssertionError, match="400 .*it can be 20000 to 604800000"):
+        with pytest.raises(AssertionError, match=r"400 .*it can be 20000 to 604800000"):
             served.update_queue("orders", **{**described, window: text})
-    with pytest.raises(AssertionError, match="400 .*duplicate_window_ms is 5000"):
+    with pytest.raises(AssertionError, match=r"400 .*duplicate_window_ms is 5000"):
         served.make_queue(**described)
     served.make_queue(**{**described, window: "PT20S"})
     file = tmp_path / "twinbus.toml"

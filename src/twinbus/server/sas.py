@@ -91,7 +91,8 @@ class Token:
     def signing_secret(self, key: Key) -> str | None:
         """The one of the key's secrets that this token was made with; None if it was not made with the key."""
         given = self.signature.encode()
-        for secret in (key.primary, key.secondary or key.primary):  # two comparisons for every key: see _DECOY
+        secrets = (key.primary, key.secondary or key.primary)  # two comparisons for every key: see _DECOY
+        for secret in (*secrets, key.shared) if key.shared is not None else secrets:
             if hmac.compare_digest(given, sign(self.resource, self.expiry, secret).encode()):
                 return secret
         return None
