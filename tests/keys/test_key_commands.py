@@ -62,9 +62,9 @@ def data(server: Served) -> Path:
     return server._data  # noqa: SLF001  # nobody else wants it
 
 
-def send(server: Served, name: str, shown: str, queue: str = "orders") -> int:
+def send(server: Served, name: str, shown: str, queue: str = "orders", *, scope: str = "") -> int:
     connection = http.client.HTTPConnection(server.host, server.http_port, timeout=PATIENCE_S)
-    headers = {"Authorization": server.token("", key=shown, key_name=name)}
+    headers = {"Authorization": server.token(scope, key=shown, key_name=name)}
     try:
         connection.request("POST", f"/{queue}/messages", "x", headers)
         return connection.getresponse().status
@@ -179,6 +179,28 @@ def test_what_cannot_be_done_is_refused_in_one_line(server: Served, data: Path, 
     assert set(listed(data)) == {ROOT, "configured"}
 
 
+async def test_keys_of_a_queue_are_changed_in_the_same_way(server: Served, data: Path) -> None:
+    queue = await asyncio.to_thread(server.make_queue)
+    at = ("--entity", queue)
+    await asyncio.to_thread(done, data, "add", "own", "--rights", "Send", *at)
+    shown = (await asyncio.to_thread(listed, data, "--show", *at))["own"]
+    assert shown["connection_string"].endswith(f";EntityPath={queue}")
+    assert [send(server, "own", shown["primary"], one, scope=queue) for one in (queue, "orders")] == [201, 401]
+    async with raw(server, Credentials.plain("own", shown["primary"])) as client:
+        link = await client.attach_sender(queue)
+        await asyncio.to_thread(done, data, "rotate", "own", *at)
+        assert link.is_attached
+        await asyncio.to_thread(done, data, "revoke", "own", "--secondary", *at)
+        assert send(server, "own", shown["primary"], queue, scope=queue) == 401
+        async with asyncio.timeout(WITHIN_S):
+            assert await client.detached(link) == UNAUTHORIZED
+    await asyncio.to_thread(done, data, "revoke", "own", *at)
+    assert listed(data, *at) == {}
+    assert "there is no key 'own'" in refused(data, "rotate", "own", *at)
+    assert "'nowhere' could not be found" in refused(data, "list", "--entity", "nowhere")
+    assert list(listed(data)) == [ROOT, "configured"]
+
+
 def test_nobody_else_is_answered_at_the_socket(server: Served, data: Path) -> None:
     for line in (b"\n", b"{}\n", b'{"do": "steal"}\n', b"x" * 70_000):
         with socket.socket(socket.AF_UNIX) as sock:
@@ -202,6 +224,7 @@ def test_the_keys_of_a_stopped_server_are_changed_in_its_data_directory(tmp_path
     assert "The server is not running: effective at its next start." in told
     done(data, "revoke", ROOT)
     assert (data / "lock").read_text() == ""
+    assert "is not running: start it to see or change keys of queues" in refused(data, "list", "--entity", "orders")
     with serving_here(tmp_path) as server:
         assert (server.key_name, server.key) == ("later", secret_in(data, "later"))
         queue = server.make_queue()

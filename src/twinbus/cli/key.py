@@ -31,6 +31,12 @@ _LOOK_EVERY_S: Final = 0.1
 
 Data = Annotated[Path, typer.Option(metavar="DIR", help="The namespace's data directory, as in twinbus serve.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the key.")]
+Entity = Annotated[
+    str,
+    typer.Option(
+        metavar="PATH", help="A queue or topic: its own keys, on a running server.", show_default="the whole namespace"
+    ),
+]
 Show = Annotated[bool, typer.Option("--show", help="Print secrets and, if the server runs, connection strings.")]
 
 
@@ -46,11 +52,12 @@ def key() -> None:
 def list_keys(
     *,
     data: Data,
+    entity: Entity = "",
     show: Show = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the keys of a namespace."""
-    answer = _order(data, Order("list", show=show))
+    answer = _order(data, Order("list", show=show, entity=entity))
     if as_json:
         typer.echo(msgspec.json.encode([_told(one) for one in answer.keys]))
         return
@@ -72,14 +79,15 @@ def add(
         str, typer.Option(metavar="RIGHTS", help="Send, Listen, or both as Send,Listen; Manage includes both.")
     ],
     data: Data,
+    entity: Entity = "",
     show: Show = False,
 ) -> None:
     """Add a key with a new secret."""
     given = tuple(one.strip().capitalize() for one in rights.split(",") if one.strip())
-    answer = _order(data, Order("add", name, given, show=show))
+    answer = _order(data, Order("add", name, given, show=show, entity=entity))
     one = _find(answer, name)
     typer.echo(f"Added key {name} with {', '.join(one.rights)}. {_effect(answer)}")
-    _show_or_say_how(one, data, show=show)
+    _show_or_say_how(one, data, entity, show=show)
 
 
 @app.command()
@@ -90,19 +98,20 @@ def rotate(
     secondary: Annotated[
         bool, typer.Option("--secondary", help="Make a new secondary secret; the primary stays as it is.")
     ] = False,
+    entity: Entity = "",
     show: Show = False,
 ) -> None:
     """Make a new primary secret; the former one becomes the secondary.
 
     Clients that have the former primary go on. The former secondary is refused from now on.
     """
-    answer = _order(data, Order("rotate", name, secondary=secondary, show=show))
+    answer = _order(data, Order("rotate", name, secondary=secondary, show=show, entity=entity))
     if secondary:
         done = "The secondary secret is new, and the former one is not valid any more."
     else:
         done = "The primary secret is new, and the former one is valid as the secondary."
     typer.echo(f"Rotated key {name}. {done} {_effect(answer)}")
-    _show_or_say_how(_find(answer, name), data, show=show)
+    _show_or_say_how(_find(answer, name), data, entity, show=show)
 
 
 @app.command()
@@ -113,13 +122,14 @@ def revoke(
     secondary: Annotated[
         bool, typer.Option("--secondary", help="Revoke the secondary secret only, as after a rotation.")
     ] = False,
+    entity: Entity = "",
     force: Annotated[bool, typer.Option("--force", help="Revoke the last key with Manage, too.")] = False,
 ) -> None:
     """Revoke a key, or its secondary secret only.
 
     Secrets, and tokens made with them, are refused from now on. Links that were opened with them end.
     """
-    answer = _order(data, Order("revoke", name, secondary=secondary, force=force))
+    answer = _order(data, Order("revoke", name, secondary=secondary, force=force, entity=entity))
     what = f"the secondary secret of key {name}" if secondary else f"key {name}"
     typer.echo(f"Revoked {what}. {_effect(answer)}")
 
@@ -155,6 +165,8 @@ def _check_directory(data: Path) -> None:
 def _change_stopped(data: Path, order: Order) -> Answer:
     if data.stat().st_uid != os.geteuid():
         raise PermissionError
+    if order.entity:
+        raise KeyRefused(f"the server of {data} is not running: start it to see or change keys of queues and topics")
     descriptor = lock(data)
     try:
         rules = key_file.read(data / KEYS)
@@ -216,8 +228,8 @@ def _show(one: Shown) -> None:
             typer.echo(f"  {title}: {text}")
 
 
-def _show_or_say_how(one: Shown, data: Path, *, show: bool) -> None:
+def _show_or_say_how(one: Shown, data: Path, entity: str, *, show: bool) -> None:
     if show:
         _show(one)
     else:
-        typer.echo(f"See its secrets with: twinbus key list --data {data} --show")
+        typer.echo(f"See its secrets with: twinbus key list --data {data}{entity and f' --entity {entity}'} --show")

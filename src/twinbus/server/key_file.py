@@ -80,6 +80,8 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Revoke the last key that may manage, too."""
     show: bool = False
     """Answer with secrets."""
+    entity: str = ""
+    """The queue or topic whose keys these are; "" is the namespace."""
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ def run(
 
     `reread` is called by SIGHUP: it returns the settings as they are said now, or raises StartError.
     """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it would end the process before the loop has a handler for it
     logs.configure(settings.log_level, settings.log_format)
     process.tune()
     with DataDirectory(settings.data) as data, contextlib.suppress(Stopped):

@@ -19,7 +19,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from twinbus.model.authorization import RIGHTS
-from twinbus.server import identity, key_file
+from twinbus.server import entity_keys, identity, key_file
 from twinbus.server.identity import Identity
 from twinbus.server.key_file import KeyRefused
 from twinbus.server.key_socket import CONFIGURATION_FILE, Answer, Shown, shown
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from twinbus.server.data_directory import DataDirectory
+    from twinbus.server.entity_keys import Manager
     from twinbus.server.key_file import KeyRule, Order
     from twinbus.server.ready_file import ReadyFile
 
@@ -44,6 +45,13 @@ class Serving(Protocol):
 
     async def apply(self, found: Identity) -> ReadyFile:
         """Use these keys, this certificate and log level; when it returns, all processes do."""
+
+    @property
+    def manager(self) -> Manager:
+        """Manages the entities."""
+
+    async def settle_keys(self) -> None:
+        """Wait until every link has ended that changed keys do not allow any more."""
 
 
 class Reloader:
@@ -81,6 +89,10 @@ class Reloader:
     async def handle(self, order: Order) -> Answer:
         """List the keys, or change one of them. KeyRefused; StartError becomes one."""
         async with self._one_at_a_time:
+            if order.entity:
+                rules = await entity_keys.change(self._serving.manager, order, dt.datetime.now(dt.UTC))
+                await self._serving.settle_keys()
+                return self._answer(rules, order)
             try:
                 rules = await asyncio.to_thread(key_file.read, self._data.keys)
                 if order.do != "list":
@@ -128,17 +140,22 @@ class Reloader:
 
     def _answer(self, rules: Sequence[KeyRule], order: Order) -> Answer:
         own = [shown(rule, show=order.show, connect=self._connection_string(rule, order)) for rule in rules]
-        configured = [
-            Shown(key.name, tuple(right for right in RIGHTS if Right(right) in key.rights), CONFIGURATION_FILE)
-            for key in self._settings.keys
-        ]
+        configured = (
+            []
+            if order.entity
+            else [
+                Shown(key.name, tuple(right for right in RIGHTS if Right(right) in key.rights), CONFIGURATION_FILE)
+                for key in self._settings.keys
+            ]
+        )
         return Answer((*own, *configured), os.getpid())
 
     def _connection_string(self, rule: KeyRule, order: Order) -> str | None:
         if not order.show:
             return None
         ports = {way: getattr(self._ready, f"{way}_port") for way in ("amqp", "amqps")}
-        return identity.messaging(self._settings, ports, Key(rule.name, rule.primary))
+        text = identity.messaging(self._settings, ports, Key(rule.name, rule.primary))
+        return f"{text};EntityPath={order.entity}" if text is not None and order.entity else text
 
 
 def _key(field: str) -> str:

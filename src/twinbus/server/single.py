@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from twinbus.amqp.peers import Serve
     from twinbus.server.data_directory import DataDirectory
+    from twinbus.server.entities import Entities
     from twinbus.server.identity import Identity
     from twinbus.server.ready_file import ReadyFile
     from twinbus.server.settings import ServeSettings
@@ -77,8 +78,17 @@ class Server:
             logs.set_level(found.log_level)
         self._keys = found.keys
         front.replace_keys(found.keys)
-        await front.settle_keys()
+        await self.settle_keys()
         return self._ready()
+
+    @property
+    def manager(self) -> Entities:
+        """Manages the entities."""
+        return self.service.entities
+
+    async def settle_keys(self) -> None:
+        """Wait until every link has ended that changed keys do not allow any more."""
+        await self.service.front.settle_keys()
 
     def _ready(self) -> ReadyFile:
         return identity.make_ready_file(self._settings, self._ports, self._keys, self._certificate)

@@ -95,6 +95,14 @@ class Supervisor:
         await self._fleet.publish(Reloaded(list(found.keys.all), files, found.log_level))
         return self._ready()
 
+    @property
+    def manager(self) -> PlannedEntities:
+        """Manages the entities."""
+        return PlannedEntities(self._keeper)
+
+    async def settle_keys(self) -> None:
+        """Do nothing: a change is made when the workers say that these links have ended."""
+
     def _ready(self) -> ReadyFile:
         ports = {way: sockets[0].getsockname()[1] for way, sockets in self._sockets.items()}
         return identity.make_ready_file(self._settings, ports, self._keys, self._certificate)

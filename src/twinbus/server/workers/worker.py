@@ -58,6 +58,7 @@ from twinbus.server.workers.words import (
     Serve,
     Serving,
     Start,
+    Updated,
     read,
 )
 
@@ -251,7 +252,7 @@ class Worker:
     async def _answer(self, question: FromSupervisor) -> object:
         if isinstance(question, Apply):
             self._apply(question)
-            if isinstance(question.change, Reloaded):
+            if isinstance(question.change, Reloaded | Updated):
                 await self._front.settle_keys()
             return None
         assert isinstance(question, HowIdle)
