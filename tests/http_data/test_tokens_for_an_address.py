@@ -78,7 +78,7 @@ def test_a_token_for_the_exact_address_of_every_request_is_accepted(web: Web, se
             "{}/messages/1/5d9aa1b4-5e5b-4a3c-9e0a-111111111111",
             "DELETE",
             "/{}/messages/2/5d9aa1b4-5e5b-4a3c-9e0a-111111111111",
-        ),  # fmt: skip
+        ),
         ("{}/messages", "POST", "/{}/$DeadLetterQueue/messages/head"),
         ("{}/$DeadLetterQueue/messages", "POST", "/{}/messages/head"),
         ("{}/messages", "GET", "/{}"),

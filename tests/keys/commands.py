@@ -12,7 +12,7 @@ from twinbus.cli.main import app
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from click.testing import Result
+    from typer.testing import Result
 
 
 def key(data: Path, *arguments: str) -> Result:

@@ -10,7 +10,7 @@ import pytest
 
 from twinbus.server import key_file
 from twinbus.server.key_file import KeyRefused, KeyRule, Order
-from twinbus.server.keys import ALL_RIGHTS, KeyRing
+from twinbus.server.keys import KeyRing, Right
 from twinbus.server.settings import StartError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def test_what_is_written_is_read_again_and_is_for_its_owner_alone(tmp_path: Path
     ring = KeyRing.load(file)
     assert ring.root is not None
     assert ring.root.name == "Root"
-    assert ring.check_password("sender", SENDER.primary) == {right for right in ALL_RIGHTS if right.value == "Send"}
+    assert ring.check_password("sender", SENDER.primary) == frozenset({Right.SEND})
     assert not any(secret in repr(ring.all) + repr([ROOT, SENDER]) for secret in (ROOT.primary, SENDER.primary))
 
 

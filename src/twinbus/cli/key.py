@@ -29,7 +29,14 @@ STARTING_S: Final = 10.0
 """How long a server may have the data directory and not listen: it is about to start, or to stop."""
 _LOOK_EVERY_S: Final = 0.1
 
-Data = Annotated[Path, typer.Option(metavar="DIR", help="The namespace's data directory, as in twinbus serve.")]
+Data = Annotated[
+    Path,
+    typer.Option(
+        metavar="DIR",
+        readable=False,  # we say who may read it
+        help="The namespace's data directory, as in twinbus serve.",
+    ),
+]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the key.")]
 Entity = Annotated[
     str,
