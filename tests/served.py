@@ -66,6 +66,8 @@ WORKERS: Final = [f"--workers={number}" for number in os.environ.get("TWINBUS_TE
 class Served:
     """One namespace, in life after life on the same ports."""
 
+    log_options: Sequence[str] = ("--log-level=debug",)
+
     def __init__(
         self,
         folder: Path,
@@ -223,7 +225,7 @@ class Served:
                     *command,
                     f"--ready-file={self._ready_file}",
                     "--min-free=0",
-                    "--log-level=debug",
+                    *self.log_options,
                     *WORKERS,
                     *self.options,
                 ],

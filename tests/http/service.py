@@ -120,7 +120,7 @@ class Service:
         for listener in (self.plain, self.secure):
             self.loop.run(listener.close(grace_s=1.0))
 
-    def authorise(self, header: str | None, right: str, path: str, _host: str = "") -> None:
+    def authorise(self, header: str | None, right: str, path: str, _host: str = "", _address: str = "") -> None:
         if header is None or not header.endswith("skn=manager"):
             raise Unauthorized(f"no token with the right {right} for '{path}'")
         self.asked.append((right, path))

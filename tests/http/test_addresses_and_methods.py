@@ -105,7 +105,7 @@ def test_a_table_that_is_tried_first_hides_what_fits_its_patterns(start_service:
     async def answer(call: Call) -> Response:
         return Response(call.entity)
 
-    def authorise(_: str | None, right: str, path: str, _host: str = "") -> None:
+    def authorise(_: str | None, right: str, path: str, _host: str = "", _address: str = "") -> None:
         asked.append((right, path))
 
     first = (route("(?P<entity>.+?)/messages", "Send", POST=answer),)

@@ -16,6 +16,8 @@ from twinbus.cli.main import app
 from twinbus.server.settings import ServeSettings, StartError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typer.testing import Result
 
 
@@ -27,8 +29,9 @@ class Server(ModuleType):
         self.settings: ServeSettings | None = None
         self.answer: int | Exception = 0
 
-    def run(self, settings: ServeSettings, announce: object = None) -> int:
+    def run(self, settings: ServeSettings, announce: object, reread: Callable[[], ServeSettings]) -> int:
         assert announce is None
+        assert reread() == settings
         self.settings = settings
         if isinstance(self.answer, Exception):
             raise self.answer

@@ -30,6 +30,7 @@ def written(file: Path, text: str) -> Path:
 
 def test_the_first_start_makes_a_root_key_of_32_random_bytes(file: Path) -> None:
     key = KeyRing.load(file).root
+    assert key is not None
     assert key.name == ROOT_KEY_NAME
     assert len(base64.b64decode(key.primary, validate=True)) == 32
     assert key.rights == ALL_RIGHTS

@@ -164,11 +164,11 @@ def ask(app: ManagementApp, method: str, path: str) -> tuple[int, dict[str, Any]
     return sent[0]["status"], json.loads(body) if body.startswith(b"{") else {}
 
 
-def allow(_token: str | None, _right: str, _path: str, _host: str = "") -> None:
+def allow(_token: str | None, _right: str, _path: str, _host: str = "", _address: str = "") -> None:
     """Everyone."""
 
 
-def refuse(_token: str | None, _right: str, _path: str, _host: str = "") -> None:
+def refuse(_token: str | None, _right: str, _path: str, _host: str = "", _address: str = "") -> None:
     raise Unauthorized("no token")
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from twinbus import __version__
-from twinbus.cli import config, drain, pair  # noqa: F401  # drain is a command of pair
+from twinbus.cli import config, drain, key, pair  # noqa: F401  # drain is a command of pair
 from twinbus.cli.pipeline import app as pipeline
 from twinbus.cli.pipeline import audit, capture, costs, replay, syphon  # noqa: F401  # commands of pipeline
 from twinbus.cli.rehearse import rehearse
@@ -26,6 +26,7 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(rehearse)
 app.add_typer(pair.app, name="pair")
+app.add_typer(key.app, name="key")
 app.add_typer(config.app, name="config")
 app.add_typer(pipeline.app, name="pipeline")
 

@@ -8,6 +8,7 @@ or has failed, 2 for an option or a configuration file that cannot be. What is v
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
@@ -163,7 +164,7 @@ def serve(  # noqa: PLR0913  # one for each option
         ),
     ] = False,
 ) -> None:
-    """Serve a namespace until told to stop (SIGTERM, Ctrl-C)."""
+    """Serve a namespace until told to stop (SIGTERM, Ctrl-C). SIGHUP reloads certificates, keys and log level."""
     try:
         options = {
             "name": name,
@@ -194,8 +195,8 @@ def serve(  # noqa: PLR0913  # one for each option
             "allowed_hosts": tuple(allowed_host or ()),
             "sync": not unsafe_no_sync,
         }
-        settings = _settings(_given(context, options), config)
-        raise typer.Exit(_run(settings, _show if show_connection_string else None))
+        reread = partial(_settings, _given(context, options), config)
+        raise typer.Exit(_run(reread(), _show if show_connection_string else None, reread))
     except Misuse as error:
         _stop(error, _MISUSED)
     except StartError as error:
@@ -226,12 +227,14 @@ def _settings(given: Mapping[str, Any], config: Path | None) -> ServeSettings:
     return settings
 
 
-def _run(settings: ServeSettings, announce: Callable[[ReadyFile], None] | None) -> int:
+def _run(
+    settings: ServeSettings, announce: Callable[[ReadyFile], None] | None, reread: Callable[[], ServeSettings]
+) -> int:
     try:
         # Not before it is needed: help and errors should not wait for all that a server needs.
         from twinbus.server.main import run  # noqa: PLC0415
 
-        return run(settings, announce)
+        return run(settings, announce, reread)
     except StartError:
         raise
     except Exception as error:

@@ -30,6 +30,9 @@ RANGES: Final = {
     "auto_delete_on_idle_ms": (limits.AUTO_DELETE_MIN_MS, FOREVER_MS),
     "max_message_kb": (1, 102_400),
 }
+"""What whoever describes an entity may choose."""
+_KEPT: Final = {**RANGES, "duplicate_window_ms": (limits.EMULATOR_WINDOW_MIN_MS, limits.DUPLICATE_WINDOW_MAX_MS)}
+"""What an entity can have: a configuration file of the emulator may have given it a shorter window."""
 
 
 def fragment_size_mb(max_size_mb: int) -> int:
@@ -44,10 +47,10 @@ def shown_size_mb(max_size_mb: int) -> int:
 
 def check(values: Mapping[str, object]) -> None:
     """Refuse what no entity can be: ArgumentOutOfRange or InvalidArgument, naming the value."""
-    for name, (lowest, highest) in RANGES.items():
+    for name, (lowest, highest) in _KEPT.items():
         value = values.get(name, lowest)
         if isinstance(value, int) and not lowest <= value <= highest:
-            raise ArgumentOutOfRange(f"{name} is {value}; it can be {lowest} to {highest}")
+            raise _out_of_range(name, value)
     size_mb = values.get("max_size_mb", SIZES_MB[0])
     if size_mb not in SIZES_MB and not (values.get("enable_partitioning") and size_mb in SHOWN_SIZES_MB):
         raise ArgumentOutOfRange(f"max_size_mb is {size_mb}; it can be {', '.join(map(str, SIZES_MB))}")
@@ -57,3 +60,16 @@ def check(values: Mapping[str, object]) -> None:
     if isinstance(metadata, str) and len(metadata) > limits.USER_METADATA_MAX_CHARACTERS:
         most = limits.USER_METADATA_MAX_CHARACTERS
         raise ArgumentOutOfRange(f"user_metadata has {len(metadata)} characters; it can have {most}")
+
+
+def check_window(wanted: object, before: object = None) -> None:
+    """ArgumentOutOfRange if a description asks for a window that only the emulator has; one that is there may stay."""
+    name = "duplicate_window_ms"
+    window_ms = getattr(wanted, name, None)
+    if window_ms is not None and window_ms < RANGES[name][0] and window_ms != getattr(before, name, None):
+        raise _out_of_range(name, window_ms)
+
+
+def _out_of_range(name: str, value: int) -> ArgumentOutOfRange:
+    lowest, highest = RANGES[name]
+    return ArgumentOutOfRange(f"{name} is {value}; it can be {lowest} to {highest}")

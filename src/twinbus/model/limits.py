@@ -15,6 +15,8 @@ ENTITY_PATH_MAX_CHARACTERS: Final = 260
 SUBSCRIPTION_NAME_MAX_CHARACTERS: Final = 50
 USER_METADATA_MAX_CHARACTERS: Final = 1024
 DUPLICATE_WINDOW_MIN_MS: Final = 20_000
+EMULATOR_WINDOW_MIN_MS: Final = 5_000
+"""The shortest window of Microsoft's emulator: its configuration file may ask for less than Service Bus allows."""
 DUPLICATE_WINDOW_MAX_MS: Final = 604_800_000
 AUTO_DELETE_MIN_MS: Final = 300_000
 

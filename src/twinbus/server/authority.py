@@ -1,8 +1,9 @@
 """The keys of a namespace and of its queues and topics, indexed by name, by entity and by secret.
 
 Owns: which keys a name stands for, and the index of the authorization rules of all entities. `refresh` keeps the index
-in step: it is called whenever an entity is added, updated or removed, in every process that serves the namespace. If a
-change takes a secret or a right away, `on_reduced` is called. Knows nothing of tokens (`sas`), links or requests.
+in step: it is called whenever an entity is added, updated or removed, in every process that serves the namespace. The
+keys of the namespace are replaced all at once. If a change takes a secret or a right away, `on_reduced` is called.
+Knows nothing of tokens (`sas`), links or requests.
 
 A failed login costs the same whatever was shown: one comparison with a namespace key (or a decoy), and one look-up by
 a keyed digest of name and secret. The cost depends neither on the number of entities nor on the names that exist.
@@ -43,7 +44,7 @@ class Authority:
     def __init__(self, keys: KeyRing, entities: Mapping[str, Described]) -> None:
         """`entities` are those of the namespace now, by the keys of their paths."""
         self.on_reduced: Callable[[Key], None] = lambda _key: None
-        """Called with the former key of an entity when one of its secrets or rights is gone, or all of it."""
+        """Called with a former key when one of its secrets or rights is gone, or all of it."""
         self._keys = keys
         self._entities = entities
         self._salt = secrets.token_bytes(_SALT_BYTES)
@@ -55,6 +56,13 @@ class Authority:
         """By the digest of a name and a secret: the keys that this is good for, by their entities."""
         for owner in entities:
             self.refresh(owner)
+
+    def replace_keys(self, keys: KeyRing) -> None:
+        """Put other keys in the place of those of the namespace."""
+        before, self._keys = self._keys, keys
+        for key in before.all:
+            if _is_reduced(key, keys.find(key.name)):
+                self.on_reduced(key)
 
     def refresh(self, owner: str) -> None:
         """An entity was added, described anew, or removed: read its rules again."""
@@ -100,10 +108,9 @@ class Authority:
 
     def renewed(self, grant: Grant) -> Grant | None:
         """Return a grant with its key as it is now; None if the secret that was shown is not good any more."""
-        if not grant.key.owner:
-            return grant
-        key = self._by_owner.get(grant.key.owner, {}).get(grant.key.name)
-        if key is grant.key:
+        name, owner = grant.key.name, grant.key.owner
+        key = self._by_owner.get(owner, {}).get(name) if owner else self._keys.find(name)
+        if key is grant.key or key == grant.key:
             return grant
         # Both sides of this comparison are the server's own: the secret was checked when it was shown.
         return replace(grant, key=key) if key is not None and grant.secret in key.secrets else None

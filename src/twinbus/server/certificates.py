@@ -1,7 +1,8 @@
 """The certificate that the server shows, and what its sockets are wrapped in.
 
-Owns: which TLS is spoken. Knows nothing of where a certificate comes from: it is the operator's own, or one of
-`development_certificates`. Knows nothing of sockets.
+Owns: which TLS is spoken, and how another certificate takes the place of the first while the server runs. Knows nothing
+of where a certificate comes from: it is the operator's own, or one of `development_certificates`. Knows nothing of
+sockets.
 """
 
 from __future__ import annotations
@@ -57,3 +58,24 @@ def server_context(certificate: Certificate) -> ssl.SSLContext:
             f"{error.strerror or error}"
         ) from error
     return context
+
+
+class ServerTls:
+    """TLS of a server whose certificate can be replaced: new connections get the new one, others stay as they are."""
+
+    def __init__(self, certificate: Certificate) -> None:
+        """StartError if the certificate cannot be used."""
+        self.context = server_context(certificate)
+        """For the sockets, from first to last."""
+        self._current = self.context
+        # Called in every handshake, with a server name or without. Loading a certificate into the context itself could
+        # fail half-way, and leave it with a certificate and a key that do not match.
+        self.context.sni_callback = self._choose
+
+    def replace(self, context: ssl.SSLContext) -> None:
+        """Use another context from now on, made by `server_context`."""
+        self._current = context
+
+    def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
+        if self._current is not self.context:
+            connection.context = self._current

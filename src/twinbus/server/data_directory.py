@@ -61,10 +61,13 @@ def _keep_rows(_path: Path) -> None:
 MIGRATIONS: Final[dict[int, Callable[[Path], None]]] = {1: _refuse_format_1, 2: _add_topics, 3: _keep_rows}
 """By a version: what makes a directory of it one of the next. Each may run twice, if it was cut off the first time."""
 
+KEYS: Final = "keys.json"
+KEY_SOCKET: Final = "keys.sock"
+
 _FILES: Final = (
     "format",
     "lock",
-    "keys.json",
+    KEYS,
     "stores.json",
     "catalogue.db",
     "catalogue.db-journal",
@@ -76,13 +79,22 @@ _FILES: Final = (
     "tls/server.key",
 )
 """What has to be a file of our own, if it is there. Directories may be links: stores are put on other disks so."""
-_PRIVATE: Final = frozenset({"keys.json", "tls/ca.key", "tls/server.key"})
+_PRIVATE: Final = frozenset({KEYS, "tls/ca.key", "tls/server.key"})
 """Those of them that nobody else may read."""
 _FOR_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 _BEFORE_FORMAT: Final = {"lock", ".format.new", "lost+found"}
 """What may lie in a directory that is not anyone's yet: a start that was cut off, or a new disk."""
+
+
+class InUse(StartError):
+    """Another process has the data directory."""
+
+    def __init__(self, path: Path, owner: str) -> None:
+        """`owner` is what the lock file says about it."""
+        super().__init__(f"{path} is in use by process {owner}: stop that one first, or give another --data")
+        self.owner = owner
 
 
 class _Stores(msgspec.Struct, forbid_unknown_fields=True):
@@ -102,7 +114,7 @@ class DataDirectory:
         self._check_directory()
         for name in _FILES:
             check_own_file(self.path / name, is_private=name in _PRIVATE)
-        self._lock = self._locked()
+        self._lock = lock(self.path)
         try:
             self._bring_to_our_format()
         except BaseException:
@@ -122,8 +134,13 @@ class DataDirectory:
 
     @property
     def keys(self) -> Path:
-        """The file of the root key."""
-        return self.path / "keys.json"
+        """The file of the keys."""
+        return self.path / KEYS
+
+    @property
+    def key_socket(self) -> Path:
+        """The socket at which `twinbus key` reaches the server."""
+        return self.path / KEY_SOCKET
 
     @property
     def tls(self) -> Path:
@@ -150,10 +167,9 @@ class DataDirectory:
                 os.ftruncate(self._lock, len(content))
 
     def close(self) -> None:
-        """Let another process have it. The lock file stays: one that is removed can be locked by two at once."""
+        """Let another process have it."""
         if self._lock >= 0:
-            os.ftruncate(self._lock, 0)
-            os.close(self._lock)
+            unlock(self._lock)
             self._lock = -1
 
     def stores(self, count: int, store_dirs: Sequence[Path]) -> tuple[Path, ...]:
@@ -222,26 +238,6 @@ class DataDirectory:
                 extra={"path": str(self.path), "owner": found.st_uid, "mode": f"{stat.S_IMODE(found.st_mode):04o}"},
             )
 
-    def _locked(self) -> int:
-        file = self.path / "lock"
-        try:
-            lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise StartError(f"{file} cannot be opened: {error.strerror}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-        except OSError as error:
-            owner = os.pread(lock, 1_000, 0).decode("ascii", "replace").strip() or "unknown"
-            os.close(lock)
-            if not isinstance(error, BlockingIOError):
-                raise StartError(f"{file} cannot be locked: {error.strerror}") from error
-            raise StartError(
-                f"{self.path} is in use by process {owner}: stop that one first, or give another --data"
-            ) from None
-        return lock
-
     def _bring_to_our_format(self) -> None:
         self._refuse_a_stranger()  # again: somebody may have filled it before it was locked
         file = self.path / "format"
@@ -259,6 +255,32 @@ class DataDirectory:
         for version in range(int(text), FORMAT):
             MIGRATIONS[version](self.path)
             write_atomically(file, f"{version + 1}\n".encode())
+
+
+def lock(path: Path) -> int:
+    """Lock a data directory for this process; the descriptor holds the lock. InUse, or another StartError."""
+    file = path / "lock"
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise StartError(f"{file} cannot be opened: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    except OSError as error:
+        owner = os.pread(descriptor, 1_000, 0).decode("ascii", "replace").strip() or "unknown"
+        os.close(descriptor)
+        if not isinstance(error, BlockingIOError):
+            raise StartError(f"{file} cannot be locked: {error.strerror}") from error
+        raise InUse(path, owner) from None
+    return descriptor
+
+
+def unlock(descriptor: int) -> None:
+    """Let another process have it. The lock file stays: one that is removed can be locked by two at once."""
+    os.ftruncate(descriptor, 0)
+    os.close(descriptor)
 
 
 def check_own_file(path: Path, *, is_private: bool = False) -> None:

@@ -104,12 +104,27 @@ class Front:
                 ports.setdefault(way, listener.port)
         return ports
 
+    def replace_keys(self, keys: KeyRing) -> None:
+        """Use other keys of the namespace from now on; links that they do not allow end soon."""
+        self.authority.replace_keys(keys)
+
+    async def settle_keys(self) -> None:
+        """Wait until every link has ended that changed keys do not allow any more."""
+        is_done = asyncio.get_running_loop().create_future()
+        self.gateway.revocations.when_done(lambda: None if is_done.done() else is_done.set_result(None))
+        await is_done
+
+    def replace_certificate(self, certificate: Certificate) -> None:
+        """Accept requests for the hosts of another certificate. StartError if it cannot be read."""
+        if self._hosts is not ANY_HOST:
+            self._hosts.replace(self._host_names(certificate))
+
     def _accepted_hosts(self, certificate: Certificate | None) -> Hosts:
-        settings = self._settings
-        if not settings.emulator_key:
-            return ANY_HOST
+        return Hosts(self._host_names(certificate)) if self._settings.emulator_key else ANY_HOST
+
+    def _host_names(self, certificate: Certificate | None) -> list[str]:
         names = certificates.names_in(certificate) if certificate is not None else []
-        return Hosts([*settings.allowed_hosts, settings.host, *names])
+        return [*self._settings.allowed_hosts, self._settings.host, *names]
 
     def _app(self, pauses: PauseMeter | None) -> ManagementApp:
         gateway, clock, authority = self.gateway, self._clock, self.authority
@@ -153,9 +168,21 @@ class Front:
         return run
 
 
-def _authorise(clock: Clock, authority: Authority, token: str | None, right: str, path: str, host: str = "") -> Recheck:
-    """Every HTTP request shows a token."""
-    grant = sas.verify(_shown(token), path, authority, clock.wall_ms() / 1000, host)
+def _authorise(
+    clock: Clock,
+    authority: Authority,
+    token: str | None,
+    right: str,
+    path: str,
+    host: str = "",
+    address: str = "",
+) -> Recheck:
+    """Check the token that every HTTP request shows."""
+    shown, wall_s = _shown(token), clock.wall_ms() / 1000
+    if address:
+        grant = sas.verify_request(shown, path, address, authority, wall_s)
+    else:
+        grant = sas.verify(shown, path, authority, wall_s, host)
     _check_grant(authority, grant, right, path)
     return partial(_check_grant, authority, grant, right, path)
 

@@ -1,33 +1,33 @@
 """The keys of a namespace: who may do what.
 
-Owns: `keys.json`, which holds the root key alone, and the comparison of keys without telling by its time how much was
-right. A key's text is never in a repr, a log or an error. What a signature made with a key proves is in `sas`; keys of
-single entities are added to these in `authority`.
+Owns: which keys there are, and the comparison of keys without telling by its time how much was right. Keys come from
+`keys.json` in the data directory (`key_file`), from the configuration file, and from the emulator. A key's text is
+never in a repr, a log or an error. What a signature made with a key proves is in `sas`; keys of single entities are
+added to these in `authority`.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import hmac
 import logging
-import os
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Final
 
 from twinbus.model.authorization import MIN_SECRET_CHARACTERS, new_secret
-from twinbus.server.data_directory import check_own_file, write_atomically
-from twinbus.server.settings import Misuse, StartError
+from twinbus.server import key_file
+from twinbus.server.settings import Misuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from twinbus.server.key_file import KeyRule
+
 ROOT_KEY_NAME: Final = "RootManageSharedAccessKey"
 EMULATOR_SECRET: Final = "SAS_KEY_VALUE"  # noqa: S105  # known to everybody, and so good for loopback only
-_FILE_MAX_BYTES: Final = 65_536
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,8 @@ class Key:
     rights: frozenset[Right] = ALL_RIGHTS
     owner: str = ""
     """The queue or topic that it is a key of, in lower case; "" is the namespace."""
+    shared: str | None = field(default=None, repr=False)
+    """A third secret, which everybody knows: the emulator's."""
 
     def __post_init__(self) -> None:
         """Who may manage may also send and listen."""
@@ -62,25 +64,16 @@ class Key:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Each text that is good for this key."""
-        return (self.primary,) if self.secondary is None else (self.primary, self.secondary)
+        return tuple(one for one in (self.primary, self.secondary, self.shared) if one is not None)
 
     def is_shown_by(self, secret: str) -> bool:
         """One of its secrets was given. Takes the same time for every text."""
         given = _digest(secret)
         matches = hmac.compare_digest(given, _digest(self.primary))
-        return matches | hmac.compare_digest(given, _digest(self.secondary or self.primary))
-
-
-_Secret = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9+/=_.-]{1,256}$")]
-"""What stands in a connection string as it is."""
-
-
-class _KeyFile(msgspec.Struct, forbid_unknown_fields=True):
-    """keys.json."""
-
-    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]{1,256}$")]
-    primary: _Secret
-    secondary: _Secret | None = None
+        matches |= hmac.compare_digest(given, _digest(self.secondary or self.primary))
+        if self.shared is not None:  # everybody knows which key that is
+            matches |= hmac.compare_digest(given, _digest(self.shared))
+        return matches
 
 
 class KeyRing:
@@ -91,48 +84,56 @@ class KeyRing:
         self._decoy = Key("", new_secret())
 
     @classmethod
-    def load(cls, file: Path) -> KeyRing:
-        """The root key in `file`, which is made if it is missing; StartError if it cannot be trusted."""
-        if not file.exists() and not file.is_symlink():
-            write_atomically(file, msgspec.json.encode(_KeyFile(ROOT_KEY_NAME, new_secret())) + b"\n")
+    def load(cls, file: Path, *, makes: bool = True) -> KeyRing:
+        """Return the keys in `file`; StartError if it cannot be trusted. A file that is missing is made if `makes`."""
+        if makes and not file.exists() and not file.is_symlink():
+            rule = key_file.new_rule(ROOT_KEY_NAME, ("Manage", "Send", "Listen"), dt.datetime.now(dt.UTC))
+            key_file.write(file, [rule])
             logger.info("made a new root key", extra={"file": str(file)})
-        stored = _read(file)
-        if min(len(secret) for secret in (stored.primary, stored.secondary or stored.primary)) < MIN_SECRET_CHARACTERS:
-            logger.warning(
-                "the root key has a secret of fewer than %d characters, which can be guessed: write another one to %s, "
-                "or remove the file for a new key to be made",
-                MIN_SECRET_CHARACTERS,
-                file,
-            )
-        return cls([Key(stored.name, stored.primary, stored.secondary)])
+        return cls.of(key_file.read(file), file)
+
+    @classmethod
+    def of(cls, rules: Iterable[KeyRule], file: Path) -> KeyRing:
+        """Return the keys of these rules, and warn of secrets in `file` that can be guessed."""
+        keys = [Key(rule.name, rule.primary, rule.secondary, frozenset(map(Right, rule.rights))) for rule in rules]
+        for key in keys:
+            if min(map(len, key.secrets)) < MIN_SECRET_CHARACTERS:
+                logger.warning(
+                    "the key %s has a secret of fewer than %d characters, which can be guessed: rotate it with twinbus "
+                    "key rotate, and revoke its secondary",
+                    key.name,
+                    MIN_SECRET_CHARACTERS,
+                    extra={"file": str(file)},
+                )
+        return cls(keys)
 
     def with_keys(self, keys: Iterable[Key]) -> KeyRing:
-        """These as well."""
+        """Return a ring that has these as well. Misuse if a name is taken."""
         ring = list(self._keys.values())
         for key in keys:
             if key.name in self._keys:
-                raise Misuse(f"{key.name!r} is the root key, in the data directory: give the other key another name")
+                raise Misuse(
+                    f"{key.name!r} is the name of a key in the data directory already: give the one in the "
+                    "configuration file another name"
+                )
             ring.append(key)
         return KeyRing(ring)
 
     def with_emulator_key(self) -> KeyRing:
-        """Also the key that Microsoft's emulator has, under the name that it has there."""
-        first, *others = self._keys.values()
-        if first.name != ROOT_KEY_NAME:
+        """Return a ring that also has the key of Microsoft's emulator, under the name that it has there."""
+        if ROOT_KEY_NAME not in self._keys:
             return self.with_keys([Key(ROOT_KEY_NAME, EMULATOR_SECRET)])
-        if first.secondary is not None:
-            raise Misuse("--emulator-key: the root key has two secrets already; take the secondary out of keys.json")
-        return KeyRing([replace(first, secondary=EMULATOR_SECRET), *others])
+        return KeyRing([replace(key, shared=EMULATOR_SECRET) if key.name == ROOT_KEY_NAME else key for key in self.all])
 
     @property
     def all(self) -> tuple[Key, ...]:
-        """Each of them, the root key first."""
+        """Each of them, those of the data directory first."""
         return tuple(self._keys.values())
 
     @property
-    def root(self) -> Key:
-        """The key that may do everything, for connection strings."""
-        return next(iter(self._keys.values()))
+    def root(self) -> Key | None:
+        """The first key that may do everything, for connection strings; None if there is none."""
+        return next((key for key in self._keys.values() if Right.MANAGE in key.rights), None)
 
     def find(self, name: str) -> Key | None:
         """The key of that name."""
@@ -152,20 +153,3 @@ class KeyRing:
 def _digest(secret: str) -> bytes:
     """Of the same length for every secret: the time of a comparison tells the length of what is compared."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
-
-
-def _read(path: Path) -> _KeyFile:
-    check_own_file(path, is_private=True)
-    try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb") as file:
-            content = file.read(_FILE_MAX_BYTES)
-    except OSError as error:
-        raise StartError(f"{path} holds the root key and cannot be read: {error.strerror}") from error
-    try:
-        return msgspec.json.decode(content, type=_KeyFile)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        # The error says where and what was expected; it does not repeat what it found.
-        raise StartError(
-            f"{path} is not a key file ({error}): remove it for a new key to be made, or write "
-            '{"name": "...", "primary": "..."}'
-        ) from None

@@ -37,8 +37,13 @@ def configure(level: str, log_format: str, stream: TextIO | None = None, **alway
     for other in root.handlers[:]:
         root.removeHandler(other)
     root.addHandler(handler)
-    root.setLevel(level.upper())
+    set_level(level)
     logging.captureWarnings(capture=True)
+
+
+def set_level(level: str) -> None:
+    """Log records of this level and above from now on."""
+    logging.getLogger().setLevel(level.upper())
 
 
 def mask(text: str) -> str:

@@ -1,7 +1,8 @@
 """A server process from its start to its end.
 
-Owns: the process: its loop, its signals, its data directory, its ready file. What it serves is made by `single`; where
-several processes serve, by `workers`. Of these two it brings only the one it needs: so it starts sooner.
+Owns: the process: its loop, its signals, its data directory, its ready file. SIGTERM and SIGINT stop it, SIGHUP reloads
+what can be changed (`reload`). What it serves is made by `single`; where several processes serve, by `workers`. It
+imports only the one that it needs: so it starts sooner.
 """
 
 from __future__ import annotations
@@ -10,60 +11,81 @@ import asyncio
 import contextlib
 import logging
 import signal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import uvloop
 
 from twinbus.server import logs, process
 from twinbus.server.data_directory import DataDirectory
+from twinbus.server.key_socket import listening
+from twinbus.server.reload import Reloader, Serving
 from twinbus.server.settings import Stopped
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from twinbus.server.ready_file import ReadyFile
     from twinbus.server.settings import ServeSettings
 
-    Start = Callable[[DataDirectory, contextlib.AsyncExitStack, asyncio.Event], Awaitable[ReadyFile]]
-    """Starts what serves, and the stack stops it. The event is set if it is to stop before that."""
-
 log: Final = logging.getLogger(__name__)
 
 
-def run(settings: ServeSettings, announce: Callable[[ReadyFile], None] | None = None) -> int:
-    """Serve until a signal says stop; the exit code. `announce` is told once it serves."""
+class Startable(Serving, Protocol):
+    """Serves clients once it is started."""
+
+    async def start(self, stack: contextlib.AsyncExitStack, stop: asyncio.Event, /) -> ReadyFile:
+        """Start everything; `stack` stops it. `stop` is set if that has to happen before it serves."""
+
+
+def run(
+    settings: ServeSettings,
+    announce: Callable[[ReadyFile], None] | None = None,
+    reread: Callable[[], ServeSettings] | None = None,
+) -> int:
+    """Serve until a signal says stop; the exit code. `announce` is told once it serves.
+
+    `reread` is called by SIGHUP: it returns the settings as they are said now, or raises StartError.
+    """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it would end the process before the loop has a handler for it
     logs.configure(settings.log_level, settings.log_format)
     process.tune()
-    start = _alone(settings) if settings.workers == 1 else _supervising(settings)
     with DataDirectory(settings.data) as data, contextlib.suppress(Stopped):
-        uvloop.run(_serve(settings, data, start, announce))
+        server = _make(settings, data)
+        uvloop.run(_serve(settings, data, server, announce, reread or (lambda: settings)))
     return 0
 
 
-def _alone(settings: ServeSettings) -> Start:
-    from twinbus.server.single import Server  # noqa: PLC0415  # with all that serves clients
+def _make(settings: ServeSettings, data: DataDirectory) -> Startable:
+    if settings.workers == 1:
+        from twinbus.server.single import Server  # noqa: PLC0415  # with all that serves clients
 
-    return lambda data, stack, _stop: Server(settings, data).start(stack)
-
-
-def _supervising(settings: ServeSettings) -> Start:
+        return Server(settings, data)
     from twinbus.server.workers.supervisor import Supervisor  # noqa: PLC0415  # with nothing that serves clients
 
-    return lambda data, stack, stop: Supervisor(settings, data).start(stack, stop)
+    return Supervisor(settings, data)
 
 
 async def _serve(
-    settings: ServeSettings, data: DataDirectory, start: Start, announce: Callable[[ReadyFile], None] | None
+    settings: ServeSettings,
+    data: DataDirectory,
+    server: Startable,
+    announce: Callable[[ReadyFile], None] | None,
+    reread: Callable[[], ServeSettings],
 ) -> None:
-    stop = asyncio.Event()
+    stop, reload = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, reload.set)  # one that comes during the start takes effect after it
     async with contextlib.AsyncExitStack() as stack:
-        ready = await start(data, stack, stop)
+        ready = await server.start(stack, stop)
         if settings.ready_file is not None:
             ready.write(settings.ready_file)
             stack.callback(ready.remove, settings.ready_file)
+        reloader = Reloader(settings, data, server, ready, reread)
+        await stack.enter_async_context(listening(data.key_socket, reloader.handle))
+        reloading = loop.create_task(_reload_when(reload, reloader))
+        stack.callback(reloading.cancel)
         process.set_apart()
         log.info("serving", extra=_where(ready))
         if announce is not None:
@@ -71,6 +93,14 @@ async def _serve(
         await stop.wait()
         log.info("stopping")
     log.info("stopped")
+
+
+async def _reload_when(wanted: asyncio.Event, reloader: Reloader) -> None:
+    """Reload for every signal; several that come during a reload are answered by one more."""
+    while True:
+        await wanted.wait()
+        wanted.clear()
+        await reloader.reload()
 
 
 def _where(ready: ReadyFile) -> dict[str, object]:

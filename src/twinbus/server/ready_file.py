@@ -31,9 +31,9 @@ class ReadyFile(msgspec.Struct, frozen=True, kw_only=True):
     http_port: int | None
     https_port: int | None
     connection_string: str | None
-    """For the messaging clients of the Azure SDKs; None if no AMQP port is open."""
+    """For the messaging clients of the Azure SDKs; None if no AMQP port is open, or no key has Manage."""
     admin_connection_string: str | None
-    """For their administration clients, which always use https; None if that is not open."""
+    """For their administration clients, which always use https; None if that is not open, or no key has Manage."""
     ca_file: str | None
     """What to trust; None if the server has a certificate of somebody else's authority."""
     pid: int

@@ -1,8 +1,8 @@
-"""Connections by the keys of entities that they use, to end what a changed key does not allow any more.
+"""Connections by the keys that they use, to end what a changed key does not allow any more.
 
-Owns: which connections have shown a key of an entity, or a token signed with one, and when they are checked again:
-soon after the key has lost a secret or a right. Nothing is done before that, and no other connection is looked at. What
-a connection does then is its own business. Keys of the namespace are read at the start and do not change.
+Owns: which connections have shown a key, or a token signed with one, and when they are checked again: soon after the
+key has lost a secret or a right. Nothing is done before that, and no other connection is looked at. What a connection
+does then is its own business.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from twinbus.server.keys import Key
     from twinbus.server.socket_room import Soon
 
@@ -29,22 +31,22 @@ class KeyUser(Protocol):
 
 
 class Revocations:
-    """The users of all keys of entities, in one process."""
+    """The users of all keys, in one process."""
 
     def __init__(self, soon: Soon) -> None:
         """`soon` makes a call in the next turn of the loop."""
         self._soon = soon
         self._users: dict[tuple[str, str], dict[KeyUser, None]] = {}
-        """By the entity and the name of a key."""
+        """By the entity ("" is the namespace) and the name of a key."""
         self._keys: dict[KeyUser, set[tuple[str, str]]] = {}
         self._due: dict[KeyUser, None] = {}
         """Those to be checked, in the order of the changes."""
+        self._waiting: list[Callable[[], None]] = []
 
     def watch(self, user: KeyUser, key: Key) -> None:
         """A connection uses a key."""
-        if key.owner:
-            self._users.setdefault((key.owner, key.name), {})[user] = None
-            self._keys.setdefault(user, set()).add((key.owner, key.name))
+        self._users.setdefault((key.owner, key.name), {})[user] = None
+        self._keys.setdefault(user, set()).add((key.owner, key.name))
 
     def forget(self, user: KeyUser) -> None:
         """A connection is over."""
@@ -62,6 +64,13 @@ class Revocations:
         if self._due and not is_working:
             self._soon(self._work)
 
+    def when_done(self, call: Callable[[], None]) -> None:
+        """Make a call once all connections are checked whose keys have changed so far."""
+        if self._due:
+            self._waiting.append(call)
+        else:
+            call()
+
     def _work(self) -> None:
         users = list(islice(self._due, AT_ONCE))
         for user in users:
@@ -73,3 +82,7 @@ class Revocations:
                 user.check_access()
             except Exception:  # a fault of one connection must not spare the others
                 log.exception("a connection could not be checked after a change of its key")
+        if not self._due:
+            waiting, self._waiting = self._waiting, []
+            for call in waiting:
+                call()

@@ -91,7 +91,8 @@ class Token:
     def signing_secret(self, key: Key) -> str | None:
         """The one of the key's secrets that this token was made with; None if it was not made with the key."""
         given = self.signature.encode()
-        for secret in (key.primary, key.secondary or key.primary):  # two comparisons for every key: see _DECOY
+        secrets = (key.primary, key.secondary or key.primary)  # two comparisons for every key: see _DECOY
+        for secret in (*secrets, key.shared) if key.shared is not None else secrets:
             if hmac.compare_digest(given, sign(self.resource, self.expiry, secret).encode()):
                 return secret
         return None
@@ -153,6 +154,33 @@ def verify(token_text: str, audience: str, keys: Keys, wall_s: float, host: str 
     """
     token = Token.parse(token_text)
     scope = "" if ":" in token.scope and token.scope == host.lower() else token.scope
+    wanted = scope_of(audience)
+    grant = _verified(token, keys, scope, wall_s)
+    if not grant.reaches(wanted):
+        raise _of_another(scope, wanted)
+    return grant
+
+
+def verify_request(token_text: str, entity: str, address: str, keys: Keys, wall_s: float) -> Grant:
+    """Return what a token grants on `entity` to an HTTP request for `address`, which is the entity's or below it.
+
+    As in Service Bus, the token may be for any prefix of the address, by whole segments: the namespace, the entity, or
+    `entity/messages`. A scope below the entity opens this request alone, neither another address of the entity nor a
+    link: the grant is for the entity, so the caller must not use it for anything but this request.
+    """
+    token = Token.parse(token_text)
+    scope, of_entity = token.scope, path.key_of(path.relative(entity))
+    # The address is decoded already. What is behind the entity is not decoded again: an id may have a % of its own.
+    wanted = of_entity + path.key_of(address.removeprefix(entity))
+    is_below = scope != of_entity and covers(of_entity, scope) and covers(scope, wanted)
+    grant = _verified(token, keys, of_entity if is_below else scope, wall_s)
+    if not grant.reaches(of_entity):
+        raise _of_another(scope, wanted)
+    return grant
+
+
+def _verified(token: Token, keys: Keys, scope: str, wall_s: float) -> Grant:
+    """Check a token's signature, with the keys that can be good for `scope`, and its expiry."""
     names = list(token.key_names())
     found = [key for name in names for key in keys.named(name, scope)] or [_DECOY]
     signed = next(((key, secret) for key in found if (secret := token.signing_secret(key))), None)
@@ -166,11 +194,11 @@ def verify(token_text: str, audience: str, keys: Keys, wall_s: float, host: str 
     if token.expires_s <= wall_s:
         text = f"the token has expired at {_instant(token.expires_s)}; now is {_instant(wall_s)}"
         raise LoginFailed(text, "expired token", names)
-    grant = Grant(*signed, scope, token.expires_s)
-    wanted = scope_of(audience)
-    if not grant.reaches(wanted):
-        raise Unauthorized(f"the token is for {scope!r:.300}, not for {wanted!r:.300}")
-    return grant
+    return Grant(*signed, scope, token.expires_s)
+
+
+def _of_another(scope: str, wanted: str) -> Unauthorized:
+    return Unauthorized(f"the token is for {scope!r:.300}, not for {wanted!r:.300}")
 
 
 def show(token_text: str, keys: Keys, wall_s: float) -> Grant:

@@ -9,9 +9,10 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING
 
-from twinbus.server import certificates, identity
+from twinbus.server import identity, logs
 from twinbus.server.acceptor import Acceptor
 from twinbus.server.admission import Admission
+from twinbus.server.certificates import ServerTls
 from twinbus.server.listening import open_sockets
 from twinbus.server.open_files import open_files
 from twinbus.server.rocks_disks import RocksDisks
@@ -20,10 +21,13 @@ from twinbus.server.system_clock import SystemClock
 from twinbus.store.catalogue import Catalogue
 
 if TYPE_CHECKING:
+    import asyncio
     import contextlib
 
     from twinbus.amqp.peers import Serve
     from twinbus.server.data_directory import DataDirectory
+    from twinbus.server.entities import Entities
+    from twinbus.server.identity import Identity
     from twinbus.server.ready_file import ReadyFile
     from twinbus.server.settings import ServeSettings
 
@@ -43,7 +47,7 @@ class Server:
         self._keys = identity.load_keys(settings, data)
         self._certificate = identity.choose_certificate(settings, data)
 
-    async def start(self, stack: contextlib.AsyncExitStack) -> ReadyFile:
+    async def start(self, stack: contextlib.AsyncExitStack, _stop: asyncio.Event | None = None) -> ReadyFile:
         """Start everything; `stack` stops it. What a client needs to know."""
         settings = self._settings
         directories = self._data.stores(settings.stores, settings.store_dirs)
@@ -59,9 +63,35 @@ class Server:
             usage=self._data.usage,
         )
         self.service = Service(settings, ground)
-        tls = certificates.server_context(self._certificate)
-        ports = await self.service.start(stack, tls, self._certificate)
-        return identity.make_ready_file(settings, ports, self._keys, self._certificate)
+        self._tls = ServerTls(self._certificate)
+        self._ports = await self.service.start(stack, self._tls.context, self._certificate)
+        return self._ready()
+
+    async def apply(self, found: Identity) -> ReadyFile:
+        """Use other keys, another certificate and log level from now on. What a client needs to know then."""
+        front = self.service.front
+        if found.certificate is not None and found.tls is not None:
+            front.replace_certificate(found.certificate)
+            self._tls.replace(found.tls)
+            self._certificate = found.certificate
+        if found.log_level is not None:
+            logs.set_level(found.log_level)
+        self._keys = found.keys
+        front.replace_keys(found.keys)
+        await self.settle_keys()
+        return self._ready()
+
+    @property
+    def manager(self) -> Entities:
+        """Manages the entities."""
+        return self.service.entities
+
+    async def settle_keys(self) -> None:
+        """Wait until every link has ended that changed keys do not allow any more."""
+        await self.service.front.settle_keys()
+
+    def _ready(self) -> ReadyFile:
+        return identity.make_ready_file(self._settings, self._ports, self._keys, self._certificate)
 
     def _listen(self) -> dict[str, list[Serve]]:
         return {

@@ -1,7 +1,8 @@
 """The configuration file of Microsoft's Service Bus emulator, `Config.json`, as it is.
 
 Owns: the names of its keys. Its limits (50 entities, an hour to live, ten deliveries...) are not ours, and so are not
-here; nor are its defaults, which are those limits: what the file does not say is as Service Bus has it.
+here, except for the windows of duplicate detection that are shorter than those of Service Bus. Its defaults are not
+here either: what the file does not say is as Service Bus has it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from twinbus.model import limits
+from twinbus.model.description import RANGES
 from twinbus.model.errors import InvalidArgument
 from twinbus.model.path import check_name, check_subscription_name, subscription_path
 from twinbus.model.queue import QueueDescription
@@ -53,6 +56,8 @@ _CORRELATION_KEYS: Final = {
     "To": "to",
 }
 _FILTERS: Final = {"Sql": "SqlFilter", "Correlation": "CorrelationFilter"}
+_RANGES: Final = {**RANGES, "duplicate_window_ms": (limits.EMULATOR_WINDOW_MIN_MS, limits.DUPLICATE_WINDOW_MAX_MS)}
+"""Durations. The emulator's schema allows windows from PT5S, and Service Bus from PT20S."""
 _LOGGING: Final = ("File", "Console", "File,Console", "Console,File")
 
 
@@ -117,7 +122,7 @@ def _entity(
     section: Section, kind: Kind, keys: Mapping[str, str], path: str, rules: tuple[RuleDescription, ...] = ()
 ) -> WantedEntity:
     properties = section.get(
-        "Properties", lambda place, value: read_properties(Section(place, value, keys), kind, keys)
+        "Properties", lambda place, value: read_properties(Section(place, value, keys), kind, keys, _RANGES)
     )
     return WantedEntity(
         path=path,

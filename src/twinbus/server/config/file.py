@@ -10,6 +10,7 @@ import tomllib
 from typing import TYPE_CHECKING, Any
 
 from twinbus.server.config import emulator, toml
+from twinbus.server.config.comments import UnendedComment, blank_comments
 from twinbus.server.config.place import Place
 
 if TYPE_CHECKING:
@@ -50,7 +51,9 @@ def _parse_json(place: Place, content: str) -> object:
         return found
 
     try:
-        return json.loads(content, object_pairs_hook=without_repetition)
+        return json.loads(blank_comments(content), object_pairs_hook=without_repetition)
+    except UnendedComment as error:
+        raise place.refusal(str(error)) from None
     except json.JSONDecodeError as error:
         raise place.refusal(f"line {error.lineno}, column {error.colno}: {error.msg}") from None
     except RecursionError:

@@ -7,7 +7,7 @@ refused at its own key. What is valid is for the model to say.
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from twinbus.model.atom import durations
 from twinbus.model.description import RANGES
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from twinbus.server.config.plan import Kind
     from twinbus.server.config.section import Section
 
+    Ranges: TypeAlias = Mapping[str, tuple[int, int]]
 
 _READERS: Final[Mapping[str, Callable[[Place, object], object]]] = {
     "int": whole,
@@ -42,8 +43,8 @@ def readers_of(kind: Kind) -> dict[str, Callable[[Place, object], object]]:
     return found
 
 
-def read_properties(section: Section, kind: Kind, keys: Mapping[str, str]) -> Properties:
-    """All of these keys that are there; `keys` says which field each is."""
+def read_properties(section: Section, kind: Kind, keys: Mapping[str, str], ranges: Ranges = RANGES) -> Properties:
+    """Read all of these keys that are there; `keys` says which field each is, `ranges` which durations it can have."""
     readers = readers_of(kind)
     values: dict[str, object] = {}
     places: dict[str, Place] = {}
@@ -54,7 +55,7 @@ def read_properties(section: Section, kind: Kind, keys: Mapping[str, str]) -> Pr
         place = section.place.below(key)
         values[field] = None if value == "" else value  # an empty text says that there is none
         places[field] = place
-        _check(kind, field, values[field], place)
+        _check(kind, field, values[field], place, ranges)
     try:
         kind(**values)  # type: ignore[arg-type]  # each is of the type that its reader gives
     except InvalidArgument as error:
@@ -62,12 +63,14 @@ def read_properties(section: Section, kind: Kind, keys: Mapping[str, str]) -> Pr
     return Properties(values=values, places=places)
 
 
-def _check(kind: Kind, field: str, value: object, place: Place) -> None:
+def _check(kind: Kind, field: str, value: object, place: Place, ranges: Ranges) -> None:
     """Whether an entity can have this value at all."""
+    if field.endswith("_ms") and isinstance(value, int):
+        lowest, highest = ranges[field]
+        if not lowest <= value <= highest:
+            bounds = f"{durations.write(lowest)} to {durations.write(highest)}"
+            raise place.refusal(f"{durations.write(value)}: it can be {bounds}")
     try:
         kind(**{field: value})  # type: ignore[arg-type]  # as above
     except InvalidArgument as error:
-        if not field.endswith("_ms") or not isinstance(value, int):
-            raise place.refusal(str(error)) from None
-        lowest, highest = (durations.write(bound) for bound in RANGES[field])
-        raise place.refusal(f"{durations.write(value)}: it can be {lowest} to {highest}") from None
+        raise place.refusal(str(error)) from None

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from twinbus.server.administration import Administration
-    from twinbus.server.http.routes import Authorise, Handler, Route
+    from twinbus.server.http.routes import Authorise, Handler, Recheck, Route
     from twinbus.server.pauses import PauseMeter
 
 log: Final = logging.getLogger(__name__)
@@ -82,8 +82,7 @@ class ManagementApp:
             route, handler, names = routes.find(self._routes, request.method, address_of(request))
             call = Call.of(request, names, self._limits)
             if route.right is not None:
-                where = call.address if route.on is None else call.names[route.on]
-                call = replace(call, recheck=self._authorise(call.token, route.right, where))
+                call = replace(call, recheck=self._check(call, route))
                 note_authorised(request.scope)
             if any(route is one for one in self._of_management):
                 return await self._managed(call, handler)
@@ -98,6 +97,12 @@ class ManagementApp:
             tracking_id = faults.new_tracking_id()
             log.exception("%s %r failed. TrackingId:%s", request.method, request.scope["path"], tracking_id)
             return faults.respond(500, "the server failed; its log says why, under this id", tracking_id)
+
+    def _check(self, call: Call, route: Route) -> Recheck | None:
+        assert route.right is not None
+        if route.on is None:
+            return self._authorise(call.token, route.right, call.address)
+        return self._authorise(call.token, route.right, call.names[route.on], "", call.address)
 
 
 def _client(request: Request) -> str:

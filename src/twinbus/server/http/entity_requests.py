@@ -17,6 +17,7 @@ from twinbus.model.atom.kinds import PARTITIONING_SINCE
 from twinbus.model.atom.queue import QUEUE
 from twinbus.model.atom.subscription import SUBSCRIPTION, read_default_rule
 from twinbus.model.atom.topic import TOPIC
+from twinbus.model.description import check_window
 from twinbus.model.errors import InvalidArgument
 from twinbus.model.info import QueueInfo, SubscriptionInfo, TopicInfo
 from twinbus.model.queue import QueueDescription
@@ -87,6 +88,7 @@ class EntityRequests:
         if getattr(description, "enable_partitioning", False) and not call.knows_partitioning:
             raise InvalidArgument(f"EnablePartitioning needs api-version {PARTITIONING_SINCE} or later")
         _check_message_size(description, type(description)())
+        check_window(description)
         self._authorise_forwarding(call, description)
         info: EntityInfo
         if isinstance(description, QueueDescription):
@@ -106,6 +108,7 @@ class EntityRequests:
             raise InvalidArgument(f"'{current.path}' is described by a {FORM_OF[type(current)].tag}, not a {form.tag}")
         description = form.read(root, current.description, now_ms=call.received_ms)
         _check_message_size(description, current.description)
+        check_window(description, current.description)
         self._authorise_forwarding(call, description)
         return self._show(call, await self._administration.update(entity, description))
 

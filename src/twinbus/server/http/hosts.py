@@ -31,7 +31,11 @@ class Hosts:
 
     def __init__(self, names: Iterable[str] | None = None) -> None:
         """Beside these: IP addresses and localhost. A name may be `*.example.com`. None: every name."""
-        self._names = None if names is None else frozenset(name.lower().rstrip(".") for name in names)
+        self._names = None if names is None else _compared(names)
+
+    def replace(self, names: Iterable[str]) -> None:
+        """Answer to these names instead."""
+        self._names = _compared(names)
 
     def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """InvalidArgument for a Host that is malformed, Forbidden for one that is not ours, or a foreign Origin.
@@ -74,6 +78,10 @@ class Hosts:
         assert self._names is not None
         wanted = name.lower().rstrip(".")
         return wanted == _LOCALHOST or wanted in self._names or f"*.{wanted.partition('.')[2]}" in self._names
+
+
+def _compared(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(name.lower().rstrip(".") for name in names)
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -30,11 +30,14 @@ MANAGE: Final = "Manage"
 class Authorise(Protocol):
     """Checks a token."""
 
-    def __call__(self, token: str | None, right: str, path: str, host: str = "", /) -> Recheck | None:
+    def __call__(
+        self, token: str | None, right: str, path: str, host: str = "", address: str = "", /
+    ) -> Recheck | None:
         """Unauthorized if the token of a request, or None, does not give this right on a path ("" is the namespace).
 
-        `host` is what the caller calls the service, where a token may name it instead of the namespace. A request that
-        waits calls the result, if there is one, before it hands anything out.
+        `host` is what the caller calls the service, where a token may name it instead of the namespace. `address` is
+        that of the request, where it is below `path` and a token may be for any prefix of it. A request that waits
+        calls the result, if there is one, before it hands anything out.
         """
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from twinbus.model.errors import ServiceBusError
-from twinbus.server import identity
+from twinbus.server import identity, logs
 from twinbus.server.config.apply import bring_to_plan
 from twinbus.server.keeper import Keeper
 from twinbus.server.listening import open_sockets
@@ -29,7 +29,7 @@ from twinbus.server.workers.idle import delete_idle
 from twinbus.server.workers.planned import PlannedEntities
 from twinbus.server.workers.run_folder import RunFolder
 from twinbus.server.workers.tally import Tally
-from twinbus.server.workers.words import Copy, Row, Start, write
+from twinbus.server.workers.words import Copy, Reloaded, Row, Start, write
 from twinbus.store.catalogue import Catalogue
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from twinbus.server.changes import Change
     from twinbus.server.data_directory import DataDirectory
+    from twinbus.server.identity import Identity
     from twinbus.server.ready_file import ReadyFile
     from twinbus.server.workers.words import Buried
 
@@ -79,8 +80,32 @@ class Supervisor:
         await self._fleet.start(stop)
         idle = asyncio.get_running_loop().create_task(delete_idle(self._keeper, self._fleet.idle_times))
         stack.callback(idle.cancel)
+        return self._ready()
+
+    async def apply(self, found: Identity) -> ReadyFile:
+        """Use other keys, another certificate and log level in all workers. What a client needs to know then."""
+        self._keys = found.keys
+        if found.certificate is not None:
+            self._certificate = found.certificate
+        if found.log_level is not None:
+            self._settings = replace(self._settings, log_level=found.log_level)
+            logs.set_level(found.log_level)
+        # Nothing is awaited before the workers are told: one that starts meanwhile has either all of this, or hears it.
+        files = self._certificate_files() if found.certificate is not None else None
+        await self._fleet.publish(Reloaded(list(found.keys.all), files, found.log_level))
+        return self._ready()
+
+    @property
+    def manager(self) -> PlannedEntities:
+        """Manages the entities."""
+        return PlannedEntities(self._keeper)
+
+    async def settle_keys(self) -> None:
+        """Do nothing: a change is made when the workers say that these links have ended."""
+
+    def _ready(self) -> ReadyFile:
         ports = {way: sockets[0].getsockname()[1] for way, sockets in self._sockets.items()}
-        return identity.make_ready_file(settings, ports, self._keys, self._certificate)
+        return identity.make_ready_file(self._settings, ports, self._keys, self._certificate)
 
     def _make_fleet(self) -> Fleet:
         descriptors = [sock.fileno() for sockets in self._sockets.values() for sock in sockets]
@@ -131,11 +156,14 @@ class Supervisor:
             settings=_told(self._settings),
             limits=self._settings.limits,
             keys=list(self._keys.all),
-            certificate=(str(self._certificate.certificate_file), str(self._certificate.key_file)),
+            certificate=self._certificate_files(),
             version=self._fleet.version,
             catalogue=self._written_copy(),
             outages=self._desk.outages(),
         )
+
+    def _certificate_files(self) -> tuple[str, str]:
+        return str(self._certificate.certificate_file), str(self._certificate.key_file)
 
     def _written_copy(self) -> bytes:
         """Of ten thousand entities that is some work, and all workers start at the same time."""

@@ -123,7 +123,16 @@ class OutageEnded(Word):
     path: str | None
 
 
-AnyChange: TypeAlias = Created | Updated | Deleted | Put | Dropped | OutageBegun | OutageEnded
+class Reloaded(Word):
+    """Keys, certificate and log level are others; None: as before. Keys are secret: this is never logged."""
+
+    keys: list[Key]
+    certificate: tuple[str, str] | None
+    """The files of the certificate and of its key."""
+    log_level: str | None
+
+
+AnyChange: TypeAlias = Created | Updated | Deleted | Put | Dropped | OutageBegun | OutageEnded | Reloaded
 
 
 def write(change: Change) -> AnyChange:

@@ -4,7 +4,8 @@
 
 Owns: the process from its start by the supervisor to its end. It opens its own stores, knows all entities of the
 namespace by the supervisor's copy of the catalogue, reaches those of other workers, and serves clients on sockets that
-it has inherited. If the supervisor ends, it goes on serving until SIGTERM; SIGINT is for the supervisor alone.
+it has inherited. If the supervisor ends, it goes on serving until SIGTERM; SIGINT and SIGHUP are for the supervisor
+alone, which passes on what has to be known here.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from twinbus.model.errors import EntityNotFound, ServiceBusError
 from twinbus.server import certificates, logs, process
 from twinbus.server.acceptor import Acceptor
 from twinbus.server.admission import Admission
-from twinbus.server.certificates import Certificate
+from twinbus.server.certificates import Certificate, ServerTls
 from twinbus.server.front import Front
 from twinbus.server.keys import KeyRing
 from twinbus.server.metering.clerk import Clerk, Desk
@@ -53,9 +54,11 @@ from twinbus.server.workers.words import (
     Loaded,
     OutageBegun,
     OutageEnded,
+    Reloaded,
     Serve,
     Serving,
     Start,
+    Updated,
     read,
 )
 
@@ -95,6 +98,9 @@ class Worker:
         self._early: list[Apply] | None = []
         """Changes that came before all was loaded."""
         self._version = 0
+        self._tls: ServerTls | None = None
+        self._certificate: tuple[str, str] | None = None
+        """Another one than that of the start."""
         self._meter = Meter()
         self._own: dict[int, Journal] = {}
         """By the numbers of their stores."""
@@ -124,9 +130,9 @@ class Worker:
             self._control.say(Loaded())
             await self._admitted
             await peers.wait(REACH_S)
-            certificate = Certificate(*map(Path, start.certificate))
-            tls = certificates.server_context(certificate)
-            await self._front.open(stack, tls, self._acceptors(start), certificate)
+            certificate = Certificate(*map(Path, self._certificate or start.certificate))
+            self._tls = ServerTls(certificate)
+            await self._front.open(stack, self._tls.context, self._acceptors(start), certificate)
             process.set_apart()
             self._control.say(Serving())
             await stop.wait()
@@ -246,6 +252,8 @@ class Worker:
     async def _answer(self, question: FromSupervisor) -> object:
         if isinstance(question, Apply):
             self._apply(question)
+            if isinstance(question.change, Reloaded | Updated):
+                await self._front.settle_keys()
             return None
         assert isinstance(question, HowIdle)
         return self.entities.idle_times()
@@ -257,9 +265,27 @@ class Worker:
         assert word.version == self._version + 1, "a change of the catalogue is missing"
         if isinstance(word.change, OutageBegun | OutageEnded):
             self._switch.apply(word.change)
+        elif isinstance(word.change, Reloaded):
+            self._reload(word.change)
         else:
             self.entities.apply(read(word.change))
         self._version = word.version
+
+    def _reload(self, word: Reloaded) -> None:
+        self._front.replace_keys(KeyRing(word.keys))
+        if word.log_level is not None:
+            logs.set_level(word.log_level)
+        if word.certificate is None:
+            return
+        self._certificate = word.certificate
+        if self._tls is None:  # it is read when clients are let in
+            return
+        certificate = Certificate(*map(Path, word.certificate))
+        try:
+            self._tls.replace(certificates.server_context(certificate))
+            self._front.replace_certificate(certificate)
+        except StartError as error:  # the supervisor has just read it: the file was changed in the meantime
+            log.error("the certificate stays as it was: %s", error)  # noqa: TRY400  # it says all there is
 
     def _lost(self) -> None:
         for future in (self._told, self._admitted):
@@ -277,6 +303,7 @@ class Worker:
 def main() -> int:
     """Run as the supervisor starts it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     number, descriptor = (int(argument) for argument in sys.argv[1:])
     sock = socket.socket(fileno=descriptor)
 

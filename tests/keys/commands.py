@@ -1,0 +1,44 @@
+"""`twinbus key`, run as a command of this process, and what it leaves in the data directory."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from typer.testing import CliRunner
+
+from twinbus.cli.main import app
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from typer.testing import Result
+
+
+def key(data: Path, *arguments: str) -> Result:
+    """One command, whatever becomes of it."""
+    return CliRunner().invoke(app, ["key", *arguments, "--data", str(data)])
+
+
+def done(data: Path, *arguments: str) -> str:
+    """... that succeeds; what it prints."""
+    result = key(data, *arguments)
+    assert result.exit_code == 0, result.output
+    return str(result.stdout)
+
+
+def refused(data: Path, *arguments: str) -> str:
+    """... that fails; what it says, in one line."""
+    result = key(data, *arguments)
+    assert (result.exit_code, result.stdout) == (1, ""), result.output
+    (line,) = result.stderr.splitlines()
+    return str(line)
+
+
+def listed(data: Path, *arguments: str) -> dict[str, dict[str, Any]]:
+    """The keys that there are, by their names."""
+    return {one["name"]: one for one in json.loads(done(data, "list", "--json", *arguments))}
+
+
+def secret(data: Path, name: str, which: str = "primary") -> str:
+    return str(listed(data, "--show")[name][which])
