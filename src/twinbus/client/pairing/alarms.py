@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from twinbus.client.pairing.backlog import DESCRIPTION
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.inspection import inspect
 from twinbus.model.times import duration_s, milliseconds_of, moment_of
@@ -45,7 +44,7 @@ KINDS: Final = frozenset(
         EventKind.PROTECTED,
     }
 )
-_FULL_BYTES: Final = DESCRIPTION.max_size_mb * 1_048_576
+_MEGABYTE: Final = 1_048_576
 
 
 class AlarmKind(Enum):
@@ -136,13 +135,14 @@ class Alarms:
     async def look(self) -> None:
         """Look once, and raise or end alarms. What cannot be asked now stays as it is."""
         rotation = self._pairing.rotation
-        mine, extra = [queue.path for queue in rotation.queues], list(rotation.extra)
+        queues, extra = list(rotation.queues), list(rotation.extra)
+        mine = [queue.path for queue in queues]
         manager, secondary = self._pairing.options.secondary_namespace_manager, self._pairing.secondary
         looked = [inspect(secondary, manager, path, sample=1, limit_s=LOOK_S) for path in (*mine, *extra)]
         self.contents = dict(zip((*mine, *extra), await asyncio.gather(*looked), strict=True))
-        for path in mine:
-            self._judge_age(path, self.contents[path])
-            self._judge_size(path, self.contents[path].size_bytes)
+        for queue in queues:
+            self._judge_age(queue.path, self.contents[queue.path])
+            self._judge_size(queue.path, self.contents[queue.path].size_bytes, queue.max_size_mb)
         for path in extra:
             self._judge_extra(path, self.contents[path])
 
@@ -164,11 +164,11 @@ class Alarms:
         elif not is_same:
             self._end(AlarmKind.NOT_DRAINED, path)
 
-    def _judge_size(self, path: str, size_bytes: int | None) -> None:
+    def _judge_size(self, path: str, size_bytes: int | None, max_size_mb: int) -> None:
         if size_bytes is None:
             return
-        if size_bytes >= NEARLY_FULL * _FULL_BYTES:
-            reason = f"'{path}' holds {size_bytes / 1_048_576:,.0f} MB of {DESCRIPTION.max_size_mb:,}"
+        if size_bytes >= NEARLY_FULL * max_size_mb * _MEGABYTE:
+            reason = f"'{path}' holds {size_bytes / _MEGABYTE:,.0f} MB of {max_size_mb:,}"
             self._raise(AlarmKind.NEARLY_FULL, path, reason)
         else:
             self._end(AlarmKind.NEARLY_FULL, path)
