@@ -25,8 +25,10 @@ async def test_r028_all_senders_of_a_paired_factory_are_of_one_type() -> None:
 @in_virtual_time
 async def test_r009_r029_while_all_is_well_nothing_is_different() -> None:
     async with paired(ping_primary_interval=1) as app:
+        before = app.namespaces.secondary.usage()
         await app.queue().send(BrokeredMessage("apples", session_id="7"))
         await asyncio.sleep(3600)
+        assert app.namespaces.secondary.usage() == before, "nothing was asked of the secondary"
         (message,) = await app.namespaces.primary.messages("orders")
         assert (message.text, message.session_id, message.properties) == ("apples", "7", {})
         assert await app.parked() == []

@@ -189,5 +189,7 @@ def test_r031_the_docs_have_the_tables_of_the_code() -> None:
 def test_r031_the_docs_say_that_the_default_deviates_and_why() -> None:
     text = " ".join(PAGE.split())
     assert "The default deviates from Microsoft's documents." in text
-    assert "any `MessagingException` that is not transient trigger failover, except unauthorised and server busy" in text
+    assert (
+        "any `MessagingException` that is not transient trigger failover, except unauthorised and server busy" in text
+    )
     assert "the mistake is hidden from the caller, the backlog fills with messages that cannot be delivered" in text
