@@ -123,10 +123,10 @@ async def test_q11_a_full_queue_counts_as_failed_and_a_warning_comes_before() ->
             for _ in range(3):
                 await client.send(BrokeredMessage(b"x" * 200_000))
             await asyncio.sleep(21)
-            assert app.pairing.seen.alarms.raised == ()
+            assert (await app.pairing.status()).alarms == ()
             await client.send(BrokeredMessage(b"x" * 250_000))
             await asyncio.sleep(21)
-            (alarm,) = app.pairing.seen.alarms.raised
+            (alarm,) = (await app.pairing.status()).alarms
             assert (alarm.kind, alarm.backlog_queue) == (AlarmKind.NEARLY_FULL, small)
             assert "holds 1 MB of 1" in alarm.reason
             await client.send(BrokeredMessage("it is not full"))

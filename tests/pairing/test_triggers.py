@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -26,6 +26,9 @@ from twinbus.model.errors import (
     Unauthorized,
 )
 from twinbus.testing import InMemoryPair, in_virtual_time
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "pairing.md").read_text()
 DEFAULT: Final[triggers.Triggers] = {}
@@ -55,11 +58,11 @@ FAILURES: Final = [(send_to_disabled, EntityDisabled), (send_to_deleted, EntityN
 @pytest.mark.parametrize(("send", "error"), FAILURES)
 @in_virtual_time
 async def test_r031_as_documented_an_error_that_is_not_transient_starts_failover(
-    send: type[object], error: type[ServiceBusError]
+    send: Callable[[Application], Awaitable[None]], error: type[ServiceBusError]
 ) -> None:
     async with paired(failover_interval=60, triggers=triggers.AS_DOCUMENTED) as app:
         with pytest.raises(error):
-            await send(app)  # type: ignore[misc]
+            await send(app)
         assert app.pairing.health_of("orders").state is EntityState.SUSPECT
         await asyncio.sleep(60.1)
         await app.queue().send(BrokeredMessage("pears"))
@@ -70,11 +73,11 @@ async def test_r031_as_documented_an_error_that_is_not_transient_starts_failover
 @pytest.mark.parametrize(("send", "error"), FAILURES)
 @in_virtual_time
 async def test_by_default_such_an_error_never_triggers_and_reaches_the_caller_unchanged(
-    send: type[object], error: type[ServiceBusError]
+    send: Callable[[Application], Awaitable[None]], error: type[ServiceBusError]
 ) -> None:
     async with paired(failover_interval=0) as app:
         with pytest.raises(error):
-            await send(app)  # type: ignore[misc]
+            await send(app)
         assert app.events == []
         assert await app.parked() == []
 

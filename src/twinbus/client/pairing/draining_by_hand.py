@@ -49,7 +49,6 @@ class DrainingByHand:
             poll_s=POLL_S,
             send_timeout_s=primary.settings.operation_timeout_s,
             deduct=deduct,
-            not_found_grace_s=0.0,  # nobody stays to wait
             clock=clock,
             telling=Telling(events, clock),
         )
