@@ -163,7 +163,7 @@ async def pair_by(namespaces: InMemoryPair, manager: NamespaceManager, count: in
 
 
 @in_virtual_time
-async def test_q16_a_missing_queue_is_tried_three_times() -> None:
+async def test_r020_q16_a_missing_queue_is_tried_three_times_and_one_that_is_there_not_at_all() -> None:
     async with (
         InMemoryPair(limits=NamespaceLimits(max_entities=1)) as namespaces,
         counting(namespaces) as manager,
