@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,8 +20,12 @@ from twinbus.client.pairing import (
 )
 from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import Unauthorized
+from twinbus.model.limits import NamespaceLimits
 from twinbus.model.queue import QueueDescription
 from twinbus.testing import InMemoryPair, in_virtual_time
+
+if TYPE_CHECKING:
+    from twinbus.client.pairing import Pairing
 
 
 @in_virtual_time
@@ -84,14 +90,42 @@ async def test_r025_closing_leaves_the_backlog_queues_where_they_are() -> None:
 
 
 @in_virtual_time
-async def test_q15_the_count_tells_how_many_were_found_or_made() -> None:
-    async with paired(backlog_queue_count=4) as app:
-        assert app.pairing.backlog_queue_count == 4
-        assert app.pairing.options.backlog_queue_count == 4
+async def test_q15_the_count_tells_how_many_were_found_or_made_where_others_could_not_be() -> None:
+    async with InMemoryPair(limits=NamespaceLimits(max_entities=3)) as namespaces:
+        await namespaces.primary.create_queue("orders")
+        await namespaces.secondary.create_queue("contoso/x-servicebus-transfer/4")
+        async with application(namespaces, backlog_queue_count=5, failover_interval=0) as app:
+            assert app.pairing.backlog_queue_count == 3
+            assert app.pairing.options.backlog_queue_count == 3
+            used = sorted(queue.path for queue in app.pairing.rotation.queues)
+            assert used == sorted([queue.path async for queue in app.manager.get_queues()])
+            assert app.backlog_path(4) in used
+            namespaces.primary.outage.stop()
+            for number in range(60):
+                await app.queue().send(BrokeredMessage(str(number)))
+            assert sorted({event.backlog_queue for event in app.told(EventKind.PARKED)}, key=str) == used
 
 
 @in_virtual_time
 async def test_q15_none_at_all_is_an_error_and_the_call_may_be_repeated() -> None:
+    async with InMemoryPair(limits=NamespaceLimits(max_entities=1)) as namespaces:
+        await namespaces.secondary.create_queue("another")
+        primary, secondary = namespaces.factories()
+        string = namespaces.secondary.admin_connection_string
+        async with NamespaceManager.from_connection_string(string, clock=namespaces.clock) as manager:
+            options = SendAvailabilityPairedNamespaceOptions(
+                secondary_factory=secondary, secondary_namespace_manager=manager, backlog_queue_count=3
+            )
+            with pytest.raises(PairingFailed, match="not one of 3 backlog queues is there or could be made"):
+                await primary.pair_namespace(options)
+            assert primary.pairing is None
+            await namespaces.secondary.entities.delete("another")
+            pairing = await primary.pair_namespace(options)
+            assert pairing.backlog_queue_count == 1
+
+
+@in_virtual_time
+async def test_q15_a_secondary_that_does_not_answer_is_an_error_and_the_call_may_be_repeated() -> None:
     async with InMemoryPair() as namespaces:
         namespaces.secondary.outage.stop()
         with pytest.raises(PairingFailed, match="the backlog queues of the secondary cannot be listed"):
@@ -102,29 +136,79 @@ async def test_q15_none_at_all_is_an_error_and_the_call_may_be_repeated() -> Non
             assert app.pairing.backlog_queue_count == 3
 
 
+class CountingManager(NamespaceManager):
+    """A manager that counts the queues it was asked to create."""
+
+    creates: Counter[str]
+
+    async def create_queue(self, path: str, description: QueueDescription | None = None) -> QueueDescription:
+        self.creates[path[-1]] += 1
+        return await super().create_queue(path, description)
+
+
+def counting(namespaces: InMemoryPair, key: str = "") -> CountingManager:
+    """One for the secondary; with another key than it accepts, where `key` is given."""
+    string = namespaces.secondary.admin_connection_string.replace("SharedAccessKey=", f"SharedAccessKey={key}")
+    manager = CountingManager.from_connection_string(string, clock=namespaces.clock)
+    manager.creates = Counter()
+    return manager
+
+
+async def pair_by(namespaces: InMemoryPair, manager: NamespaceManager, count: int) -> Pairing:
+    primary, secondary = namespaces.factories()
+    options = SendAvailabilityPairedNamespaceOptions(
+        secondary_factory=secondary, secondary_namespace_manager=manager, backlog_queue_count=count
+    )
+    return await primary.pair_namespace(options)
+
+
 @in_virtual_time
-async def test_q16_an_authorisation_error_aborts_at_once() -> None:
-    async with InMemoryPair() as namespaces:
-        primary, secondary = namespaces.factories()
-        stranger = NamespaceManager.from_connection_string(
-            namespaces.secondary.admin_connection_string.replace("SharedAccessKey=", "SharedAccessKey=no"),
-            clock=namespaces.clock,
-        )
-        options = SendAvailabilityPairedNamespaceOptions(
-            secondary_factory=secondary, secondary_namespace_manager=stranger
-        )
+async def test_r020_q16_a_missing_queue_is_tried_three_times_and_one_that_is_there_not_at_all() -> None:
+    async with (
+        InMemoryPair(limits=NamespaceLimits(max_entities=1)) as namespaces,
+        counting(namespaces) as manager,
+    ):
+        await namespaces.secondary.create_queue("contoso/x-servicebus-transfer/0")
+        pairing = await pair_by(namespaces, manager, 2)
+        assert manager.creates == {"1": 3}
+        assert pairing.backlog_queue_count == 1
+
+
+@in_virtual_time
+async def test_q16_the_third_try_may_succeed() -> None:
+    async with (
+        InMemoryPair(limits=NamespaceLimits(max_entities=1)) as namespaces,
+        counting(namespaces) as manager,
+    ):
+        await namespaces.secondary.create_queue("another")
+        pairing = asyncio.ensure_future(pair_by(namespaces, manager, 1))
+        await asyncio.sleep(0.7)  # two tries have failed
+        assert manager.creates == {"0": 2}
+        await namespaces.secondary.entities.delete("another")
+        assert (await pairing).backlog_queue_count == 1
+        assert manager.creates == {"0": 3}
+
+
+@pytest.mark.parametrize("may_list", [False, True])
+@in_virtual_time
+async def test_q16_an_authorisation_error_aborts_at_once(monkeypatch: pytest.MonkeyPatch, *, may_list: bool) -> None:
+    async with InMemoryPair() as namespaces, counting(namespaces) as admin, counting(namespaces, "no") as stranger:
+        if may_list:  # the key is changed after the queues were listed
+            monkeypatch.setattr(stranger, "get_queues", admin.get_queues)
         before_ms = namespaces.clock.wall_ms()
         with pytest.raises(Unauthorized):
-            await primary.pair_namespace(options)
-        assert namespaces.clock.wall_ms() - before_ms < 1_000
-        assert primary.pairing is None
-        await stranger.close()
+            await pair_by(namespaces, stranger, 2)
+        assert namespaces.clock.wall_ms() - before_ms < 400
+        assert stranger.creates == ({"0": 1, "1": 1} if may_list else {})
 
 
 @in_virtual_time
-async def test_q16_two_programs_that_pair_at_once_both_find_all_queues() -> None:
-    async with InMemoryPair() as namespaces, application(namespaces) as one, application(namespaces) as other:
-        assert one.pairing.backlog_queue_count == other.pairing.backlog_queue_count == 3
+async def test_q16_two_programs_that_create_the_same_queues_at_once_both_succeed() -> None:
+    async with InMemoryPair() as namespaces, counting(namespaces) as one, counting(namespaces) as other:
+        pairings = await asyncio.gather(pair_by(namespaces, one, 3), pair_by(namespaces, other, 3))
+        assert one.creates == other.creates == {"0": 1, "1": 1, "2": 1}, "both had to create them: it was a race"
+        assert [pairing.backlog_queue_count for pairing in pairings] == [3, 3]
+        assert len([queue async for queue in one.get_queues()]) == 3
 
 
 @in_virtual_time

@@ -9,10 +9,11 @@ import logging
 import pytest
 
 from tests.pairing.application import Application, application, paired
-from twinbus.client import BrokeredMessage, MessagingFactory
+from twinbus.client import BrokeredMessage, FactoryState, MessagingFactory
 from twinbus.client.errors import ConnectionFailed
 from twinbus.client.management import NamespaceManager
 from twinbus.client.pairing import (
+    AlarmKind,
     EntityState,
     EventKind,
     PairedNamespaceOptions,
@@ -50,8 +51,11 @@ async def test_r001_r002_r003_one_call_is_all_an_application_writes() -> None:
             await asyncio.sleep(120)
             await orders.send(BrokeredMessage("pears"))
             assert [message.text for message in await namespaces.primary.messages("orders")] == ["apples", "pears"]
+            assert [queue.path async for queue in manager.get_queues()] == [
+                f"contoso/x-servicebus-transfer/{index}" for index in range(2)
+            ]
             await pairing.close()
-            assert primary.state is secondary.state
+            assert primary.state is secondary.state is FactoryState.CLOSED
 
 
 @in_virtual_time
@@ -145,7 +149,7 @@ def test_q01_q13_q15_options_outside_their_ranges_are_refused(name: str, value: 
     run()
 
 
-def test_the_defaults_are_those_of_the_original() -> None:
+def test_q01_r065_r071_the_defaults_are_those_of_the_original() -> None:
     fields = SendAvailabilityPairedNamespaceOptions.__dataclass_fields__
     defaults = {name: fields[name].default for name in ("failover_interval", "ping_primary_interval", "syphon_poll")}
     minute = dt.timedelta(minutes=1)
@@ -175,12 +179,16 @@ async def test_q15_an_application_may_start_unprotected_and_is_protected_later()
         namespaces.secondary.outage.stop()
         async with application(namespaces, failover_interval=0, require_secondary=False) as app:
             was_protected = [app.pairing.is_protected]
+            status = await app.pairing.status()
+            assert not status.is_protected
+            assert [alarm.kind for alarm in status.alarms] == [AlarmKind.UNPROTECTED]
             await app.queue().send(BrokeredMessage("apples"))
             namespaces.secondary.outage.restore()
             await asyncio.sleep(60)
             was_protected.append(app.pairing.is_protected)
             assert was_protected == [False, True]
             assert app.told(EventKind.PROTECTED)
+            assert (await app.pairing.status()).alarms == ()
             namespaces.primary.outage.stop()
             await app.queue().send(BrokeredMessage("pears"))
             assert [message.text for message in await app.parked()] == ["pears"]

@@ -12,6 +12,7 @@ from tests.pairing.application import Application, application, paired
 from twinbus.client import BrokeredMessage
 from twinbus.client.pairing import EventKind, FailedOver, MessageCannotBeParked, ReservedPropertyName
 from twinbus.model.errors import MessageTooLarge
+from twinbus.model.message import encode_batch
 from twinbus.testing import InMemoryPair, in_virtual_time
 
 LIMIT = 262_144
@@ -198,3 +199,41 @@ async def test_q22_a_batch_is_parked_whole_in_one_backlog_queue() -> None:
         app.namespaces.primary.outage.restore()
         await asyncio.sleep(120)
         assert sorted(await app.arrived(), key=int) == [str(number) for number in range(50)]
+
+
+def large_batch(count: int = 100) -> list[BrokeredMessage]:
+    """A batch that the primary takes, and that is too large with what parking adds."""
+    size = 2_000
+    while True:
+        batch = [BrokeredMessage(f"{number:03}" + "x" * size, session_id="7") for number in range(count)]
+        if len(encode_batch([message.encode(0) for message in batch], batch[0])) > LIMIT - count:
+            return batch
+        size += 1
+
+
+@in_virtual_time
+async def test_q22_a_batch_that_cannot_be_parked_whole_is_split_in_order() -> None:
+    async with paired(**OUTAGE) as app:
+        queue, batch = app.queue(), large_batch()
+        numbers = [message.text[:3] for message in batch]
+        await queue.send_batch(batch)
+        assert [text[:3] for text in await app.arrived()] == numbers
+        app.namespaces.primary.outage.stop()
+        await queue.send_batch(batch)
+        assert len({event.backlog_queue for event in app.told(EventKind.PARKED)}) == 1
+        assert [message.text[:3] for message in await app.parked()] == numbers
+        app.namespaces.primary.outage.restore()
+        await asyncio.sleep(120)
+        assert [text[:3] for text in await app.arrived()] == numbers * 2
+
+
+@in_virtual_time
+async def test_q08_q22_a_batch_with_a_message_that_cannot_be_parked_at_all_is_refused_whole() -> None:
+    async with paired(failover_interval=0) as app:
+        many = {f"p{number}": "x" * 30_000 for number in range(2)} | {"p2": "x" * 5_420}
+        batch = [BrokeredMessage("x"), BrokeredMessage("x", session_id="s" * 10, properties=many)]
+        await app.queue().send_batch(batch)
+        app.namespaces.primary.outage.stop()
+        with pytest.raises(MessageCannotBeParked, match="bytes of properties"):
+            await app.queue().send_batch(batch)
+        assert await app.parked() == []

@@ -62,7 +62,7 @@ async def test_r061_r062_nobody_receives_a_ping() -> None:
 
 
 @in_virtual_time
-async def test_r063_r064_once_an_interval_for_each_entity_and_factory_that_holds_it_unavailable() -> None:
+async def test_r063_r064_q13_once_an_interval_for_each_entity_and_factory_that_holds_it_unavailable() -> None:
     async with InMemoryPair() as namespaces:
         for path in ("orders", "invoices", "idle"):
             await namespaces.primary.create_queue(path)
@@ -79,6 +79,7 @@ async def test_r063_r064_once_an_interval_for_each_entity_and_factory_that_holds
                 pings = app.told(EventKind.PINGED)
                 assert len(pings) == 2 * 45
                 assert {ping.path for ping in pings} == {"orders", "invoices"}
+            assert {message.text for message in await one.parked()} == {"x"}, "no ping is parked"
 
 
 @in_virtual_time

@@ -195,6 +195,18 @@ def test_q08_the_excess_is_named() -> None:
         rewriting.check_parked_size(parked(BrokeredMessage(b"x" * 1000)).payload, 1_000)
 
 
+def test_q08_parking_adds_less_than_two_kilobytes() -> None:
+    widest = "\N{GRINNING FACE}"
+    payload = BrokeredMessage(
+        "x",
+        session_id=widest * 128,
+        time_to_live=dt.timedelta(days=200),
+        scheduled_enqueue_time_utc=dt.datetime(2030, 1, 1, tzinfo=dt.UTC),
+    ).encode(NOW_MS)
+    grown = rewriting.park(payload, 0, widest * 260, is_possible_duplicate=True)
+    assert len(grown) - len(payload) < 2_048
+
+
 def test_q08_properties_have_a_limit_of_their_own() -> None:
     many = {f"p{number}": "x" * 30_000 for number in range(2)} | {"p2": "x" * 5_420}
     payload = BrokeredMessage("x", properties=many).encode(NOW_MS)

@@ -1,4 +1,4 @@
-"""R068 to R074 and Q17 to Q19: how parked messages come back."""
+"""R069 to R074 and Q17 to Q19: how parked messages come back."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 from tests.pairing.application import Application, application, paired
 from tests.pairing.idle import idle
 from twinbus.amqp.message import Properties, build, data
-from twinbus.client import BrokeredMessage
-from twinbus.client.pairing import EventKind
+from twinbus.amqp.types import Timestamp
+from twinbus.client import BrokeredMessage, MessagingFactory
+from twinbus.client.pairing import AlarmKind, EventKind
 from twinbus.client.sender import MessageSender
 from twinbus.testing import InMemoryPair, in_virtual_time, run
 
@@ -32,7 +33,7 @@ async def drained(app: Application, seconds: float = 120) -> None:
 
 
 @in_virtual_time
-async def test_r068_r069_r070_all_backlog_queues_are_drained_each_message_to_its_entity() -> None:
+async def test_r069_r070_all_backlog_queues_are_drained_each_message_to_its_entity() -> None:
     async with paired(("orders", "invoices"), **OUTAGE) as app:
         for number in range(30):
             await park(app, f"order {number}")
@@ -179,10 +180,14 @@ def poisoned(aliases: dict[str, object] | None) -> bytes:
         (None, "it has no property x-ms-path: nobody knows where it belongs"),
         ({}, "it has no property x-ms-path: nobody knows where it belongs"),
         ({"x-ms-path": 17}, "its property x-ms-path is 17, not the path of an entity"),
+        (
+            {"x-ms-path": Timestamp(1_700_000_000_000)},
+            "its property x-ms-path is Timestamp(1700000000000), not the path of an entity",
+        ),
         ({"x-ms-path": "orders", "x-ms-sessionid": 1}, "its property x-ms-sessionid is 1, not a text"),
     ],
 )
-def test_q19_a_poisoned_message_is_dead_lettered_and_the_others_go_on(
+def test_q05_q19_a_poisoned_message_is_dead_lettered_and_the_others_go_on(
     aliases: dict[str, object] | None, description: str
 ) -> None:
     async def poison() -> None:
@@ -199,18 +204,78 @@ def test_q19_a_poisoned_message_is_dead_lettered_and_the_others_go_on(
     run(poison())
 
 
+async def dead_letters(app: Application) -> list[BrokeredMessage]:
+    paths = [f"{queue.path}/$DeadLetterQueue" for queue in app.pairing.rotation.queues]
+    return [message for path in paths for message in await app.namespaces.secondary.messages(path)]
+
+
 @in_virtual_time
-async def test_q19_what_the_destination_refuses_is_dead_lettered_with_its_error() -> None:
-    async with paired(("orders", "invoices"), backlog_queue_count=1, **OUTAGE) as app:
+async def test_q19_messages_for_an_entity_that_does_not_exist_are_dead_lettered_after_a_time_that_can_be_set() -> None:
+    async with paired(("orders", "invoices"), backlog_queue_count=1, not_found_grace=600, **OUTAGE) as app:
         await park(app, "apples")
-        await park(app, "a bill", path="invoices")
+        await park(app, "a bill", "another bill", path="invoices")
         await app.namespaces.primary.entities.delete("invoices")
-        await drained(app)
+        await drained(app, 590)
         assert await app.arrived() == ["apples"]
-        (dead,) = await app.namespaces.secondary.messages(f"{app.backlog_path(0)}/$DeadLetterQueue")
-        assert dead.text == "a bill"
+        assert [message.text for message in await app.parked()] == ["a bill", "another bill"]
+        assert [alarm.kind for alarm in app.pairing.seen.alarms.raised] == [AlarmKind.DESTINATION_REFUSES]
+        await asyncio.sleep(90)
+        assert [message.text for message in await dead_letters(app)] == ["a bill", "another bill"]
+        (dead, _) = await dead_letters(app)
         assert dead.dead_letter_reason == "EntityNotFound"
         assert "could not be found" in str(dead.dead_letter_error_description)
+        assert app.pairing.seen.alarms.raised == ()
+
+
+@in_virtual_time
+async def test_q19_an_entity_that_is_made_again_in_time_gets_its_messages() -> None:
+    async with paired(backlog_queue_count=1, **OUTAGE) as app:
+        await park(app, "apples", "pears")
+        await app.namespaces.primary.entities.delete("orders")
+        await drained(app, 1800)
+        await app.namespaces.primary.create_queue("orders")
+        await asyncio.sleep(120)
+        assert await app.arrived() == ["apples", "pears"]
+        assert await dead_letters(app) == []
+
+
+@in_virtual_time
+async def test_q19_a_disabled_destination_is_waited_for_and_raises_an_alarm() -> None:
+    async with paired(("orders", "invoices"), backlog_queue_count=1, not_found_grace=0, **OUTAGE) as app:
+        await park(app, "apples", "pears", session_id="7")
+        await park(app, "a bill", path="invoices")
+        app.namespaces.primary.broker.find_sendable("orders").set_status("SendDisabled")
+        await drained(app, 1200)
+        assert await app.arrived("invoices") == ["a bill"]
+        (alarm,) = [one for one in app.pairing.seen.alarms.raised if one.kind is AlarmKind.DESTINATION_REFUSES]
+        assert "messages for 'orders' stay in 'contoso/x-servicebus-transfer/0': " in alarm.reason
+        app.namespaces.primary.broker.find_sendable("orders").set_status("Active")
+        await asyncio.sleep(120)
+        assert await app.arrived() == ["apples", "pears"]
+        assert await dead_letters(app) == []
+        await asyncio.sleep(900)
+        assert app.pairing.seen.alarms.raised == ()
+
+
+@in_virtual_time
+async def test_q19_a_key_that_is_not_accepted_is_waited_for_and_raises_an_alarm() -> None:
+    async with InMemoryPair() as namespaces:
+        await namespaces.primary.create_queue("orders")
+        async with application(namespaces, failover_interval=0) as app:
+            await park(app, "apples")
+            namespaces.primary.outage.restore()
+            options = app.pairing.options
+            options.secondary_factory, options.enable_syphon = namespaces.secondary.factory(), True
+            string = namespaces.primary.connection_string.replace("SharedAccessKey=", "SharedAccessKey=no")
+            stranger = MessagingFactory.from_connection_string(string, clock=namespaces.clock)
+            async with await stranger.pair_namespace(options) as pairing:
+                await asyncio.sleep(600)
+                assert [alarm.kind for alarm in pairing.seen.alarms.raised] == [AlarmKind.DESTINATION_REFUSES]
+                assert [message.text for message in await app.parked()] == ["apples"]
+        async with application(namespaces, **OUTAGE) as app:
+            await asyncio.sleep(60)
+            assert await app.arrived() == ["apples"]
+            assert await dead_letters(app) == []
 
 
 @in_virtual_time
@@ -328,6 +393,7 @@ async def test_q19_one_bad_message_harms_no_other_of_its_batch() -> None:
                 assert texts == sorted(texts)
             dead = await namespaces.secondary.messages(f"{app.backlog_path(0)}/$DeadLetterQueue")
             assert [one.text for one in dead] == ["7", "8", "21"]
+            assert all("session" in str(one.dead_letter_error_description).lower() for one in dead)
             assert await app.parked() == []
 
 

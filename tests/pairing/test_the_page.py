@@ -37,7 +37,10 @@ def test_every_alias_is_told() -> None:
     assert set(re.findall(r"^\| `(x-ms-\w+)` \|", PAGE, re.MULTILINE)) == ALIASES
 
 
-def test_r027_r025_what_is_left_to_the_owner_is_said() -> None:
+def test_r025_r027_r068_what_is_left_to_the_owner_and_to_the_application_is_said() -> None:
     text = " ".join(PAGE.split())
     assert "Nothing is guaranteed for backlog queues that somebody else has changed" in text
     assert "removing those that are no longer used is the namespace owner's task" in text
+    syphon = text.partition("## The syphon")[2]
+    assert syphon.strip().startswith("At least one program of the application runs it (`enable_syphon=True`;")
+    assert "Without an application that runs it, parked messages are brought back by hand" in syphon

@@ -34,6 +34,21 @@ async def test_q04_lost_and_then_refused_is_a_possible_duplicate() -> None:
 
 
 @in_virtual_time
+async def test_q04_duplicate_detection_on_the_primary_removes_the_copy() -> None:
+    async with InMemoryPair() as namespaces:
+        await namespaces.primary.create_queue("orders", requires_duplicate_detection=True)
+        async with application(namespaces, failover_interval=0, enable_syphon=True) as app:
+            namespaces.primary.outage.hang_store()  # it has the message, and does not answer
+            await app.queue().send(BrokeredMessage("apples", message_id="1"))
+            (parked,) = await app.parked()
+            assert (parked.message_id, parked.properties[MARK]) == ("1", True)
+            namespaces.primary.outage.restore()
+            await asyncio.sleep(120)
+            assert len(app.told(EventKind.MOVED)) == 1
+            assert await app.arrived() == ["apples"]
+
+
+@in_virtual_time
 async def test_an_ordinary_sender_says_so_as_well_and_is_sure_where_nothing_has_left() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")

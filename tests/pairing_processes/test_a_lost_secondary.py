@@ -53,6 +53,31 @@ async def test_with_both_down_the_error_says_that_it_was_not_sent_and_why(tmp_pa
         assert len(app.told(EventKind.QUEUE_OUT)) == 2
 
 
+async def test_x08_with_both_down_and_a_spool_sends_are_accepted_to_disk_and_all_arrive(tmp_path: Path) -> None:
+    names = [f"{number:02}" for number in range(40)]
+    async with servers(tmp_path) as (primary, secondary):
+        spool_dir = tmp_path / "spool"
+        async with application(primary, secondary, spool_dir=spool_dir, enable_syphon=True) as app:
+            await app.send("before")
+            primary.kill()
+            secondary.kill()
+            for name in names[:30]:
+                await app.queue.send(BrokeredMessage(name, message_id=name, session_id="apples"))
+            assert [event.message_id for event in app.told(EventKind.SPOOLED)] == names[:30]
+            assert app.pairing.spool_status is not None
+            assert app.pairing.spool_status.count == 30
+        # The program ends while both are down; the next one finds what it has left, and adds to it.
+        again = application(primary, secondary, spool_dir=spool_dir, enable_syphon=True, require_secondary=False)
+        async with again as app:
+            for name in names[30:]:
+                await app.queue.send(BrokeredMessage(name, message_id=name, session_id="apples"))
+            await asyncio.gather(*[asyncio.to_thread(server.start) for server in (primary, secondary)])
+            await app.until_told(EventKind.UNSPOOLED, len(names))
+            assert app.pairing.spool_status is not None
+            assert app.pairing.spool_status.count == 0
+            assert set(await received_texts(primary, len(names) + 1)) == {"before", *names}
+
+
 async def test_with_both_silent_the_error_comes_within_the_operations_time(tmp_path: Path) -> None:
     async with servers(tmp_path) as (primary, secondary), application(primary, secondary) as app:
         await app.send("before")

@@ -1,4 +1,4 @@
-"""The primary is there and takes nothing: its certificate is not trusted, its disk is full, it is busy."""
+"""The primary is there and takes nothing, or not all: an untrusted certificate, a full disk, a busy server."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from tests.pairing_processes.namespaces import (
     application,
     connection_string,
     make_queue,
+    manager_of,
     received_texts,
     servers,
 )
+from tests.partitioned.bus import key_of
 from tests.relay import Relay
 from tests.served import AMQPS_PORT, started
 from tests.served_here import serving_here
 from twinbus.broker.outage import Outage
-from twinbus.client import MessagingFactory
+from twinbus.client import BrokeredMessage, MessagingFactory
 from twinbus.client.pairing import EntityState, EventKind
 from twinbus.client.retry import RetryPolicy
 from twinbus.model.errors import ServerBusy
 from twinbus.model.outage import OutageKind
+from twinbus.model.queue import QueueDescription
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,3 +107,27 @@ async def test_a_busy_server_is_no_outage_and_is_asked_again(tmp_path: Path) -> 
             entity.set_outage(None)
             assert app.events == []
             assert await app.parked() == []
+
+
+async def test_x07_a_keyed_send_whose_fragment_is_down_is_parked_and_all_others_are_not(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "other").mkdir()
+    with (
+        serving_here(tmp_path / "one", stores=4) as primary,
+        started(tmp_path / "other", name="contoso-backup") as secondary,
+    ):
+        async with manager_of(primary) as manager:
+            await manager.create_queue(QUEUE, QueueDescription(enable_partitioning=True))
+        async with application(primary, secondary, park_on_fragment_outage=True, enable_syphon=True) as app:
+            store = primary.namespace.journals[1]
+            store.refusal = "its disk is nearly full"
+            for text, session_id in (("apples", key_of(1)), ("pears", key_of(2)), ("plums", None)):
+                await app.queue.send(BrokeredMessage(text, message_id=text, session_id=session_id))
+            assert [event.message_id for event in app.told(EventKind.PARKED)] == ["apples"]
+            assert [event.fragment for event in app.told(EventKind.FRAGMENT_DOWN)] == [1]
+            assert app.is_in(EntityState.HEALTHY)
+            assert await received_texts(primary, 2) == ["pears", "plums"]
+            store.refusal = None
+            await app.until_told(EventKind.FRAGMENT_BACK)
+            await app.until_told(EventKind.MOVED)
+            assert await received_texts(primary, 1) == ["apples"]

@@ -7,6 +7,7 @@ From then on every sender that the primary factory makes parks what the primary 
 what is promised, and what is not.
 """
 
+from twinbus.client.pairing import triggers
 from twinbus.client.pairing.alarms import Alarm, AlarmKind
 from twinbus.client.pairing.errors import (
     FailedOver,
@@ -47,4 +48,5 @@ __all__ = [
     "SpoolFailed",
     "SpoolFull",
     "SpoolStatus",
+    "triggers",
 ]

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from twinbus.client.pairing.backlog import DESCRIPTION
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.inspection import inspect
 from twinbus.model.times import duration_s, milliseconds_of, moment_of
@@ -35,9 +34,17 @@ LOOKS: Final = 3
 LOOK_S: Final = 5.0
 NEARLY_FULL: Final = 0.8
 KINDS: Final = frozenset(
-    {EventKind.PARKED, EventKind.DEFERRED, EventKind.PUMP_FAILED, EventKind.UNPROTECTED, EventKind.PROTECTED}
+    {
+        EventKind.PARKED,
+        EventKind.DEFERRED,
+        EventKind.DESTINATION_REFUSES,
+        EventKind.DESTINATION_ACCEPTS,
+        EventKind.PUMP_FAILED,
+        EventKind.UNPROTECTED,
+        EventKind.PROTECTED,
+    }
 )
-_FULL_BYTES: Final = DESCRIPTION.max_size_mb * 1_048_576
+_MEGABYTE: Final = 1_048_576
 
 
 class AlarmKind(Enum):
@@ -46,6 +53,8 @@ class AlarmKind(Enum):
     NOT_DRAINED = "parked messages are not taken back"
     EXTRA_BACKLOG = "messages lie in a backlog queue that nobody drains"
     """It is beyond those asked for (R022, R023)."""
+    DESTINATION_REFUSES = "a destination refuses its parked messages"
+    """It is disabled or missing, or the key is not accepted: the messages stay in the backlog (Q19)."""
     NEARLY_FULL = "a backlog queue is nearly full"
     """A full one is left out, and others are used while there are any (Q11)."""
     UNPROTECTED = "the secondary could not be prepared"
@@ -69,7 +78,8 @@ class Alarms:
         self.contents: dict[str, Contents] = {}
         """What was seen in each backlog queue at the last look; empty where there was none."""
         self._pairing = pairing
-        self._raised: dict[tuple[AlarmKind, str | None], Alarm] = {}
+        self._raised: dict[tuple[AlarmKind, str | None, str | None], Alarm] = {}
+        """By kind, backlog queue and destination."""
         self._oldest: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None
         self._clock = pairing.primary.settings.clock
@@ -91,6 +101,11 @@ class Alarms:
             self._raise(AlarmKind.UNPROTECTED, None, event.reason or "sends fail if the primary does")
         elif event.kind is EventKind.PROTECTED:
             self._end(AlarmKind.UNPROTECTED, None)
+        elif event.kind is EventKind.DESTINATION_REFUSES:
+            reason = f"messages for '{event.path}' stay in '{event.backlog_queue}': {event.reason}"
+            self._raise(AlarmKind.DESTINATION_REFUSES, event.backlog_queue, reason, event.path)
+        elif event.kind is EventKind.DESTINATION_ACCEPTS:
+            self._end(AlarmKind.DESTINATION_REFUSES, event.backlog_queue, event.path)
         else:
             self.start()
 
@@ -120,13 +135,14 @@ class Alarms:
     async def look(self) -> None:
         """Look once, and raise or end alarms. What cannot be asked now stays as it is."""
         rotation = self._pairing.rotation
-        mine, extra = [queue.path for queue in rotation.queues], list(rotation.extra)
+        queues, extra = list(rotation.queues), list(rotation.extra)
+        mine = [queue.path for queue in queues]
         manager, secondary = self._pairing.options.secondary_namespace_manager, self._pairing.secondary
         looked = [inspect(secondary, manager, path, sample=1, limit_s=LOOK_S) for path in (*mine, *extra)]
         self.contents = dict(zip((*mine, *extra), await asyncio.gather(*looked), strict=True))
-        for path in mine:
-            self._judge_age(path, self.contents[path])
-            self._judge_size(path, self.contents[path].size_bytes)
+        for queue in queues:
+            self._judge_age(queue.path, self.contents[queue.path])
+            self._judge_size(queue.path, self.contents[queue.path].size_bytes, queue.max_size_mb)
         for path in extra:
             self._judge_extra(path, self.contents[path])
 
@@ -148,11 +164,11 @@ class Alarms:
         elif not is_same:
             self._end(AlarmKind.NOT_DRAINED, path)
 
-    def _judge_size(self, path: str, size_bytes: int | None) -> None:
+    def _judge_size(self, path: str, size_bytes: int | None, max_size_mb: int) -> None:
         if size_bytes is None:
             return
-        if size_bytes >= NEARLY_FULL * _FULL_BYTES:
-            reason = f"'{path}' holds {size_bytes / 1_048_576:,.0f} MB of {DESCRIPTION.max_size_mb:,}"
+        if size_bytes >= NEARLY_FULL * max_size_mb * _MEGABYTE:
+            reason = f"'{path}' holds {size_bytes / _MEGABYTE:,.0f} MB of {max_size_mb:,}"
             self._raise(AlarmKind.NEARLY_FULL, path, reason)
         else:
             self._end(AlarmKind.NEARLY_FULL, path)
@@ -168,13 +184,14 @@ class Alarms:
         elif found.parked == 0 or found.for_entities is not None:
             self._end(AlarmKind.EXTRA_BACKLOG, path)
 
-    def _raise(self, kind: AlarmKind, backlog_queue: str | None, reason: str) -> None:
-        before = self._raised.get((kind, backlog_queue))
+    def _raise(self, kind: AlarmKind, backlog_queue: str | None, reason: str, path: str | None = None) -> None:
+        before = self._raised.get((kind, backlog_queue, path))
         since = moment_of(self._clock.wall_ms()) if before is None else before.since
-        self._raised[kind, backlog_queue] = Alarm(kind=kind, backlog_queue=backlog_queue, reason=reason, since=since)
+        alarm = Alarm(kind=kind, backlog_queue=backlog_queue, reason=reason, since=since)
+        self._raised[kind, backlog_queue, path] = alarm
         if before is None:
             self._pairing.telling.tell(EventKind.ALARM, backlog_queue=backlog_queue, reason=f"{kind.value}: {reason}")
 
-    def _end(self, kind: AlarmKind, backlog_queue: str | None) -> None:
-        if self._raised.pop((kind, backlog_queue), None) is not None:
+    def _end(self, kind: AlarmKind, backlog_queue: str | None, path: str | None = None) -> None:
+        if self._raised.pop((kind, backlog_queue, path), None) is not None:
             self._pairing.telling.tell(EventKind.ALARM_OVER, backlog_queue=backlog_queue, reason=kind.value)

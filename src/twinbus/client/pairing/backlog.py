@@ -63,10 +63,12 @@ def index_of(path: str, primary: str) -> int | None:
 class BacklogQueue:
     """One of them, to those who park."""
 
-    def __init__(self, path: str, sender: MessageSender) -> None:
+    def __init__(self, path: str, sender: MessageSender, max_size_mb: int = DESCRIPTION.max_size_mb) -> None:
         """`sender` is the secondary's own."""
         self.path = path
         self.sender = sender
+        self.max_size_mb = max_size_mb
+        """How much it can hold: a queue that was there before keeps its own size (R026)."""
         self.failure: ServiceBusError | None = None
         """Why it is out of the rotation; None while it is in it."""
         self.out_since_s = 0.0
@@ -101,7 +103,7 @@ class Rotation:
         """Have `count` queues: those that are there as they are, the others made. PairingFailed if there is none."""
         try:
             prefix = prefix_of(self._primary_name)
-            there = {found.path.lower(): found.path async for found in self._manager.get_queues(prefix)}
+            there = {found.path.lower(): found async for found in self._manager.get_queues(prefix)}
         except ServiceBusError as error:
             if isinstance(error, Unauthorized):
                 raise
@@ -118,9 +120,17 @@ class Rotation:
             raise PairingFailed(f"not one of {count} backlog queues is there or could be made: {failures[0]}")
         known = {path.lower() for path in wanted}
         self.extra = [
-            path for key, path in there.items() if key not in known and index_of(path, self._primary_name) is not None
+            one.path
+            for key, one in there.items()
+            if key not in known and index_of(one.path, self._primary_name) is not None
         ]
-        self.queues = [BacklogQueue(path, self._secondary.create_message_sender(path)) for path in found]
+        sizes = {key: one.description.max_size_mb for key, one in there.items()}
+        self.queues = [
+            BacklogQueue(
+                path, self._secondary.create_message_sender(path), sizes.get(path.lower(), DESCRIPTION.max_size_mb)
+            )
+            for path in found
+        ]
 
     async def _have(self, path: str, there: Iterable[str]) -> None:
         """Make a queue that is not there; somebody else may do the same now (Q16)."""

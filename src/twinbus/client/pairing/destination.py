@@ -3,7 +3,8 @@
 What is ready goes together, as a batch: all of it is taken, or nothing. Within a session messages go in order, and no
 two batches with messages of one session are on their way at once (Q18). What an entity does not take now is deferred in
 the backlog queue, and so is what comes after it, until it answers again: then all are taken back by their numbers, in
-order (Q19). A batch that is refused is sent again message by message, so that one bad message harms no other.
+order (Q19). An entity that is disabled or missing, or that does not accept the key, is waited for in the same way. A
+batch that is refused is sent again message by message, so that one bad message harms no other.
 
 Where it is one fragment of a partitioned entity that takes nothing, what leads there goes on as if to a destination of
 its own, and the rest of the entity is not held up.
@@ -28,7 +29,15 @@ from twinbus.client.pairing.fragments import key_in
 from twinbus.client.pairing.parcel import complete_all
 from twinbus.client.retry import RECONNECT_ONCE
 from twinbus.client.sender import MessageSender
-from twinbus.model.errors import FailureClass, PartlyStored, QuotaExceeded, ServiceBusError
+from twinbus.model.errors import (
+    EntityDisabled,
+    EntityNotFound,
+    FailureClass,
+    PartlyStored,
+    QuotaExceeded,
+    ServiceBusError,
+    Unauthorized,
+)
 from twinbus.model.message import BATCH_FORMAT
 from twinbus.model.path import key_of
 
@@ -46,6 +55,8 @@ FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
 LOST: Final = (ConnectionFailed, ConnectionLost, ObjectClosed, FactoryFaulted)
 """The primary is not there, or our own end of it: nothing that a message could be blamed for."""
+REFUSES: Final = (Unauthorized, EntityDisabled, EntityNotFound)
+"""The entity or the key is at fault and no message is: messages stay in the backlog, and an alarm is raised (Q19)."""
 BATCH_MESSAGES: Final = 100
 BATCH_BYTES: Final = 200_000
 """Of messages that go together: a batch may have 256 KB, as one message."""
@@ -80,11 +91,13 @@ class Destination:
         *,
         take_back: Callable[[Sequence[int]], Awaitable[list[Parcel]]],
         lost: Callable[[ServiceBusError], None],
+        not_found_grace_s: float = 0.0,
         is_fragment: bool = False,
     ) -> None:
         """`take_back` receives deferred messages by their numbers; `lost` is told when the primary is gone.
 
-        `is_fragment`: of a partitioned entity, it is for what leads to one fragment.
+        Messages are dead-lettered once the entity has been missing for `not_found_grace_s`. `is_fragment`: of a
+        partitioned entity, it is for what leads to one fragment.
         """
         self._sender = sender
         self._backlog_queue = backlog_queue
@@ -115,6 +128,11 @@ class Destination:
         self._is_fragment = is_fragment
         self._fragments: dict[int, Destination] = {}
         """Those that took nothing once: what leads there has a way of its own from then on."""
+        self._not_found_grace_s = not_found_grace_s
+        self._missing_since_s: float | None = None
+        """When the entity was first found missing; None once it has taken a message since."""
+        self._refusal: ServiceBusError | None = None
+        """Why the entity refuses all messages now."""
         self._is_id_a_key = False
         """It detects duplicates: a message with no other key was refused for its fragment."""
 
@@ -160,6 +178,7 @@ class Destination:
     def close(self) -> None:
         """The pump is over: nothing more is said of any message."""
         self._is_closed = True
+        self._end_refusal()
         if self._task is not None:
             self._task.cancel()
         for future in list(self._on_way):
@@ -276,6 +295,8 @@ class Destination:
             self._idle.set()
 
     def _delivered(self, load: list[Parcel]) -> None:
+        self._missing_since_s = None
+        self._end_refusal()
         complete_all(load, self._completed)
         if self._telling.wants(EventKind.MOVED):
             for parcel in load:
@@ -287,7 +308,7 @@ class Destination:
     def _failed(self, load: list[Parcel], error: ServiceBusError) -> None:
         if isinstance(error, LOST):
             self._lost(error)
-        elif error.failure_class is not FailureClass.CALLER or isinstance(error, QuotaExceeded):
+        elif error.failure_class is not FailureClass.CALLER or isinstance(error, QuotaExceeded) or self._waits(error):
             if error.fragment is None or self._is_fragment or not self._set_apart(error.fragment, load, error):
                 self.hold_up(load, error)
         elif isinstance(error, PartlyStored) and error.stored:
@@ -301,8 +322,33 @@ class Destination:
             reason = type(error).__name__
             parcel.dead_letter(reason, str(error)).add_done_callback(partial(self._settled, "dead-lettered", parcel))
             self._telling.tell_parcel(EventKind.DEAD_LETTERED, parcel, self._backlog_queue, reason=str(error))
+            self._end_refusal()
             self._alone.discard(parcel.sequence_number)
             self._advance(load)
+
+    def _waits(self, error: ServiceBusError) -> bool:
+        """Whether an entity that refuses everything is waited for: a missing one only for a time."""
+        if not isinstance(error, REFUSES):
+            return False
+        if isinstance(error, EntityNotFound):
+            now_s = self._loop.time()
+            if self._missing_since_s is None:
+                self._missing_since_s = now_s
+            if now_s - self._missing_since_s >= self._not_found_grace_s:
+                return False
+        if type(self._refusal) is not type(error):
+            self._end_refusal()
+            self._refusal = error
+            self._tell_of_refusal(EventKind.DESTINATION_REFUSES, str(error))
+        return True
+
+    def _end_refusal(self) -> None:
+        if self._refusal is not None:
+            self._refusal = None
+            self._tell_of_refusal(EventKind.DESTINATION_ACCEPTS, None)
+
+    def _tell_of_refusal(self, kind: EventKind, reason: str | None) -> None:
+        self._telling.tell(kind, path=self._sender.path, backlog_queue=self._backlog_queue, reason=reason)
 
     def _send_apart(self, load: list[Parcel]) -> None:
         """A batch was refused, for one of its messages or because it had several sessions: send it in smaller parts."""
@@ -380,6 +426,7 @@ class Destination:
                 self._telling,
                 take_back=self._take_back,
                 lost=self._lost,
+                not_found_grace_s=self._not_found_grace_s,
                 is_fragment=True,
             )
         return fragment

@@ -200,6 +200,7 @@ class Draining:
                 self._settings.telling,
                 take_back=self._take_back,
                 lost=partial(self._lose_primary, path),
+                not_found_grace_s=self._settings.not_found_grace_s,
             )
         self._by_spelling[path] = destination
         return destination

@@ -35,6 +35,8 @@ LEVELS: Final = {
     EventKind.SPOOL_REFUSED: logging.ERROR,
     EventKind.MOVED: logging.DEBUG,
     EventKind.DEFERRED: logging.DEBUG,
+    EventKind.DESTINATION_REFUSES: logging.WARNING,
+    EventKind.DESTINATION_ACCEPTS: logging.INFO,
     EventKind.DEAD_LETTERED: logging.WARNING,
     EventKind.PUMP_STARTED: logging.INFO,
     EventKind.PUMP_DISPLACED: logging.INFO,

@@ -69,6 +69,8 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     """How long the other factory may stay open when one was closed; only where the syphon runs."""
     fault_grace: dt.timedelta | float = dt.timedelta(seconds=5)
     """The same when one has faulted."""
+    not_found_grace: dt.timedelta | float = dt.timedelta(hours=1)
+    """How long the syphon keeps parked messages whose destination does not exist before it dead-letters them."""
     alarm_after: dt.timedelta | float = dt.timedelta(minutes=15)
     """How long messages may be parked before an alarm is raised."""
     spool_dir: Path | str | None = None
@@ -78,7 +80,8 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     journal_dir: Path | str | None = None
     """Where every send's outcome is written down, for the audit; None: nowhere."""
     triggers: Triggers = field(default_factory=dict)
-    """Which failures trigger failover, where that is not as the errors say themselves."""
+    """Which failures trigger failover, where that differs from the errors' own classes; `triggers.AS_DOCUMENTED` is
+    the reading of Microsoft's documents."""
 
     def check(self) -> None:
         """InvalidArgument names what cannot be."""
@@ -98,6 +101,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         _check("backlog_cool_down", self.backlog_cool_down, 0, 3600)
         _check("close_grace", self.close_grace, 0, 3600)
         _check("fault_grace", self.fault_grace, 0, 3600)
+        _check("not_found_grace", self.not_found_grace, 0, 30 * 86_400)
         _check("alarm_after", self.alarm_after, 1, 86_400)
         if self.primary_attempt_timeout is not None:
             _check("primary_attempt_timeout", self.primary_attempt_timeout, 0.001, 3600)

@@ -47,6 +47,8 @@ class PumpSettings:
     poll_s: float
     send_timeout_s: float
     deduct: bool
+    not_found_grace_s: float = 0.0
+    """How long messages for an entity that does not exist stay in the backlog before they are dead-lettered."""
     clock: Clock
     telling: Telling
 

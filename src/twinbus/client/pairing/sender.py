@@ -10,14 +10,16 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from twinbus.amqp.message import Message
 from twinbus.client.pairing import rewriting
 from twinbus.client.pairing.backlog import Choice
-from twinbus.client.pairing.errors import FailedOver
+from twinbus.client.pairing.errors import FailedOver, MessageCannotBeParked
 from twinbus.client.pairing.failover import EntityState
 from twinbus.client.pairing.sending import Sending, sessions_of
 from twinbus.client.retry import RetryPolicy
 from twinbus.client.sender import MessageSender
 from twinbus.model.errors import ServiceBusError
+from twinbus.model.message import BATCH_FORMAT, encode_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -161,6 +163,28 @@ class SendAvailabilitySender(MessageSender):
         parked = rewriting.park(payload, message_format, self.path, is_possible_duplicate=is_possible_duplicate)
         rewriting.check_parked_size(parked, self._pairing.max_parked_bytes, message_format)
         return parked
+
+    def split(
+        self, payload: bytes, messages: Sequence[BrokeredMessage]
+    ) -> list[tuple[bytes, Sequence[BrokeredMessage]]]:
+        """Split a batch into smaller ones that can be parked, in order; MessageCannotBeParked if a message cannot."""
+        return self._split(Message(payload).data, messages)
+
+    def _split(
+        self, payloads: Sequence[bytes], messages: Sequence[BrokeredMessage]
+    ) -> list[tuple[bytes, Sequence[BrokeredMessage]]]:
+        batch, middle = encode_batch(payloads, messages[0]), len(messages) // 2
+        try:
+            self.park(batch, BATCH_FORMAT, is_possible_duplicate=True)
+        except MessageCannotBeParked:
+            if middle == 0:
+                raise
+        else:
+            return [(batch, messages)]
+        return [
+            *self._split(payloads[:middle], messages[:middle]),
+            *self._split(payloads[middle:], messages[middle:]),
+        ]
 
     def can_be_parked(self, message: BrokeredMessage) -> bool:
         """Whether it would go through also while the entity is failed over: it is small enough for that (Q08)."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from twinbus.client.errors import ConnectionFailed, ConnectionLost, TimedOut, may_have_happened
-from twinbus.client.pairing.errors import NotSent, SpoolFailed
+from twinbus.client.pairing.errors import MessageCannotBeParked, NotSent, SpoolFailed
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.failover import EntityState
 from twinbus.client.pairing.fragments import key_for_pings
@@ -166,7 +166,39 @@ class Sending:
     # --- parking ------------------------------------------------------------------------------------------------------
 
     async def _park(self) -> None:
-        """Put it in a backlog queue: the chosen one, or, when that fails, any other, while there is time."""
+        """Put it in a backlog queue. A batch that is too large for that is split, in order (Q22)."""
+        try:
+            await self.park_whole()
+        except MessageCannotBeParked:
+            if len(self._messages) < 2:  # noqa: PLR2004  # there is nothing to split
+                raise
+        else:
+            return
+        parts = self._sender.split(self._payload, self._messages)
+        for place, (payload, messages) in enumerate(parts):
+            try:
+                await self._part(payload, messages).park_whole()
+            except NotSent as error:
+                error.may_have_arrived = error.may_have_arrived or place > 0  # the parts before this one are safe
+                raise
+
+    def _part(self, payload: bytes, messages: Sequence[BrokeredMessage]) -> Sending:
+        """Some messages of this batch, which share its time and its history."""
+        part = Sending(
+            self._pairing,
+            self._sender,
+            payload,
+            self._message_format,
+            messages,
+            deadline_s=self._deadline_s,
+            limit_s=self._limit_s,
+        )
+        part._primary_error, part._may_have_arrived = self._primary_error, self._may_have_arrived
+        part._spool, part._is_from_spool = self._spool, self._is_from_spool
+        return part
+
+    async def park_whole(self) -> None:
+        """Put it in the chosen backlog queue, or, when that fails, in any other, while there is time."""
         reasons: dict[str, BaseException] = {}
         tried: list[BacklogQueue] = []
         queue = self._choice.first()

@@ -36,6 +36,7 @@ class Syphon:
             poll_s=duration_s(options.syphon_poll),
             send_timeout_s=pairing.primary.settings.operation_timeout_s,
             deduct=options.deduct_parked_time,
+            not_found_grace_s=duration_s(options.not_found_grace),
             clock=clock,
             telling=pairing.telling,
         )
