@@ -41,7 +41,7 @@ log: Final = logging.getLogger(__name__)
 NODE: Final = "$pairing"
 REPORT: Final = "twinbus:report"
 LEAVE: Final = "twinbus:leave"
-REPORT_S: Final = 20.0
+REPORT_S: Final = 30.0
 """Between reports while nothing changes."""
 SHORTEST_S: Final = 1.0
 """Between reports, however much changes."""
