@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from typing import TYPE_CHECKING
 
 from typer.testing import CliRunner
@@ -25,3 +27,19 @@ async def pair_status(secondary: Served, *options: str, columns: int = 80) -> st
     """What `twinbus pair status` prints."""
     string, ca_file = secondary.admin_connection_string, secondary.ca_file
     return await twinbus("pair", "status", string, "--ca-file", ca_file, *options, columns=columns)
+
+
+async def twinbus_process(*arguments: str, columns: int = 80) -> str:
+    """The same in a process of its own, for commands that handle signals."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "twinbus",
+        *arguments,
+        env={**os.environ, "COLUMNS": str(columns)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    output, errors = await process.communicate()
+    assert process.returncode == 0, errors
+    return output.decode()
