@@ -16,7 +16,7 @@ from twinbus.client import BrokeredMessage
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from click.testing import Result
+    from typer.testing import Result
 
 
 def drain(primary: Served, secondary: Served, *options: str) -> Result:

@@ -55,7 +55,7 @@ async def play(primary: Served, secondary: Served) -> Screens:
     """Three programs on a pair, and the death of its primary: one parks, one is suspect, one does not send."""
     screens = Screens()
     await make_queue(primary, "orders")
-    options = {"ping_primary_interval": PING_S}
+    options: dict[str, Any] = {"ping_primary_interval": PING_S}
     async with application(primary, secondary, factory=factory(primary, SHOP), **options) as shop:
         idle = application(primary, secondary, factory=factory(primary, SHOP), **options)
         stock = application(primary, secondary, factory=factory(primary, OTHER), failover_interval=60, **options)

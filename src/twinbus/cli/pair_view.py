@@ -40,7 +40,7 @@ def show(console: Console, pairs: list[PairStatus], address: str) -> None:
 def span(seconds: float) -> str:
     """A duration in its two largest units: 2 min 10 s."""
     left = max(0, math.floor(seconds))
-    parts = []
+    parts: list[str] = []
     for name, size in _UNITS:
         count, left = divmod(left, size)
         if count or parts:

@@ -189,7 +189,8 @@ def status_of(answers: Answers) -> list[PairStatus]:
     now = _moment(answers.now) or dt.datetime.now(dt.UTC)
     senders = [_sender(report) for report in answers.reports]
     queues = [_queue(one) for one in answers.queues]
-    names = {one.primary.lower(): one.primary for one in [*senders, *queues]}
+    named = [*(sender.primary for sender in senders), *(queue.primary for queue in queues)]
+    names = {name.lower(): name for name in named}
     return [
         PairStatus(
             name,

@@ -154,11 +154,11 @@ class Reports(ClientEntity):
                 conversation = await self._pairing.secondary.converse(queues[0].path)
                 if self._refused is not None and self._refused() is conversation:
                     return
-                await self._ask(conversation)
+                await self._send(conversation)
         except (ServiceBusError, TimeoutError) as error:
             log.debug("the pairing was not reported to %s: %r", self._pairing.secondary.address, error)
 
-    async def _ask(self, conversation: Conversation) -> None:
+    async def _send(self, conversation: Conversation) -> None:
         links = self._links
         if links is None or links.failure is not None:
             links = RequestLinks(conversation, NODE)
