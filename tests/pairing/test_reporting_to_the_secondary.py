@@ -149,6 +149,9 @@ async def test_a_backlog_of_any_size_is_counted_in_full_and_its_destinations_fro
         (queue,) = (await ask(app.namespaces.secondary, "$pairing/$backlog"))["queues"]
         assert (queue["path"], queue["parked"], queue["read"]) == (app.backlog_path(0), 27, 20)
         assert [(one["path"], one["messages"]) for one in queue["destinations"]] == [("orders", 17), ("late", 3)]
+        monkeypatch.setattr(pairing_backlog, "MOST_BYTES", 1)
+        (queue,) = (await ask(app.namespaces.secondary, "$pairing/$backlog"))["queues"]
+        assert (queue["parked"], queue["read"]) == (27, 7), "a page is more than enough"
 
 
 @in_virtual_time

@@ -75,7 +75,7 @@ async def test_x06_a_rehearsal_tells_who_failed_over_who_came_back_and_who_did_n
             application(primary, secondary, factory=factory("shop")) as shop,
             application(primary, secondary, factory=factory("patient"), failover_interval=LONG_S) as patient,
             application(primary, secondary, factory=factory("idle")),
-            application(primary, secondary, factory=factory("ending"), ping_primary_interval=LONG_S) as ending,
+            application(primary, secondary, factory=factory("ending"), ping_primary_interval=25) as ending,
         ):
             async with sending(shop), sending(patient), sending(ending):
                 loop = asyncio.get_running_loop()
