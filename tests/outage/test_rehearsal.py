@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.pairing_node.real import report_of
 from twinbus.cli.rehearsal import Rehearsal
 from twinbus.cli.service import Service, ServiceFailed
 from twinbus.model.outage import EVERYTHING
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SECONDS = 10.0
+PING_S = 5.0
 
 
 class World(Service):
@@ -25,7 +27,7 @@ class World(Service):
         self.failures: dict[str, BaseException] = {}
         """By methods."""
         self.down: Callable[[float], dict[str, list[str]]] = lambda _: {"a": []}
-        """Which entities each sender holds for down, so many seconds after the beginning."""
+        """Which entities each sender has failed over, so many seconds after the beginning; with `?`, holds suspect."""
 
     @property
     def is_on(self) -> bool:
@@ -42,9 +44,9 @@ class World(Service):
         return {"reports": [self._report(client, paths) for client, paths in self.down(self.now_s - 100).items()]}
 
     def _report(self, client: str, paths: list[str]) -> dict[str, Any]:
-        entities = [{"path": path, "state": "failed-over", "why": "it is down"} for path in paths]
-        entities.append({"path": "fine", "state": "healthy"})
-        return {"client": client, "primary": "contoso", "ping_interval_s": 5, "entities": entities}
+        failed_over = [path for path in paths if not path.endswith("?")]
+        suspect = [path.rstrip("?") for path in paths if path.endswith("?")]
+        return report_of(client, failed_over=failed_over, suspect=suspect, ping_interval_s=PING_S)
 
     def sleep(self, seconds: float) -> None:
         assert 0 < seconds <= 1
@@ -56,7 +58,7 @@ class World(Service):
             self, secondary, path, kind="refuse", seconds=seconds, sleep=self.sleep, now_s=lambda: self.now_s
         )
 
-    def run(self, rehearsal: Rehearsal) -> list[tuple[str, str, float, float | None]]:
+    def run(self, rehearsal: Rehearsal) -> list[tuple[str, str, float | None, float | None]]:
         rehearsal.run(lambda _stage, _elapsed_s: None)
         seen = rehearsal.witness.experiences.values()
         return [(one.client, one.path, one.failed_over_s, one.came_back_s) for one in seen]
@@ -71,8 +73,8 @@ def test_who_fails_over_and_comes_back_is_told_with_the_times() -> None:
     }
     rehearsal = world.rehearse()
     assert world.run(rehearsal) == [("a", "orders", 3.0, 13.0), ("b", "orders", 5.0, 12.0)]
-    assert rehearsal.witness.senders == {"a", "b", "c"}
-    assert rehearsal.witness.experiences["a", "orders"].why == "it is down"
+    assert {client for _, client, _ in rehearsal.witness.senders} == {"a", "b", "c"}
+    assert all("cannot be reached" in one.why for one in rehearsal.witness.experiences.values())
     assert world.calls == [
         ("PUT", {"path": "orders", "seconds": "10", "kind": "refuse"}),
         ("DELETE", {"path": "orders"}),
@@ -86,6 +88,20 @@ def test_it_does_not_wait_for_ever_for_who_does_not_come_back() -> None:
     assert world.now_s == 100 + SECONDS + 12, "two ping intervals, and two looks"
 
 
+def test_an_entity_that_is_only_suspect_has_not_failed_over_and_is_not_waited_for() -> None:
+    world = World()
+    world.down = lambda elapsed_s: {
+        "a": ["orders"] if elapsed_s >= 6 else (["orders?"] if elapsed_s >= 1 else []),
+        "b": ["orders?"] if elapsed_s >= 2 else [],
+    }
+    rehearsal = world.rehearse(seconds=8)
+    assert world.run(rehearsal) == [("a", "orders", 6.0, None), ("b", "orders", None, None)]
+    assert [one.suspected_s for one in rehearsal.witness.experiences.values()] == [1.0, 2.0]
+    world.now_s, world.down = 100.0, lambda elapsed_s: {"b": ["orders?"] if elapsed_s >= 2 else []}
+    assert world.run(world.rehearse()) == [("b", "orders", None, None)]
+    assert world.now_s == 100 + SECONDS
+
+
 def test_other_entities_are_none_of_its_business_and_neither_is_what_was_down_before() -> None:
     world = World()
     world.down = lambda elapsed_s: {"a": ["old", "other", "ORDERS"] if 1 <= elapsed_s < 12 else ["old"]}
@@ -94,10 +110,20 @@ def test_other_entities_are_none_of_its_business_and_neither_is_what_was_down_be
     assert world.run(world.rehearse(EVERYTHING)) == [("a", "other", 1.0, 12.0), ("a", "ORDERS", 1.0, 12.0)]
 
 
-def test_a_sender_that_is_gone_has_not_come_back() -> None:
+def test_a_sender_that_has_ended_has_not_come_back_and_is_not_waited_for() -> None:
     world = World()
     world.down = lambda elapsed_s: {"a": ["orders"]} if 1 <= elapsed_s < 5 else ({"a": []} if elapsed_s < 1 else {})
+    rehearsal = world.rehearse()
+    assert world.run(rehearsal) == [("a", "orders", 1.0, None)]
+    assert [one.ended_s for one in rehearsal.witness.experiences.values()] == [5.0]
+    assert world.now_s == 100 + SECONDS
+
+
+def test_a_sender_that_ends_while_it_is_waited_for_is_waited_for_no_longer() -> None:
+    world = World()
+    world.down = lambda elapsed_s: {"a": ["orders"] if elapsed_s >= 1 else []} if elapsed_s < 14 else {}
     assert world.run(world.rehearse()) == [("a", "orders", 1.0, None)]
+    assert world.now_s == 100 + 14
 
 
 def test_without_a_secondary_there_is_an_outage_and_nobody_is_seen() -> None:

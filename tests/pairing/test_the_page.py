@@ -2,30 +2,55 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
+import pytest
+
+from tests.served import START_S, wait_until
 from twinbus.client.pairing.failover import TRANSITIONS
 from twinbus.client.pairing.rewriting import ALIASES
-from twinbus.testing import InMemoryPair, in_virtual_time
+from twinbus.client.sync import MessagingFactory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT: Final = Path(__file__).parents[2]
+NAMES: Final = ("contoso", "contoso-backup")
 PAGE: Final = (ROOT / "docs" / "pairing.md").read_text()
 
 
-@in_virtual_time
-async def test_the_example_runs() -> None:
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """Where `make run` was started, on ports of its own: the usual ones may be in use."""
+    environment = {**os.environ, "PORTS": " ".join("0" * 8)}
+    command = [ROOT / "tools" / "run", tmp_path / ".run"]
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: all((tmp_path / ".run" / f"{name}.json").exists() for name in NAMES), patience_s=START_S)
+        yield tmp_path
+    finally:
+        process.terminate()
+        process.wait(START_S)
+
+
+def test_the_example_runs_as_printed_against_the_pair_of_make_run(directory: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    names: dict[str, Any] = {"__name__": "example"}
-    exec(compile(example, "docs/pairing.md", "exec"), names)  # noqa: S102  # ours
-    async with InMemoryPair() as pair:
-        await pair.primary.create_queue("orders")
-        await names["main"](
-            pair.primary.connection_string, pair.secondary.connection_string, pair.secondary.admin_connection_string
+    for _ in range(2):  # the second time the queue is there
+        done = subprocess.run(
+            [sys.executable, "-c", example], cwd=directory, capture_output=True, text=True, check=False
         )
-        assert [message.text for message in await pair.primary.messages("orders")] == ["two pounds of apples"]
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    ready = json.loads((directory / ".run" / "contoso.json").read_text())
+    with MessagingFactory.from_connection_string(ready["connection_string"]) as factory:
+        messages = factory.create_queue_client("orders").receive_batch(2, 5)
+    assert [message.text for message in messages] == ["two pounds of apples"] * 2
 
 
 def test_the_diagram_is_that_of_the_table() -> None:

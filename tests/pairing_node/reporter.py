@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from tests.http_data.web import Web
+from tests.pairing_node.real import report_of
 from tests.plain.entity import Answer
 
 if TYPE_CHECKING:
@@ -29,18 +30,8 @@ def new_client() -> str:
 
 
 def report(**changed: object) -> dict[str, Any]:
-    """One that can be kept; what is None is left out."""
-    content = {
-        "client": new_client(),
-        "primary": "contoso",
-        "secondary": "contoso-backup",
-        "since": "2026-01-01T00:00:00Z",
-        "ping_interval_s": 60,
-        "entities": [{"path": "orders", "state": "failed-over", "why": "timeout", "since": "now", "next_ping": "soon"}],
-        "backlog": [{"path": "contoso/x-servicebus-transfer/0", "count": 3}],
-        "alarms": [],
-        **changed,
-    }
+    """One of a real client that has failed over, with these fields changed; what is None is left out."""
+    content = {**report_of(new_client(), failed_over=("orders",)), **changed}
     return {name: value for name, value in content.items() if value is not None}
 
 
@@ -74,6 +65,12 @@ class Reporter(Web):
         assert reply.status == 200, reply.body
         assert reply.headers["Content-Type"] == "application/json"
         return dict(json.loads(reply.body))
+
+    def backlog(self, *, token: str | None = None) -> list[dict[str, Any]]:
+        """The backlog queues."""
+        reply = self.call("GET", "/$pairing/$backlog", token=token)
+        assert reply.status == 200, reply.body
+        return list(json.loads(reply.body)["queues"])
 
     def of(self, client: str, *, token: str | None = None) -> list[dict[str, Any]]:
         """What is known of one client, without the time, which the server adds."""

@@ -1,4 +1,4 @@
-"""A report is forgotten three ping intervals after it came, and there is a limit to how many there are."""
+"""A report is forgotten three of its intervals after it came, and there is a limit to how many there are."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.pairing_node.real import INSTANCE
 from tests.pairing_node.reporter import report
 from twinbus.broker.clock import Timers
 from twinbus.model.errors import QuotaExceeded
 from twinbus.server import pairing
 from twinbus.server.pairing import Pairings
-from twinbus.server.pairing_report import read
+from twinbus.server.pairing_report import read, read_leave
 from twinbus.testing.clock import FakeClock
 
 
@@ -41,8 +42,8 @@ class Register:
 
 def test_three_intervals_of_its_own_are_what_a_report_lasts() -> None:
     register = Register()
-    register.put(client="quick", ping_interval_s=10)
-    register.put(client="slow", ping_interval_s=60)
+    register.put(client="quick", report_interval_s=10)
+    register.put(client="slow", report_interval_s=60)
     register.wait(29.9)
     assert register.clients() == ["quick", "slow"]
     register.wait(0.1)
@@ -53,20 +54,42 @@ def test_three_intervals_of_its_own_are_what_a_report_lasts() -> None:
 
 def test_a_new_report_begins_anew_with_its_own_interval() -> None:
     register = Register()
-    register.put(client="a", ping_interval_s=1_800)
+    register.put(client="a", report_interval_s=1_800)
     register.wait(1_000)
-    register.put(client="a", ping_interval_s=1)
+    register.put(client="a", report_interval_s=1)
     register.wait(2.9)
-    register.put(client="a", ping_interval_s=2)
+    register.put(client="a", report_interval_s=2)
     register.wait(5.9)
     assert register.clients() == ["a"]
     register.wait(0.1)
     assert register.clients() == []
 
 
+def test_a_report_that_does_not_say_when_the_next_one_comes_lasts_three_ping_intervals() -> None:
+    register = Register()
+    register.put(client="old", ping_interval_s=10, report_interval_s=None)
+    register.wait(29.9)
+    assert register.clients() == ["old"]
+    register.wait(0.1)
+    assert register.clients() == []
+
+
+def test_a_client_that_leaves_is_forgotten_at_once_and_its_bytes_are_free() -> None:
+    register = Register()
+    register.put(client="a")
+    register.put(client="a", instance="another")
+    register.pairings.leave(read_leave({"client": "a", "primary": "CONTOSO", "instance": "another"}))
+    assert [one["instance"] for one in register.found()] == [INSTANCE]
+    register.pairings.leave(read_leave(register.found()[0]))
+    register.pairings.leave(read_leave({"client": "unknown", "primary": "contoso"}))
+    assert register.found() == []
+    register.put(client="a")
+    assert len(register.pairings) == 1
+
+
 def test_the_wall_clock_makes_nobody_forget() -> None:
     register = Register()
-    register.put(client="a", ping_interval_s=10)
+    register.put(client="a", report_interval_s=10)
     register.clock.set_wall_ms(register.clock.wall_ms() + 86_400_000)
     register.timers.run_due()
     assert register.clients() == ["a"]
@@ -75,7 +98,7 @@ def test_the_wall_clock_makes_nobody_forget() -> None:
 def test_what_is_forgotten_takes_no_memory_though_nobody_reads() -> None:
     register = Register()
     for number in range(100):
-        register.put(client=f"c-{number}", ping_interval_s=1 + number % 10)
+        register.put(client=f"c-{number}", report_interval_s=1 + number % 10)
     register.wait(30)
     assert len(register.pairings) == 0
     assert register.timers.due_in_s() is None
@@ -84,7 +107,7 @@ def test_what_is_forgotten_takes_no_memory_though_nobody_reads() -> None:
 def test_however_often_a_client_reports_one_timer_is_set() -> None:
     register = Register()
     for _ in range(1_000):
-        register.put(client="a", ping_interval_s=1_800)
+        register.put(client="a", report_interval_s=1_800)
     calls = 0
     while (due_in_s := register.timers.due_in_s()) is not None:
         calls += 1
@@ -97,10 +120,10 @@ def test_there_is_a_limit_of_clients_and_room_again_when_one_is_forgotten(monkey
     monkeypatch.setattr(pairing, "MAX_CLIENTS", 3)
     register = Register()
     for client in ("a", "b", "c"):
-        register.put(client=client, ping_interval_s=10)
+        register.put(client=client, report_interval_s=10)
     with pytest.raises(QuotaExceeded, match="clients have reported"):
         register.put(client="d")
-    register.put(client="c", ping_interval_s=60)
+    register.put(client="c", report_interval_s=60)
     register.wait(30)
     register.put(client="d")
     assert register.clients() == ["c", "d"]
@@ -109,8 +132,8 @@ def test_there_is_a_limit_of_clients_and_room_again_when_one_is_forgotten(monkey
 def test_there_is_a_limit_to_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pairing, "MAX_BYTES", 10_000)
     register = Register()
-    register.put(client="a", alarms=["x" * 4_000], ping_interval_s=10)
-    register.put(client="a", alarms=["x" * 4_000] * 2, ping_interval_s=10)
+    register.put(client="a", alarms=["x" * 4_000], report_interval_s=10)
+    register.put(client="a", alarms=["x" * 4_000] * 2, report_interval_s=10)
     with pytest.raises(QuotaExceeded, match="all reports together"):
         register.put(client="b", alarms=["x" * 4_000])
     register.put(client="c")

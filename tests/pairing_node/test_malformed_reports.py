@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,9 @@ WRONG_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"ping_interval_s": True}, "ping_interval_s is True"),
     ({"ping_interval_s": 0.9}, "1 to 1800"),
     ({"ping_interval_s": 1_801}, "1 to 1800"),
+    ({"report_interval_s": 0.9}, "report_interval_s is 0.9"),
+    ({"report_interval_s": "30"}, "report_interval_s is '30'"),
+    ({"instance": "two words"}, "instance is 'two words'"),
     ({"why": "\x1b[2Jgone"}, "control characters"),
     ({"na\x07me": 1}, "control characters"),
     ({"entities": [{"why": "x" * 4_097}]}, "it can have 4,096"),
@@ -102,7 +106,7 @@ async def test_a_value_that_json_does_not_have(reporter: Reporter, value: object
 
 def test_a_report_of_another_client_than_the_address_names(reporter: Reporter) -> None:
     content = report()
-    reply = reporter.call("PUT", "/$pairing/another", str(content).replace("'", '"').encode())
+    reply = reporter.call("PUT", "/$pairing/another", json.dumps(content))
     assert reply.status == 400
     assert "another client" in reply.detail
     assert reporter.of(content["client"]) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 import pytest
 
@@ -114,12 +115,31 @@ async def test_a_page_has_a_size_also_where_the_reports_are_large(reporter: Repo
     ]
 
 
+async def test_a_client_that_leaves_is_no_longer_told_of(reporter: Reporter) -> None:
+    one, other = report(), report()
+    for content in (one, other):
+        assert reporter.put(content).status == 204
+    names = {name: one[name] for name in ("client", "primary", "instance")}
+    async with raw(reporter.server) as client:
+        assert (await ask(client, "twinbus:leave", names)).status == 200
+        assert (await ask(client, "twinbus:leave", names)).status == 200, "it has left, whoever says so again"
+        assert (await ask(client, "twinbus:leave", "text")).status == 400
+        assert (await ask(client, "twinbus:leave", {"client": "a"})).status == 400
+    assert reporter.of(one["client"]) == []
+    query = urlencode({"primary": other["primary"], "instance": other["instance"]})
+    assert reporter.call("DELETE", f"/$pairing/{other['client']}?primary=contoso").status == 204
+    assert reporter.of(other["client"]) == [other], "that is another instance"
+    assert reporter.call("DELETE", f"/$pairing/{other['client']}?{query}").status == 204
+    assert reporter.of(other["client"]) == []
+
+
 # --- it is no entity --------------------------------------------------------------------------------------------------
 
 
 def test_it_is_not_listed_and_cannot_be_made_or_deleted(reporter: Reporter) -> None:
     assert "$pairing" not in reporter.server.ask("GET", "$Resources/queues", expected=200)
     assert reporter.call("DELETE", "/$pairing").status == 405
+    assert reporter.call("PUT", "/$pairing/$backlog", b"{}").status == 405
     assert reporter.call("PUT", "/$pairing", b"<entry/>").status == 405
     assert reporter.call("POST", "/$pairing/messages", b"x").status == 405
 
@@ -130,4 +150,4 @@ async def test_it_has_no_messages_and_no_management(reporter: Reporter) -> None:
             await peek(client, "$pairing")
         answer = await ask(client, "com.microsoft:peek-message")
         assert answer.status == 501
-        assert "twinbus:report, twinbus:read" in answer.text
+        assert "twinbus:report, twinbus:leave, twinbus:read" in answer.text

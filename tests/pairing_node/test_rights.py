@@ -65,7 +65,12 @@ async def test_who_may_not_does_not(reporter: Reporter, key_name: str, scope: st
         answer = await ask(client, "twinbus:report", content)
         assert (answer.status, answer.condition) == (401, "amqp:unauthorized-access")
         assert "'Send' claim(s) on a queue of 'contoso/x-servicebus-transfer'" in answer.text
-    assert reporter.of(content["client"]) == []
+        names = {"client": content["client"], "primary": "contoso", "instance": content["instance"]}
+        assert reporter.put(content).status == 204
+        assert (await ask(client, "twinbus:leave", names)).status == 401
+    address = f"/$pairing/{content['client']}?primary=contoso&instance={content['instance']}"
+    assert reporter.call("DELETE", address, token=reporter.token_of(key_name, scope)).status == 401
+    assert reporter.of(content["client"]) == [content]
 
 
 async def test_the_key_of_a_backlog_queue_as_a_password_will_do(reporter: Reporter) -> None:
@@ -90,7 +95,10 @@ def test_whoever_listens_to_one_backlog_queue_reads_of_its_primary_alone(reporte
         assert reporter.of(ours["client"], token=token) == [ours]
         assert {found["primary"].lower() for found in reporter.read(token=token)} == {"contoso"}
         assert reporter.call("GET", "/$pairing?primary=fabrikam", token=token).status == 401
+        assert reporter.call("GET", "/$pairing/$backlog?primary=fabrikam", token=token).status == 401
+        assert {queue["primary"] for queue in reporter.backlog(token=token)} == {"contoso"}
     token = reporter.token_of("all-listener")
+    assert {queue["primary"] for queue in reporter.backlog(token=token)} == {"contoso", "fabrikam"}
     assert reporter.of(theirs["client"], token=token) == [theirs]
 
 
@@ -109,6 +117,7 @@ def test_who_may_only_send_reads_nothing(reporter: Reporter, key_name: str) -> N
     assert reporter.put(report()).status == 204
     scope = "" if key_name == "all-sender" else f"{BACKLOG}/0"
     assert reporter.read(token=reporter.token_of(key_name, scope)) == []
+    assert reporter.backlog(token=reporter.token_of(key_name, scope)) == []
 
 
 @pytest.mark.parametrize("method", ["PUT", "GET"])

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from typer.testing import CliRunner
 
 from tests.pairing_node.reporter import report
+from tests.pairing_processes.command import pair_status
+from tests.pairing_processes.namespaces import application, connection_string
 from tests.workers.crew import crew
-from twinbus.cli.main import app
+from twinbus.cli.main import app as commands
+from twinbus.client import BrokeredMessage, MessagingFactory
+from twinbus.client.pairing import EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +39,7 @@ def server(running: Crew) -> Iterator[Crew]:
 
 
 def twinbus(*arguments: str) -> Any:  # noqa: ANN401  # click's result
-    return CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments, prog_name="twinbus")
+    return CliRunner(env={"COLUMNS": "200"}).invoke(commands, arguments, prog_name="twinbus")
 
 
 def test_an_outage_begun_at_one_worker_is_there_in_all_and_ended_at_another(server: Crew) -> None:
@@ -95,13 +101,27 @@ def test_reports_to_any_worker_are_told_by_all(server: Crew) -> None:
             assert (len(first["reports"]), first["next"]) == (2, 2)
 
 
-def test_twinbus_pair_status_shows_them(server: Crew) -> None:
-    for number in range(6):
-        content = report(client=f"sender-{number}", primary="shown")
-        server.ask_any(None, "PUT", f"$pairing/sender-{number}?", json.dumps(content), expected=204)
-    result = twinbus(
-        "pair", "status", server.admin_connection_string, "--ca-file", server.ca_file, "--primary", "shown"
-    )
-    assert result.exit_code == 0, result.output
-    assert all(f"sender-{number}" in result.output for number in range(6))
-    assert not any(f"client-{number}" in result.output for number in range(3))
+async def test_x03_pair_status_counts_what_is_parked_in_all_workers_and_drops_a_sender_that_ends(server: Crew) -> None:
+    with socket.socket() as unused:
+        unused.bind((server.host, 0))
+        nowhere = connection_string(server, port=unused.getsockname()[1])
+
+    async def status() -> dict[str, Any]:
+        return dict(json.loads(await pair_status(server, "--primary", "shown", "--json")))
+
+    async with (
+        MessagingFactory.from_connection_string(nowhere, operation_timeout=20) as primary,
+        application(server, server, factory=primary, primary_namespace_name="shown", backlog_queue_count=6) as app,
+    ):
+        for number in range(20):
+            await primary.create_queue_client("orders").send(BrokeredMessage(f"order {number}"))
+        await app.until_told(EventKind.FAILED_OVER)
+        async with asyncio.timeout(20):
+            while not (found := await status())["senders"] or not found["senders"][0]["entities"]:  # noqa: ASYNC110  # the server has no event
+                await asyncio.sleep(0.1)
+        assert sum(queue["parked"] for queue in found["backlog_queues"]) == 20
+        told = [(one["path"], one["messages"]) for queue in found["backlog_queues"] for one in queue["destinations"]]
+        assert {path for path, _ in told} == {"orders"}
+        assert sum(count for _, count in told) == 20
+        assert [one["state"] for one in found["senders"][0]["entities"]] == ["failed over"]
+    assert (await status())["senders"] == []

@@ -1,7 +1,7 @@
-"""A rehearsal: an outage of one's own making, and what the senders make of it.
+"""A rehearsal: an outage on purpose, and what the senders report meanwhile.
 
-Owns: its course, and that the outage is over when this is, whatever ends it; and who was seen failing over and coming
-back. What is printed is the command's affair.
+Owns: its course; that the outage is over when the rehearsal is, whatever ends it; and which senders failed over, came
+back or ended. What is printed is the command's affair.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from twinbus.model.outage import EVERYTHING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.cli.pairing import Sender
+    from twinbus.cli.pairing import EntityState, Sender
     from twinbus.cli.service import Service
 
 LOOK_S: Final = 1.0
@@ -30,51 +30,88 @@ INTERVALS: Final = 2
 
 @dataclass(slots=True)
 class Experience:
-    """One entity, as one sender saw it. Seconds from the beginning of the outage."""
+    """One entity, as one sender saw it. Seconds from the beginning of the outage, as of the look that found it so."""
 
+    sender: tuple[str, str, str]
     client: str
     path: str
-    failed_over_s: float
     why: str
+    ping_interval_s: float
+    suspected_s: float | None = None
+    failed_over_s: float | None = None
     came_back_s: float | None = None
+    """After it had failed over, or was suspect."""
+    ended_s: float | None = None
+    """The sender reports no more."""
+
+    @property
+    def is_awaited(self) -> bool:
+        """The sender has failed over, and may come back."""
+        return self.failed_over_s is not None and self.came_back_s is None and self.ended_s is None
 
 
 class Witness:
     """Sees who fails over and who comes back, by one look after the other."""
 
     def __init__(self, path: str) -> None:
-        """`path` is that of the entity of which that is of interest; or `EVERYTHING`."""
-        self.experiences: dict[tuple[str, str], Experience] = {}
-        self.senders: set[str] = set()
-        self.longest_interval_s = 0.0
+        """`path` is that of the entity in question; or `EVERYTHING`."""
+        self.experiences: dict[tuple[tuple[str, str, str], str], Experience] = {}
+        self.senders: set[tuple[str, str, str]] = set()
         self._path = path.lower()
-        self._down_before: set[tuple[str, str]] | None = None
+        self._unhealthy_before: set[tuple[tuple[str, str, str], str]] | None = None
 
     @property
-    def all_are_back(self) -> bool:
-        """Nobody is seen that has failed over and not come back."""
-        return all(one.came_back_s is not None for one in self.experiences.values())
+    def awaited(self) -> list[Experience]:
+        """Those of senders that have failed over, and have neither come back nor ended."""
+        return [one for one in self.experiences.values() if one.is_awaited]
+
+    @property
+    def failed_over(self) -> set[tuple[str, str, str]]:
+        """Senders that did, with one entity at least."""
+        return {one.sender for one in self.experiences.values() if one.failed_over_s is not None}
+
+    @property
+    def suspected_only(self) -> set[tuple[str, str, str]]:
+        """Senders that saw failures, and did not fail over."""
+        return {one.sender for one in self.experiences.values()} - self.failed_over
 
     def look(self, senders: list[Sender], elapsed_s: float) -> None:
-        """What was reported by now. The first look is for what was down before."""
-        down = {
-            (sender.client, one.path): one.why
+        """What was reported by now. The first look is for what was not healthy before."""
+        unhealthy = {
+            (sender.key, one.path): (sender, one)
             for sender in senders
-            for one in sender.unhealthy
-            if self._path in (EVERYTHING, one.path.lower())
+            for one in sender.entities
+            if self._path in (EVERYTHING, one.entity.lower())
         }
-        self.senders |= {sender.client for sender in senders}
-        self.longest_interval_s = max([self.longest_interval_s, *(sender.ping_interval_s for sender in senders)])
-        if self._down_before is None:
-            self._down_before = set(down)
-        self._down_before &= set(down)
-        for (client, path), why in down.items():
-            if (client, path) not in self._down_before:
-                self.experiences.setdefault((client, path), Experience(client, path, elapsed_s, why)).came_back_s = None
-        there = {sender.client for sender in senders}
-        for key, experience in self.experiences.items():
-            if key not in down and experience.client in there and experience.came_back_s is None:
-                experience.came_back_s = elapsed_s
+        live = {sender.key for sender in senders}
+        self.senders |= live
+        if self._unhealthy_before is None:
+            self._unhealthy_before = set(unhealthy)
+        self._unhealthy_before &= set(unhealthy)
+        for key, (sender, entity) in unhealthy.items():
+            if key not in self._unhealthy_before:
+                self._note(key, sender, entity, elapsed_s)
+        for key, one in self.experiences.items():
+            if one.sender not in live:
+                one.ended_s = elapsed_s if one.ended_s is None else one.ended_s
+            else:
+                one.ended_s = None
+                if key not in unhealthy and one.came_back_s is None:
+                    one.came_back_s = elapsed_s
+
+    def _note(
+        self, key: tuple[tuple[str, str, str], str], sender: Sender, entity: EntityState, elapsed_s: float
+    ) -> None:
+        one = self.experiences.get(key)
+        if one is None:
+            one = self.experiences[key] = Experience(
+                sender.key, sender.client, entity.path, entity.why, sender.ping_interval_s
+            )
+        one.came_back_s = None
+        if not entity.is_failed_over:
+            one.suspected_s = elapsed_s if one.suspected_s is None else one.suspected_s
+        elif one.failed_over_s is None:
+            one.failed_over_s = elapsed_s
 
 
 class Rehearsal:
@@ -116,13 +153,13 @@ class Rehearsal:
             self._switch_off()
         if self._secondary is not None:
             ended_s = self._now_s() - begun_s
-            patience_s = min(AFTER_S, INTERVALS * self.witness.longest_interval_s + INTERVALS * LOOK_S)
-            self._watch(
-                "coming back",
-                begun_s,
-                lambda elapsed_s: self.witness.all_are_back or elapsed_s >= ended_s + patience_s,
-                on_progress,
-            )
+            self._watch("coming back", begun_s, lambda elapsed_s: self._is_enough(elapsed_s - ended_s), on_progress)
+
+    def _is_enough(self, since_s: float) -> bool:
+        """So many seconds after the outage: nobody is awaited, or those who are have had their time."""
+        longest_s = max((one.ping_interval_s for one in self.witness.awaited), default=0.0)
+        patience_s = min(AFTER_S, INTERVALS * (longest_s + LOOK_S))
+        return not self.witness.awaited or since_s >= patience_s
 
     def _watch(
         self,

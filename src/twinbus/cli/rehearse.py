@@ -18,7 +18,7 @@ from twinbus.cli.service import Service, ServiceFailed
 from twinbus.model.outage import EVERYTHING, LONGEST_S, SHORTEST_S, OutageKind
 
 if TYPE_CHECKING:
-    from twinbus.cli.rehearsal import Witness
+    from twinbus.cli.rehearsal import Experience, Witness
 
 _MISUSED = 2
 _INTERRUPTED = 130
@@ -85,15 +85,34 @@ def _run(rehearsal: Rehearsal) -> bool:
 
 def _tell(witness: Witness) -> None:
     from rich.console import Console  # noqa: PLC0415  # `serve` starts sooner without
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
 
-    console = Console()
-    console.print(f"{len(witness.senders)} senders reported, {len(witness.experiences)} times one failed over.")
-    if not witness.experiences:
-        return
-    table = Table("sender", "entity", "failed over after", "came back after", "why")
-    for one in sorted(witness.experiences.values(), key=lambda one: (one.failed_over_s, one.client, one.path)):
-        back = "not seen" if one.came_back_s is None else f"{one.came_back_s:.0f} s"
-        table.add_row(*map(Text, (one.client, one.path, f"{one.failed_over_s:.0f} s", back, one.why)))
-    console.print(table)
+    from twinbus.cli.pair_view import line, plural  # noqa: PLC0415
+
+    console = Console(highlight=False)
+    failed, suspected = len(witness.failed_over), len(witness.suspected_only)
+    rest = len(witness.senders) - failed - suspected
+    counts = f"{failed} failed over, {suspected} became suspect and did not fail over, {rest} noticed nothing"
+    line(console, 0, f"{plural(len(witness.senders), 'sender')} reported{f': {counts}' if witness.senders else ''}.")
+    for one in sorted(witness.experiences.values(), key=lambda one: (_first_s(one), one.client, one.path)):
+        line(console, 2, (one.client, "bold"))
+        line(console, 4, (one.path, "bold"), f"  {_course(one)}")
+        line(console, 6, one.why)
+
+
+def _first_s(one: Experience) -> float:
+    return min(moment for moment in (one.suspected_s, one.failed_over_s) if moment is not None)
+
+
+def _course(one: Experience) -> str:
+    """What a sender went through, in words."""
+    words = []
+    if one.suspected_s is not None:
+        words.append(f"suspect after {one.suspected_s:.0f} s")
+    words.append("did not fail over" if one.failed_over_s is None else f"failed over after {one.failed_over_s:.0f} s")
+    if one.came_back_s is not None:
+        words.append(f"healthy again after {one.came_back_s:.0f} s")
+    elif one.ended_s is not None:
+        words.append(f"the sender ended after {one.ended_s:.0f} s")
+    else:
+        words.append("not seen coming back" if one.failed_over_s is not None else "still suspect")
+    return ", ".join(words)

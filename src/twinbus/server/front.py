@@ -26,6 +26,7 @@ from twinbus.server.http.metered import HttpMeter
 from twinbus.server.http.outage_requests import OutageRequests
 from twinbus.server.http.pairing_requests import PairingRequests
 from twinbus.server.keys import Right
+from twinbus.server.pairing_backlog import Backlogs
 from twinbus.server.pauses import PauseMeter
 from twinbus.server.websocket.entrance import Entrance
 
@@ -129,10 +130,11 @@ class Front:
     def _app(self, pauses: PauseMeter | None) -> ManagementApp:
         gateway, clock, authority = self.gateway, self._clock, self.authority
         meter = HttpMeter(self._meter, self._namespace.entities)
+        backlogs = Backlogs(self._namespace, self._administration)
         first = (
             *DataPlane(self._namespace, meter).routes,
             *OutageRequests(gateway.outage_switch).routes,
-            *PairingRequests(gateway.pairings, partial(_show, clock, authority)).routes,
+            *PairingRequests(gateway.pairings, backlogs, partial(_show, clock, authority)).routes,
         )
         authorise = partial(_authorise, clock, authority)
         return ManagementApp(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from twinbus.broker.clock import Clock, Timer, Timers
     from twinbus.server.keys import Right
-    from twinbus.server.pairing_report import Report
+    from twinbus.server.pairing_report import Leave, Report
     from twinbus.server.sas import Grant
 
 NODE: Final = "$pairing"
@@ -29,11 +29,12 @@ MAX_CLIENTS: Final = 10_000
 MAX_BYTES: Final = 67_108_864
 """All reports together: a thousand of the largest, or many more of the usual size."""
 INTERVALS: Final = 3
-"""A client that has not reported for so many of its ping intervals is gone."""
+"""A client that has not reported for so many of its report intervals is gone."""
 PAGE_BYTES: Final = 1_048_576
 MAX_PAGE: Final = 1_000
 _BACKLOG: Final = "x-servicebus-transfer"
-_BACKLOG_QUEUE: Final = re.compile(rf"([^/]+)/{_BACKLOG}/[0-9]+")
+BACKLOG_QUEUE: Final = re.compile(rf"([^/]+)/{_BACKLOG}/[0-9]+")
+"""The path of a backlog queue, in lower case; its group is the primary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,8 @@ class Pairings:
         """None yet."""
         self._clock = clock
         self._timers = timers
-        self._kept: dict[tuple[str, str], Kept] = {}
-        """By primary, in lower case, and client."""
+        self._kept: dict[tuple[str, str, str], Kept] = {}
+        """By primary, in lower case, client and instance."""
         self._size = 0
         self._look: Timer | None = None
         self._look_s = 0.0
@@ -72,11 +73,10 @@ class Pairings:
 
     def put(self, report: Report) -> None:
         """Keep a report, in place of the client's last one. QuotaExceeded."""
-        primary = key_of(report.primary)
         now_s, now_ms = self._clock.monotonic_s(), self._clock.wall_ms()
         reported = moment_of(now_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         content = msgspec.json.encode({**report.content, "reported": reported})
-        key = (primary, report.client)
+        key = _key(report)
         before = self._kept.get(key)
         if before is None and len(self._kept) >= MAX_CLIENTS:
             raise QuotaExceeded(f"{MAX_CLIENTS:,} clients have reported, which is the limit: others are forgotten soon")
@@ -84,8 +84,14 @@ class Pairings:
         if size > MAX_BYTES:
             raise QuotaExceeded(f"all reports together would have {size:,} bytes; they can have {MAX_BYTES:,}")
         self._size = size
-        self._kept[key] = kept = Kept(content, now_s + INTERVALS * report.ping_interval_s)
+        self._kept[key] = kept = Kept(content, now_s + INTERVALS * report.report_interval_s)
         self._watch(kept.deadline_s)
+
+    def leave(self, leave: Leave) -> None:
+        """Forget the report of a client that has ended. Nothing happens where there is none."""
+        kept = self._kept.pop(_key(leave), None)
+        if kept is not None:
+            self._size -= len(kept.content)
 
     def read(self, may_see: Callable[[str], bool], *, primary: str | None = None, skip: int = 0, top: int) -> Page:
         """Reports in the order of their primaries and clients: those of the primaries that one may see."""
@@ -141,6 +147,10 @@ class PairingDesk:
         """Keep a report. QuotaExceeded."""
         self._pairings.put(report)
 
+    async def leave(self, leave: Leave) -> None:
+        """Forget the report of a client that has ended."""
+        self._pairings.leave(leave)
+
     async def read(
         self, may_see: Callable[[str], bool], *, primary: str | None = None, skip: int = 0, top: int
     ) -> Page:
@@ -148,11 +158,15 @@ class PairingDesk:
         return self._pairings.read(may_see, primary=primary, skip=skip, top=top)
 
 
+def _key(of: Report | Leave) -> tuple[str, str, str]:
+    return key_of(of.primary), of.client, of.instance
+
+
 def may(grants: Iterable[Grant], right: Right, primary: str, address: str = NODE) -> bool:
     """Somebody has a right on this node, or on a backlog queue of a primary; any one of them will do."""
     owned = key_of(primary)
     for grant in grants:
-        queue = _BACKLOG_QUEUE.fullmatch(grant.scope)
+        queue = BACKLOG_QUEUE.fullmatch(grant.scope)
         of_queue = grant.scope if queue is not None and queue[1] == owned else f"{owned}/{_BACKLOG}/0"
         if grant.allows(right, of_queue) or grant.allows(right, address):
             return True

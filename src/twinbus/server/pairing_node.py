@@ -34,6 +34,7 @@ class PairingNode:
         self._access = access
         self._operations: dict[str, Callable[[object], Coroutine[None, None, dict[str, object]]]] = {
             "twinbus:report": self._report,
+            "twinbus:leave": self._leave,
             "twinbus:read": self._read,
         }
 
@@ -54,6 +55,12 @@ class PairingNode:
         report = pairing_report.read(body)
         pairing.check(self._access.grants(), Right.SEND, report.primary)
         await self._pairings.put(report)
+        return {}
+
+    async def _leave(self, body: object) -> dict[str, object]:
+        leave = pairing_report.read_leave(body)
+        pairing.check(self._access.grants(), Right.SEND, leave.primary)
+        await self._pairings.leave(leave)
         return {}
 
     async def _read(self, body: object) -> dict[str, object]:

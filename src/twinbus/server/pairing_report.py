@@ -1,7 +1,7 @@
 """What a paired client reports of itself: a JSON object that is kept as it came, as long as it is no burden to anybody.
 
-Owns: what is valid in a report. Of all that is in one only `client`, `primary` and `ping_interval_s` are understood
-here; the rest is for those who read it, on terminals and web pages: no string has control characters in it.
+Owns: what is valid in a report. The server itself reads `client`, `instance`, `primary`, `ping_interval_s` and
+`report_interval_s`; the rest is for people who read it, on terminals and web pages: no string has control characters.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 import msgspec
 
@@ -17,11 +17,14 @@ from twinbus.amqp.types import Array, Timestamp
 from twinbus.model.errors import InvalidArgument, MessageTooLarge
 from twinbus.model.times import moment_of
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 MAX_BYTES: Final = 65_536
 MAX_DEPTH: Final = 8
 MAX_STRING: Final = 4_096
 INTERVAL_S: Final = (1, 1_800)
-"""Between pings, as clients can set it."""
+"""Between pings, as clients can set it; and between reports."""
 _CLIENT: Final = re.compile(r"[^\x00-\x20/\x7f-\xa0]{1,128}")
 _PRIMARY: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9-]{0,48}[A-Za-z0-9])?")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -36,9 +39,21 @@ class Report:
     client: str
     primary: str
     """The name of the primary namespace, as the client spells it."""
-    ping_interval_s: float
+    report_interval_s: float
+    """How often the client reports at least."""
     content: dict[str, object]
     """All of it."""
+    instance: str = ""
+    """Tells factories with the same client id apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The last word of a client: it has ended."""
+
+    client: str
+    primary: str
+    instance: str = ""
 
 
 def read(body: object) -> Report:
@@ -51,12 +66,35 @@ def read(body: object) -> Report:
     assert isinstance(content, dict)
     if len(msgspec.json.encode(content)) > MAX_BYTES:
         raise MessageTooLarge(f"a report of more than {MAX_BYTES:,} bytes, as JSON")
+    ping_interval_s = _interval(content, "ping_interval_s")
+    is_timed = content.get("report_interval_s") is not None
     return Report(
-        _text(content, "client", _CLIENT, "1 to 128 printable characters without spaces and slashes"),
-        _text(content, "primary", _PRIMARY, "the name of a namespace: letters, digits and hyphens"),
-        _interval(content),
-        content,
+        **_identity(content),
+        report_interval_s=_interval(content, "report_interval_s") if is_timed else ping_interval_s,
+        content=content,
     )
+
+
+def read_leave(body: object) -> Leave:
+    """What a client says that reports no more: `client`, `primary` and `instance` as in its reports."""
+    if not isinstance(body, dict):
+        raise InvalidArgument(f"the arguments are {type(body).__name__}; they are a map")
+    return Leave(**_identity(body))
+
+
+class _Identity(TypedDict):
+    client: str
+    primary: str
+    instance: str
+
+
+def _identity(content: Mapping[str, object]) -> _Identity:
+    words = "1 to 128 printable characters without spaces and slashes"
+    return {
+        "client": _text(content, "client", _CLIENT, words),
+        "primary": _text(content, "primary", _PRIMARY, "the name of a namespace: letters, digits and hyphens"),
+        "instance": "" if content.get("instance") is None else _text(content, "instance", _CLIENT, words),
+    }
 
 
 def _decode(text: bytes) -> object:
@@ -110,15 +148,15 @@ def _string(found: object, what: str) -> str:
     return str(found)
 
 
-def _text(content: dict[str, object], name: str, form: re.Pattern[str], what: str) -> str:
+def _text(content: Mapping[str, object], name: str, form: re.Pattern[str], what: str) -> str:
     found = content.get(name)
     if not isinstance(found, str) or not form.fullmatch(found):
         raise InvalidArgument(f"{name} is {found!r:.80}; it is {what}")
-    return found
+    return str(found)
 
 
-def _interval(content: dict[str, object]) -> float:
-    found, (lowest, highest) = content.get("ping_interval_s"), INTERVAL_S
+def _interval(content: Mapping[str, object], name: str) -> float:
+    found, (lowest, highest) = content.get(name), INTERVAL_S
     if not isinstance(found, int | float) or isinstance(found, bool) or not lowest <= found <= highest:
-        raise InvalidArgument(f"ping_interval_s is {found!r:.60}; it is a number of seconds, {lowest} to {highest}")
+        raise InvalidArgument(f"{name} is {found!r:.60}; it is a number of seconds, {lowest} to {highest}")
     return found

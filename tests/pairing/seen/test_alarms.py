@@ -1,10 +1,13 @@
-"""Q20: parked messages that nobody takes back raise an alarm, and so do messages beyond the queues asked for."""
+"""When the backlog is looked at for alarms, and what holds while the secondary does not answer.
+
+Alarms of a real backlog are in `tests/pairing/test_alarms.py`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 
-from tests.pairing.seen.here import QUEUE_0, QUEUE_7, Backlog, Pair, run
+from tests.pairing.seen.here import QUEUE_0, Backlog, Pair, run
 from twinbus.client.pairing import AlarmKind, EventKind
 
 AFTER_S = 900.0
@@ -19,47 +22,6 @@ def kinds(pair: Pair) -> list[AlarmKind]:
     return [alarm.kind for alarm in pair.pairing.seen.alarms.raised]
 
 
-def test_q20_messages_parked_for_too_long_raise_an_alarm_once() -> None:
-    async def scenario(pair: Pair) -> None:
-        parked_now(pair)
-        await asyncio.sleep(AFTER_S + 10)
-        assert kinds(pair) == []
-        await asyncio.sleep(4 * AFTER_S)
-        (alarm,) = pair.pairing.seen.alarms.raised
-        assert (alarm.kind, alarm.backlog_queue) == (AlarmKind.NOT_DRAINED, QUEUE_0)
-        assert "runs no syphon" in alarm.reason
-        assert pair.told().count("alarm") == 1
-        assert (await pair.pairing.status()).alarms == (alarm,)
-
-    run(scenario, alarm_after=AFTER_S)
-
-
-def test_no_alarm_while_the_backlog_is_being_drained_however_old_it_is() -> None:
-    async def scenario(pair: Pair) -> None:
-        pair.backlog.park(QUEUE_0, "orders", count=20)
-        parked_now(pair)
-        for _ in range(20):
-            await asyncio.sleep(AFTER_S / 3)
-            del pair.backlog.queues[QUEUE_0][0]
-        assert "alarm" not in pair.told()
-
-    run(scenario, alarm_after=AFTER_S)
-
-
-def test_an_alarm_is_over_when_the_backlog_is_drained() -> None:
-    async def scenario(pair: Pair) -> None:
-        parked_now(pair)
-        await asyncio.sleep(3 * AFTER_S)
-        assert kinds(pair) == [AlarmKind.NOT_DRAINED]
-        pair.backlog.queues[QUEUE_0].clear()
-        await asyncio.sleep(AFTER_S)
-        assert kinds(pair) == []
-        assert pair.told()[-1] == "alarm over"
-        assert not pair.pairing.seen.alarms.is_looking
-
-    run(scenario, alarm_after=AFTER_S)
-
-
 def test_an_alarm_stays_while_the_secondary_cannot_be_asked() -> None:
     async def scenario(pair: Pair) -> None:
         parked_now(pair)
@@ -70,21 +32,6 @@ def test_an_alarm_stays_while_the_secondary_cannot_be_asked() -> None:
         assert pair.pairing.seen.alarms.is_looking
 
     run(scenario, alarm_after=AFTER_S)
-
-
-def test_q20_messages_in_a_queue_beyond_those_asked_for_raise_an_alarm() -> None:
-    async def scenario(pair: Pair) -> None:
-        pair.backlog.park(QUEUE_7, "orders", count=4)
-        parked_now(pair)
-        await asyncio.sleep(AFTER_S / 3 + 1)
-        (alarm,) = pair.pairing.seen.alarms.raised
-        assert (alarm.kind, alarm.backlog_queue) == (AlarmKind.EXTRA_BACKLOG, QUEUE_7)
-        assert "4 messages" in alarm.reason
-        pair.backlog.queues[QUEUE_7].clear()
-        await asyncio.sleep(AFTER_S / 3 + 1)
-        assert kinds(pair) == []
-
-    run(scenario, alarm_after=AFTER_S, backlog=Backlog(queues={QUEUE_7: []}))
 
 
 def test_r009_a_healthy_pair_asks_nothing() -> None:

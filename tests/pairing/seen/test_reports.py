@@ -1,4 +1,7 @@
-"""A client reports its pairing state to `$pairing` of the secondary: on changes, and while something is not healthy."""
+"""When a client reports to `$pairing` of the secondary, and what it does where the secondary has trouble with that.
+
+The node here is a double that fails as told; `tests/pairing/test_reporting_to_the_secondary.py` has a real one.
+"""
 
 from __future__ import annotations
 
@@ -77,6 +80,8 @@ class Links:
         if self._node.is_silent:
             await asyncio.sleep(timeout_s)
         self._node.asked_with.append(properties)
+        if properties["operation"] == "twinbus:leave":
+            return Answer(Message(build(application_properties={"statusCode": self._node.status}, body=value(None))))
         assert isinstance(body, str)
         assert len(body.encode()) <= 65_536
         self._node.reports.append(json.loads(body))
@@ -116,25 +121,31 @@ def test_a_change_of_state_is_reported_with_what_changed(node: Node) -> None:
     play(node, scenario)
 
 
-def test_while_something_is_not_healthy_there_is_a_report_each_ping_interval_then_a_last_one(node: Node) -> None:
+def test_healthy_or_not_there_is_a_report_at_the_start_and_then_every_half_minute(node: Node) -> None:
     async def scenario(pair: Pair) -> None:
-        pair.fail_over("orders")
-        await asyncio.sleep(10 * PING_S)
+        await pair.sender("orders").send(BrokeredMessage())
+        await asyncio.sleep(10 * reports.REPORT_S)
         assert len(node.reports) == 10
+        assert max(len(json.dumps(report)) for report in node.reports) < 700
+        pair.fail_over("orders")
+        await asyncio.sleep(10 * reports.REPORT_S)
+        assert 20 <= len(node.reports) <= 21
         assert node.attaches == 1
-        pair.pairing.mark_path_healthy("orders")
-        await asyncio.sleep(10 * PING_S)
-        assert len(node.reports) == 11
-        assert node.reports[-1]["entities"] == []
 
     play(node, scenario)
 
 
-def test_r009_a_healthy_pair_reports_nothing(node: Node) -> None:
+def test_however_much_changes_there_is_one_report_a_second_and_the_last_is_of_the_last_change(node: Node) -> None:
     async def scenario(pair: Pair) -> None:
-        await pair.sender("orders").send(BrokeredMessage())
-        await asyncio.sleep(10 * PING_S)
-        assert node.shown == []
+        for _ in range(100):
+            pair.fail_over("orders")
+            await asyncio.sleep(0.05)
+            pair.pairing.mark_path_healthy("orders")
+            await asyncio.sleep(0.05)
+        pair.fail_over("invoices")
+        await asyncio.sleep(2)
+        assert len(node.reports) <= 13
+        assert [entity["path"] for entity in node.reports[-1]["entities"]] == ["invoices"]
 
     play(node, scenario)
 
@@ -152,13 +163,16 @@ def test_changes_of_one_moment_go_in_one_report(node: Node) -> None:
 def test_a_server_without_the_node_is_asked_once_in_a_connection(node: Node) -> None:
     async def scenario(pair: Pair) -> None:
         node.refusal = EntityNotFound("there is no $pairing")
+        await asyncio.sleep(20 * PING_S)
         pair.fail_over("orders")
         await asyncio.sleep(20 * PING_S)
         assert node.attaches == 1
+        assert len(node.shown) == 2, "nothing is asked of it between changes, so that its connection may be closed"
         node.connection, node.refusal = Connection(), None
-        await asyncio.sleep(2 * PING_S)
+        pair.fail_over("invoices")
+        await asyncio.sleep(1)
         assert node.attaches == 2
-        assert len(node.reports) == 2
+        assert len(node.reports) == 1
 
     play(node, scenario)
 
@@ -170,7 +184,7 @@ def test_reports_go_on_when_the_secondary_is_back(node: Node) -> None:
         await asyncio.sleep(2 * PING_S)
         assert node.reports == []
         node.connection = Connection()
-        await asyncio.sleep(PING_S)
+        await asyncio.sleep(reports.REPORT_S)
         assert len(node.reports) == 1
 
     play(node, scenario)
@@ -216,7 +230,7 @@ def test_queues_out_of_the_rotation_and_alarms_are_in_it(node: Node) -> None:
         for _ in range(2):
             await pair.pairing.seen.alarms.look()
         await asyncio.sleep(1)
-        first, second = node.reports
+        first, second = node.reports[0], node.reports[-1]
         assert first["backlog"] == [{"path": "contoso/x-servicebus-transfer/0", "why_out": "it is full"}]
         (alarm,) = second["alarms"]
         assert (alarm["kind"], alarm["path"]) == ("parked messages are not taken back", rotation.queues[1].path)
@@ -230,5 +244,21 @@ def test_a_closed_pair_reports_no_more(node: Node) -> None:
         await pair.pairing.close()
         await asyncio.sleep(10 * PING_S)
         assert node.reports == []
+
+    play(node, scenario)
+
+
+@pytest.mark.parametrize("trouble", ["none", "down", "silent", "refused"])
+def test_closing_says_goodbye_and_does_not_wait_long_for_an_answer(node: Node, trouble: str) -> None:
+    async def scenario(pair: Pair) -> None:
+        await asyncio.sleep(1)
+        node.connection.is_open = trouble != "down"
+        node.is_silent = trouble == "silent"
+        node.status = 400 if trouble == "refused" else 202
+        before_s = asyncio.get_running_loop().time()
+        await pair.pairing.close()
+        assert asyncio.get_running_loop().time() - before_s <= reports.LEAVE_S
+        said = [one["operation"] for one in node.asked_with]
+        assert said == ["twinbus:report"] + ["twinbus:leave"] * (trouble != "down")
 
     play(node, scenario)

@@ -110,6 +110,7 @@ class Pairing:
             self._protect()
         if self._unspooling is not None:
             self._unspooling.start()
+        self.seen.reports.start()
 
     async def _take_spool(self, folder: Path) -> None:
         # A folder for each primary: what was meant for one namespace must never be sent to another.
@@ -127,6 +128,7 @@ class Pairing:
         """A factory may be closed, or fault, without the pairing: then what needs it ends, too."""
         await self.primary.ended.wait()
         self._end_pings()
+        await self.seen.reports.close()  # nothing is sent any more
         await self.secondary.ended.wait()
         self._watching = None
         await self.end()
@@ -216,9 +218,9 @@ class Pairing:
 
     async def end(self) -> None:
         """End what goes on between the factories: pings, pumps, timers, and what is sent from the spool."""
-        self.seen.end()
         self._end_pings()
         self.rotation.close()
+        await self.seen.end()
         if self._watching is not None:
             self._watching.cancel()
         if self._preparing is not None:

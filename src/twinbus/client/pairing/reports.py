@@ -1,8 +1,10 @@
 """Reports to the secondary: how a pair is, from each client's point of view, so that operators see all of them.
 
-Where the secondary is a twinbus it has a node `$pairing` that keeps the last report of each client for a while. Owns:
-when a report goes (after a change, and once a ping interval while something is not as it should be), and what is in it.
-Whatever goes wrong with a report, no send knows of it.
+A secondary that is a twinbus has a node `$pairing` that keeps the last report of each client. Owns: when a report is
+sent (after a change, and every `REPORT_S` as a heartbeat, healthy or not) and its contents. At most one report a second
+is sent, of at most `MOST_BYTES`; while all is well it is some 500 bytes. A client that ends says so, and one that dies
+is forgotten after three missing heartbeats. A report concerns no entity, so it is not metered, and a report that fails
+neither delays nor fails a send.
 """
 
 from __future__ import annotations
@@ -10,9 +12,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import socket
+import uuid
 import weakref
 from typing import TYPE_CHECKING, Final
 
+from twinbus.client.entity import ClientEntity
+from twinbus.client.errors import ConnectionFailed, ConnectionLost
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.failover import EntityState
 from twinbus.client.requests import RequestLinks
@@ -32,9 +39,18 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 NODE: Final = "$pairing"
-OPERATION: Final = "twinbus:report"
+REPORT: Final = "twinbus:report"
+LEAVE: Final = "twinbus:leave"
+REPORT_S: Final = 30.0
+"""Between reports while nothing changes."""
+SHORTEST_S: Final = 1.0
+"""Between reports, however much changes."""
+REFUSED_S: Final = 3600.0
+"""Until a secondary without the node is asked again, unless something changes: it may be another server by then."""
 LIMIT_S: Final = 5.0
 """How long a report may take."""
+LEAVE_S: Final = 1.0
+"""How long the last word may take: closing a pairing waits for it."""
 GATHER_S: Final = 0.1
 """Changes of one moment go in one report."""
 MOST_BYTES: Final = 60_000
@@ -60,53 +76,74 @@ KINDS: Final = frozenset(
 """What changes a report."""
 
 
-class Reports:
-    """Of one pairing."""
+class Reports(ClientEntity):
+    """The reports of one pairing. They end with the pairing, or with either factory."""
 
     def __init__(self, pairing: Pairing) -> None:
-        """Nothing is reported before something changes."""
+        """Nothing is reported before `start`, or before something changes."""
+        super().__init__(pairing.secondary, NODE)
         self._pairing = pairing
-        self._interval_s = duration_s(pairing.options.ping_primary_interval)
+        self._ping_interval_s = duration_s(pairing.options.ping_primary_interval)
         self._since_ms = pairing.primary.settings.clock.wall_ms()
+        self._instance = uuid.uuid4().hex
+        """Several factories, in any number of processes, may have the same client id."""
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Task[None] | None = None
         self._links: RequestLinks | None = None
         self._refused: weakref.ref[Conversation] | None = None
         """The connection on which there is no such node."""
 
+    def start(self) -> None:
+        """Report from now on."""
+        if self._task is None and not self.is_closed:
+            self._task = asyncio.ensure_future(self._run())
+
     def hear(self, event: PairingEvent) -> None:  # noqa: ARG002  # that it happened is enough
         """Something changed."""
         self._changed.set()
-        if self._task is None and not self._pairing.is_closed:
-            self._task = asyncio.ensure_future(self._run())
+        self.start()
 
-    def close(self) -> None:
-        """Report no more."""
+    async def close(self) -> None:
+        """Report no more, and tell the secondary that this client has ended. May be called again."""
+        self.is_closed = True
+        if self._leaving is None:
+            self.factory.forget(self)
+            self._leaving = asyncio.ensure_future(self._leave())
+        await asyncio.shield(self._leaving)  # who closed it first may not wait for it
+
+    async def _leave(self) -> None:
         if self._task is not None:
             self._task.cancel()
+            await asyncio.wait([self._task])
+        links = self._links
+        if links is None or links.failure is not None:
+            return
+        body = {"client": self._client, "primary": self._pairing.primary_name, "instance": self._instance}
+        try:
+            await links.ask({"operation": LEAVE}, body, timeout_s=LEAVE_S)
+        except ServiceBusError as error:
+            log.debug("the end of the pairing was not reported to %s: %r", self._pairing.secondary.address, error)
+        links.detach()
 
     async def _run(self) -> None:
-        """Report until all is well, and was told to be."""
-        try:
-            while self._changed.is_set() or not self._is_well:
-                await asyncio.sleep(GATHER_S)
-                self._changed.clear()
-                await self._report()
-                if not self._changed.is_set() and not self._is_well:
-                    await self._pause()
-        finally:
-            self._task = None
+        while True:
+            await asyncio.sleep(GATHER_S)
+            self._changed.clear()
+            await self._report()
+            await asyncio.sleep(SHORTEST_S - GATHER_S)
+            await self._pause(REPORT_S if self._refused is None else REFUSED_S)
 
-    async def _pause(self) -> None:
+    async def _pause(self, limit_s: float) -> None:
         try:
-            async with asyncio.timeout(self._interval_s):
+            async with asyncio.timeout(limit_s - SHORTEST_S):
                 await self._changed.wait()
         except TimeoutError:
             pass
 
     @property
-    def _is_well(self) -> bool:
-        return not self._pairing.seen.alarms.raised and all(one.is_well for one in self._pairing.healths)
+    def _client(self) -> str:
+        return self._pairing.primary.settings.client_id
 
     async def _report(self) -> None:
         queues = self._pairing.rotation.queues
@@ -117,11 +154,11 @@ class Reports:
                 conversation = await self._pairing.secondary.converse(queues[0].path)
                 if self._refused is not None and self._refused() is conversation:
                     return
-                await self._ask(conversation)
+                await self._send(conversation)
         except (ServiceBusError, TimeoutError) as error:
             log.debug("the pairing was not reported to %s: %r", self._pairing.secondary.address, error)
 
-    async def _ask(self, conversation: Conversation) -> None:
+    async def _send(self, conversation: Conversation) -> None:
         links = self._links
         if links is None or links.failure is not None:
             links = RequestLinks(conversation, NODE)
@@ -129,11 +166,14 @@ class Reports:
                 await links.open()
             except BaseException as error:
                 links.detach()
-                if isinstance(error, ServiceBusError):  # the node is refused, or the connection is lost anyhow
+                is_refused = isinstance(error, ServiceBusError) and not isinstance(
+                    error, ConnectionFailed | ConnectionLost
+                )
+                if is_refused:
                     self._refused = weakref.ref(conversation)
                 raise
-            self._links = links
-        answer = await links.ask({"operation": OPERATION}, self.text(), timeout_s=LIMIT_S)
+            self._links, self._refused = links, None
+        answer = await links.ask({"operation": REPORT}, self.text(), timeout_s=LIMIT_S)
         if not answer.is_good:
             log.debug("a report was refused: %s", answer.error)
 
@@ -152,13 +192,19 @@ class Reports:
         out = [queue for queue in pairing.rotation.queues if queue.failure is not None]
         alarms = pairing.seen.alarms.raised
         return {
-            "client": pairing.primary.settings.client_id,
+            "client": self._client,
+            "instance": self._instance,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
             "primary": pairing.primary_name,
             "secondary": pairing.secondary.address,
+            "at": _time(pairing.primary.settings.clock.wall_ms()),
             "since": _time(self._since_ms),
-            "ping_interval_s": self._interval_s,
+            "report_interval_s": REPORT_S,
+            "ping_interval_s": self._ping_interval_s,
             "is_protected": pairing.is_protected,
             "runs_syphon": pairing.syphon is not None,
+            "backlog_queues": len(pairing.rotation.queues),
             "healthy": sum(one.state is EntityState.HEALTHY for one in pairing.healths),
             "entities": [_entity(health) for health in unwell[:most]],
             "entities_not_shown": max(0, len(unwell) - most),

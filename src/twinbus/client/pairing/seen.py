@@ -55,10 +55,10 @@ class Seen:
         self._events.listen(metrics.hear, KINDS)
         self._pairing.primary.witnesses = (*self._pairing.primary.witnesses, metrics)
 
-    def end(self) -> None:
-        """No more looks and reports."""
+    async def end(self) -> None:
+        """No more looks and reports; the secondary hears that this client has ended."""
         self.alarms.close()
-        self.reports.close()
+        await self.reports.close()
 
     async def close(self) -> None:
         """The factories are closed, too: write the last rows. May be called again."""

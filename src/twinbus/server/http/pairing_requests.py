@@ -1,18 +1,22 @@
 """Pairings over HTTP: `/$pairing`.
 
-    PUT /$pairing/<client>                 a client reports how it is
-    GET /$pairing?primary=contoso          what clients have reported
+    PUT /$pairing/<client>                      a client reports how it is
+    DELETE /$pairing/<client>?primary=contoso   a client has ended
+    GET /$pairing?primary=contoso               what clients have reported
+    GET /$pairing/$backlog?primary=contoso      what is parked, read from the backlog queues
 
-Owns: these requests. A token for a backlog queue is not one for this address, so it is looked here what it is for.
+Owns: these requests. A token for a backlog queue is not one for these addresses, so its scope is checked here.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
 from starlette.responses import Response
 
 from twinbus.model.errors import InvalidArgument, Unauthorized
+from twinbus.model.times import moment_of
 from twinbus.server import pairing, pairing_report
 from twinbus.server.http.namespace_requests import JSON
 from twinbus.server.http.routes import Route, route
@@ -21,6 +25,7 @@ from twinbus.server.keys import Right
 if TYPE_CHECKING:
     from twinbus.server.http.call import Call
     from twinbus.server.pairing import PairingDesk
+    from twinbus.server.pairing_backlog import Backlogs
     from twinbus.server.sas import Grant
 
 
@@ -34,19 +39,19 @@ class Show(Protocol):
 class PairingRequests:
     """The reports of one namespace, over HTTP."""
 
-    def __init__(self, pairings: PairingDesk, show: Show) -> None:
+    def __init__(self, pairings: PairingDesk, backlogs: Backlogs, show: Show) -> None:
         """`show` is asked before anything else is: also before a report is read."""
         self._pairings = pairings
+        self._backlogs = backlogs
         self._show = show
         self.routes: tuple[Route, ...] = (
             route(r"\$pairing", None, GET=self._read),
-            route(r"\$pairing/(?P<client>[^/]{1,128})", None, PUT=self._report),
+            route(r"\$pairing/\$backlog", None, GET=self._read_backlog),
+            route(r"\$pairing/(?P<client>[^/]{1,128})", None, PUT=self._report, DELETE=self._leave),
         )
 
     async def _report(self, call: Call) -> Response:
-        grant = self._show(call.token)
-        if Right.SEND not in grant.key.rights:
-            raise Unauthorized(f"the key {grant.key_name!r} has no right to {Right.SEND.value}")
+        grant = self._sending(call)
         report = pairing_report.read(await call.body())
         pairing.check([grant], Right.SEND, report.primary, call.address)
         if report.client != call.names["client"]:
@@ -54,15 +59,41 @@ class PairingRequests:
         await self._pairings.put(report)
         return Response(status_code=204)
 
-    async def _read(self, call: Call) -> Response:
+    async def _leave(self, call: Call) -> Response:
+        grant = self._sending(call)
+        leave = pairing_report.read_leave({**call.request.query_params, "client": call.names["client"]})
+        pairing.check([grant], Right.SEND, leave.primary, call.address)
+        await self._pairings.leave(leave)
+        return Response(status_code=204)
+
+    def _sending(self, call: Call) -> Grant:
+        """What the token of a client grants that reports or leaves."""
         grant = self._show(call.token)
-        primary = call.request.query_params.get("primary")
-        if primary is not None:
-            pairing.check([grant], Right.LISTEN, primary)
+        if Right.SEND not in grant.key.rights:
+            raise Unauthorized(f"the key {grant.key_name!r} has no right to {Right.SEND.value}")
+        return grant
+
+    async def _read(self, call: Call) -> Response:
+        grant, primary = self._listening(call)
         skip, top = call.page
         page = await self._pairings.read(
             lambda one: pairing.may([grant], Right.LISTEN, one), primary=primary, skip=skip, top=max(1, top)
         )
         following = b"null" if page.next is None else str(page.next).encode()
-        content = b'{"reports":[' + b",".join(page.reports) + b'],"next":' + following + b"}"
+        now = msgspec.json.encode(moment_of(call.received_ms))
+        content = b'{"now":' + now + b',"reports":[' + b",".join(page.reports) + b'],"next":' + following + b"}"
         return Response(content, media_type=JSON)
+
+    async def _read_backlog(self, call: Call) -> Response:
+        grant, primary = self._listening(call)
+        queues = await self._backlogs.read(lambda one: pairing.may([grant], Right.LISTEN, one), primary)
+        content = msgspec.json.encode({"now": moment_of(call.received_ms), "queues": queues})
+        return Response(content, media_type=JSON)
+
+    def _listening(self, call: Call) -> tuple[Grant, str | None]:
+        """What the token of a reader grants, and the primary that it asks for; None: all that it may see."""
+        grant = self._show(call.token)
+        primary = call.request.query_params.get("primary")
+        if primary is not None:
+            pairing.check([grant], Right.LISTEN, primary)
+        return grant, primary

@@ -23,6 +23,7 @@ from twinbus.server.workers.words import (
     CreateSubscription,
     DeleteEntity,
     DeleteRule,
+    DropReport,
     EndOutage,
     ListPrimaries,
     OutageBegun,
@@ -70,6 +71,9 @@ class Desk:
             return [told(one) for one in ended]
         if isinstance(request, PutReport):
             self._pairings.put(request.report)
+            return None
+        if isinstance(request, DropReport):
+            self._pairings.leave(request.leave)
             return None
         if isinstance(request, ListPrimaries):
             return list(self._pairings.primaries())

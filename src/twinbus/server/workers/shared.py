@@ -14,13 +14,21 @@ from twinbus.model.path import key_of
 from twinbus.server.outage_node import OutageSwitch
 from twinbus.server.pairing import Page, PairingDesk
 from twinbus.server.workers.entities import ANSWER_S
-from twinbus.server.workers.words import BeginOutage, EndOutage, ListPrimaries, OutageBegun, PutReport, ReadReports
+from twinbus.server.workers.words import (
+    BeginOutage,
+    DropReport,
+    EndOutage,
+    ListPrimaries,
+    OutageBegun,
+    PutReport,
+    ReadReports,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.outage import Outages
-    from twinbus.server.pairing_report import Report
+    from twinbus.server.pairing_report import Leave, Report
     from twinbus.server.workers.control import Control
     from twinbus.server.workers.words import OutageEnded
 
@@ -61,6 +69,10 @@ class SharedPairingDesk(PairingDesk):
     async def put(self, report: Report) -> None:
         """Keep a report."""
         await self._control.ask(PutReport(report), type(None), ANSWER_S)
+
+    async def leave(self, leave: Leave) -> None:
+        """Forget the report of a client that has ended."""
+        await self._control.ask(DropReport(leave), type(None), ANSWER_S)
 
     async def read(
         self, may_see: Callable[[str], bool], *, primary: str | None = None, skip: int = 0, top: int

@@ -14,7 +14,7 @@ from twinbus.model.outage import OutageKind  # noqa: TC001  # msgspec reads the 
 from twinbus.model.rule import RuleDescription  # noqa: TC001  # msgspec reads the types of fields
 from twinbus.server.changes import Change, EntityCreated, EntityDeleted, EntityUpdated, RuleDeleted, RulePut
 from twinbus.server.keys import Key  # noqa: TC001  # msgspec reads the types of fields
-from twinbus.server.pairing_report import Report  # noqa: TC001  # msgspec reads the types of fields
+from twinbus.server.pairing_report import Leave, Report  # noqa: TC001  # msgspec reads the types of fields
 from twinbus.store.catalogue import DESCRIPTIONS, KINDS, DoomedRow, EntityRow
 
 if TYPE_CHECKING:
@@ -317,6 +317,12 @@ class PutReport(Word):
     report: Report
 
 
+class DropReport(Word):
+    """Forget the report of a client that has ended."""
+
+    leave: Leave
+
+
 class ListPrimaries(Word):
     """The primaries that there are reports of."""
 
@@ -356,6 +362,7 @@ Request: TypeAlias = (
     | BeginOutage
     | EndOutage
     | PutReport
+    | DropReport
     | ListPrimaries
     | ReadReports
 )

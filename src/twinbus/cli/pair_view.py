@@ -1,0 +1,162 @@
+"""The state of a pair on a terminal, 80 columns or more.
+
+Owns: the words and their places. Each pair is a headline, a paragraph for each sender, and two tables of its backlog.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from typing import TYPE_CHECKING, Final
+
+from rich.box import SIMPLE_HEAD
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from twinbus.cli.pairing import SUSPECT
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from twinbus.cli.pairing import EntityState, PairStatus, Sender
+
+_UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def show(console: Console, pairs: list[PairStatus], address: str) -> None:
+    """Print all pairs of a secondary."""
+    if not pairs:
+        console.print(Text(f"No paired client reports to {address}, and it has no backlog queues."))
+    for number, pair in enumerate(pairs):
+        if number:
+            console.print()
+        console.print(Text(_headline(pair), style="bold"))
+        for sender in sorted(pair.senders, key=lambda one: (not one.entities and not one.alarms, one.key)):
+            _show_sender(console, sender, pair.now)
+        _show_backlog(console, pair)
+
+
+def span(seconds: float) -> str:
+    """A duration in its two largest units: 2 min 10 s."""
+    left = max(0, math.floor(seconds))
+    parts: list[str] = []
+    for name, size in _UNITS:
+        count, left = divmod(left, size)
+        if count or parts:
+            parts.append(f"{count} {name}" if count else "")
+        if len(parts) == 2:  # noqa: PLR2004
+            break
+    return " ".join(part for part in parts if part) or "0 s"
+
+
+def plural(count: int, noun: str) -> str:
+    """1 sender, 2 senders."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _headline(pair: PairStatus) -> str:
+    failed = sum(any(one.is_failed_over for one in sender.entities) for sender in pair.senders)
+    words = plural(len(pair.senders), "sender") if pair.senders else "no live sender"
+    words += f" ({failed:,} failed over)" if failed else ""
+    parked = plural(pair.parked, "message") if pair.parked else "no message"
+    age = f", the oldest for {_age(pair.oldest, pair.now)}" if pair.oldest is not None else ""
+    return f"{pair.primary}: {words}, {parked} parked{age}"
+
+
+# --- senders ----------------------------------------------------------------------------------------------------------
+
+
+def _show_sender(console: Console, sender: Sender, now: dt.datetime) -> None:
+    healthy = "1 entity" if sender.healthy == 1 else f"{sender.healthy:,} entities"
+    details = [f"{healthy} healthy"] if sender.healthy or not sender.entities else []
+    details += ["runs a syphon"] if sender.runs_syphon else []
+    details += [f"host {sender.host}"] if sender.host else []
+    details += [f"pid {sender.pid}"] if sender.pid else []
+    details += [f"reported {_age(sender.reported, now)} ago"] if sender.reported is not None else []
+    words = ", ".join(details)
+    if 2 + len(sender.client) + 2 + len(words) <= console.width:
+        line(console, 2, (sender.client, "bold"), f"  {words}")
+    else:
+        line(console, 2, (sender.client, "bold"))
+        line(console, 4, words)
+    if not sender.is_protected:
+        line(console, 4, ("unprotected: it has no backlog queues", "bold red"))
+    for entity in sender.entities:
+        style = "yellow" if entity.state == SUSPECT else "bold red"
+        line(console, 4, (entity.path, "bold"), "  ", (entity.state, style), _since(entity, sender, now))
+        if entity.why:
+            line(console, 6, entity.why)
+    if sender.entities_not_shown:
+        line(console, 4, (f"{sender.entities_not_shown:,} more entities are not healthy", "bold red"))
+    for queue in sender.queues_out:
+        line(console, 4, ("does not use ", "yellow"), queue)
+    for alarm in sender.alarms:
+        line(console, 4, ("alarm: ", "bold red"), alarm)
+
+
+def _since(entity: EntityState, sender: Sender, now: dt.datetime) -> str:
+    words = ""
+    if entity.since is not None:
+        words = f" for {_age(entity.since, now)}, since {entity.since.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S} UTC"
+    if entity.next_ping is not None:
+        words += f", next ping in {span(_until_ping_s(entity.next_ping, sender.ping_interval_s, now))}"
+    return words
+
+
+def _until_ping_s(next_ping: dt.datetime, interval_s: float, now: dt.datetime) -> float:
+    """Pings go out at fixed multiples of their interval: a report older than one tells of a ping that is past."""
+    left_s = (next_ping - now).total_seconds()
+    return left_s % interval_s if left_s < 0 < interval_s else left_s
+
+
+# --- the backlog ------------------------------------------------------------------------------------------------------
+
+
+def _show_backlog(console: Console, pair: PairStatus) -> None:
+    holding = [queue for queue in pair.queues if queue.parked or queue.dead_lettered or queue.error]
+    for queue in pair.queues:
+        if queue.error or not queue.is_available:
+            why = queue.error or "its store is unavailable, and its counts may be wrong"
+            line(console, 2, (f"{queue.path} could not be read: ", "bold red"), why)
+    if not holding:
+        return
+    least = "at least " if pair.is_sample else ""
+    table = _table("parked for", "messages", "oldest")
+    for one in pair.destinations:
+        table.add_row(Text(one.path), f"{least}{one.messages:,}", _age(one.oldest, pair.now))
+    unknown = sum(queue.unknown for queue in pair.queues)
+    if unknown:
+        table.add_row(Text("(no valid destination)", style="red"), f"{least}{unknown:,}", "")
+    if table.row_count:
+        console.print()
+        console.print(table)
+    if pair.is_sample:
+        read = sum(queue.read for queue in pair.queues)
+        text = f"Destinations are those of {read:,} messages, the oldest of each queue; {pair.parked:,} are parked."
+        line(console, 2, text)
+    table = _table("backlog queue", "messages", "dead-lettered", "oldest")
+    for queue in holding:
+        name = Text(queue.path)
+        if not pair.is_used(queue):
+            name.append(" (no sender uses it)", style="yellow")
+        table.add_row(name, f"{queue.parked:,}", f"{queue.dead_lettered:,}", _age(queue.oldest, pair.now))
+    console.print()
+    console.print(table)
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, show_edge=False)
+    table.add_column(first, overflow="fold")
+    for name in others:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def line(console: Console, indent: int, *parts: str | tuple[str, str]) -> None:
+    """Print a line, and indent what does not fit in it as well."""
+    console.print(Padding(Text.assemble(*parts, overflow="fold"), (0, 0, 0, indent), expand=False))
+
+
+def _age(moment: dt.datetime | None, now: dt.datetime) -> str:
+    return "" if moment is None else span((now - moment).total_seconds())
