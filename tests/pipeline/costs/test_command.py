@@ -104,7 +104,7 @@ def test_a_bill_is_explained_on_the_screen_as_parquet_and_as_a_page(outage: Outa
     places = ["--journals", outage.journals, "--parquet", str(focus), "--html", str(page)]
     done = run(*outage.data, *places, "--since", "2026-10-01", "--period", "hour", "--no-failed-calls")
     assert done.exit_code == 0, done.output
-    for said in ("contoso/orders", "57 min 00 s", "Minutes may be missing", "ended without a last word", "$9.81"):
+    for said in ("contoso/orders", "57 min 00 s", "Usage may be missing", "ended without a last word", "$9.81"):
         assert said in done.output
     assert re.search(r"pings +│ +1 │ +1 │", done.output)
     assert list(focus.glob("*.parquet"))

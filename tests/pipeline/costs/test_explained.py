@@ -99,8 +99,8 @@ def test_without_journals_the_stages_are_estimated_and_outages_unknown(spark: Sp
 def test_a_process_that_ended_without_a_last_word_is_named(report: Report) -> None:
     (gap,) = report.account.pulse.gaps
     assert str(gap) == (
-        "contoso-backup, process 0, life 5f1c: ended without a last word: what it counted in the minute from "
-        "2026-10-31 13:02 UTC may be missing"
+        "contoso-backup, process 0, life 5f1c: ended without a last word in the minute from 2026-10-31 13:01 UTC: "
+        "the last second of a killed process is missing, and up to a minute after a power cut"
     )
 
 
@@ -166,7 +166,9 @@ def test_c12_focus_rows_have_the_columns_of_the_specification(spark: SparkSessio
     usage = rows.where("SkuId = 'standard-operations'")
     sent = usage.where("ResourceId = 'contoso/orders' AND x_Kind = 'send' AND x_Client = 'syphon'").collect()
     (row,) = sent
-    assert (row.ConsumedQuantity, row.x_ParkedQuantity, row.PricingQuantity) == (1_000, 200, Decimal("0.001"))
+    assert (row.ConsumedQuantity, row.x_ParkedQuantity, row.PricingQuantity) == (1_000, 1_000, Decimal("0.001")), (
+        "all that a syphon sends was parked"
+    )
     assert row.ChargePeriodEnd - row.ChargePeriodStart == dt.timedelta(days=1)
     assert {one.SkuId for one in rows.select("SkuId").distinct().collect()} == {
         "standard-operations",
