@@ -78,8 +78,8 @@ def parked_shares(rows: DataFrame, clients: Clients) -> Shares | None:
     if known_by is None:
         return None
     by_client = _sends(rows, clients, known_by)
-    # A killed server lost what it counted last, and a client's journal may be of a part of the month: of the two numbers
-    # of a client, the larger one is right.
+    # A killed server lost what it counted last, and a client's journal may be of a part of the month: of a client's two
+    # numbers, the larger one is right.
     by_root = by_client.groupBy(*ROOT).agg(
         functions.sum("parked").alias("parked"),
         functions.sum("counted").alias("counted"),
