@@ -1,4 +1,4 @@
-"""R080 to R082: what a parked message and a ping are charged, as the two namespaces of a pair meter them."""
+"""R080 to R082, C06, C07: what a parked message and a ping are charged, as the two namespaces of a pair meter them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.metering.used import counted, message_of, used
-from tests.pairing.application import paired
+from tests.pairing.application import application, paired
 from twinbus.client import BrokeredMessage
 from twinbus.client.pairing import EventKind
-from twinbus.model.usage import document_operations, operations
-from twinbus.pipeline.costs.charges import RETURNED_BYTES, parked
-from twinbus.testing import in_virtual_time
+from twinbus.model.usage import add_rows, document_operations, operations
+from twinbus.pipeline.costs.charges import RETURNED_BYTES, Charges, parked, pings, total
+from twinbus.testing import InMemoryPair, in_virtual_time
 
 if TYPE_CHECKING:
     from tests.pairing.application import Application
@@ -113,3 +113,45 @@ async def test_r082_each_ping_is_charged_like_a_message_whether_it_is_answered_o
         for charged in (operations, document_operations):
             assert charged(pinged) - charged(before) == 11
             assert charged(pinged, bills_failed=False) == 1
+
+
+@in_virtual_time
+async def test_c06_an_outage_costs_a_ping_of_each_client_for_each_entity_and_whole_interval() -> None:
+    entities = ("orders", "invoices", "returns")
+    async with InMemoryPair() as namespaces:
+        for path in entities:
+            await namespaces.primary.create_queue(path)
+        async with (
+            application(namespaces, failover_interval=0) as one,
+            application(namespaces, failover_interval=0) as two,
+        ):
+            namespaces.primary.outage.fail_store()
+            for app in (one, two):
+                for path in entities:
+                    await app.queue(path).send(BrokeredMessage("apples"))
+            await asyncio.sleep(5 * 60 + 30)
+            row = used(namespaces.primary)
+            assert row.failed_pings == pings(5 * 60 + 30, 60, entities=3, clients=2, factories=1).document == 30
+
+
+@in_virtual_time
+async def test_c07_a_message_parked_for_a_topic_is_charged_three_times_and_once_for_each_subscription() -> None:
+    async with InMemoryPair() as namespaces:
+        await namespaces.primary.create_topic("news")
+        for name in ("one", "other"):
+            await namespaces.primary.create_subscription("news", name)
+        async with application(namespaces, failover_interval=0, backlog_queue_count=1, enable_syphon=True) as app:
+            await asyncio.sleep(1)
+            namespaces.primary.outage.stop()
+            await app.primary.create_topic_client("news").send(BrokeredMessage("rain"))
+            namespaces.primary.outage.restore()
+            await asyncio.sleep(61)
+            factory = namespaces.primary.factory()
+            for name in ("one", "other"):
+                subscription = factory.create_subscription_client("news", name)
+                message = await subscription.receive(5)
+                assert message is not None
+                await subscription.complete(message)
+            row = add_rows([used(namespaces.primary), used(namespaces.secondary, app.backlog_path(0))])
+            messages = (row.send_units + row.receive_units, row.send_units + row.receive_units + row.settlements)
+            assert Charges(*messages) == total(parked(1_000, subscriptions=2)) == Charges(3 + 2, 4 + 2 * 2)

@@ -29,6 +29,21 @@ if TYPE_CHECKING:
     from twinbus.pipeline.costs.report import Report
 
 TARIFF = read_tariff()
+FOCUS = {
+    *("AvailabilityZone", "BilledCost", "BillingAccountId", "BillingAccountName", "BillingAccountType"),
+    *("BillingCurrency", "BillingPeriodEnd", "BillingPeriodStart", "CapacityReservationId"),
+    *("CapacityReservationStatus", "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargeFrequency"),
+    *("ChargePeriodEnd", "ChargePeriodStart", "CommitmentDiscountCategory", "CommitmentDiscountId"),
+    *("CommitmentDiscountName", "CommitmentDiscountQuantity", "CommitmentDiscountStatus", "CommitmentDiscountType"),
+    *("CommitmentDiscountUnit", "ConsumedQuantity", "ConsumedUnit", "ContractedCost", "ContractedUnitPrice"),
+    *("EffectiveCost", "InvoiceId", "InvoiceIssuerName", "ListCost", "ListUnitPrice", "PricingCategory"),
+    *("PricingCurrency", "PricingCurrencyContractedUnitPrice", "PricingCurrencyEffectiveCost"),
+    *("PricingCurrencyListUnitPrice", "PricingQuantity", "PricingUnit", "ProviderName", "PublisherName", "RegionId"),
+    *("RegionName", "ResourceId", "ResourceName", "ResourceType", "ServiceCategory", "ServiceName"),
+    *("ServiceSubcategory", "SkuId", "SkuMeter", "SkuPriceDetails", "SkuPriceId", "SubAccountId", "SubAccountName"),
+    *("SubAccountType", "Tags"),
+}
+"""The columns of FOCUS 1.2."""
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +177,7 @@ def test_c12_focus_rows_have_the_columns_of_the_specification(spark: SparkSessio
         *("ChargeCategory", "ChargeDescription", "ServiceName", "ServiceCategory", "ResourceId", "ProviderName"),
     } <= set(rows.columns)
     own = [name for name in rows.columns if name.startswith("x_")]
+    assert {*rows.columns} - {*own} <= FOCUS, "all that the specification does not have starts with x_"
     assert {"x_Stage", "x_Client", "x_DocumentQuantity", "x_OperationQuantity", "x_ParkedQuantity"} <= set(own)
     usage = rows.where("SkuId = 'standard-operations'")
     sent = usage.where("ResourceId = 'contoso/orders' AND x_Kind = 'send' AND x_Client = 'syphon'").collect()
