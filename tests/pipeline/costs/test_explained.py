@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pipeline.costs.recorded import NOON, Server, counted
+from tests.pipeline.costs.conftest import BACKLOG
+from tests.pipeline.costs.recorded import NOON, Client, Server, counted
 from twinbus.model.usage import DOCUMENT_TERMS, FAILED_TERMS, OPERATION_TERMS
 from twinbus.pipeline.costs.charges import THE_FOUR, Charges, Model, Stage
 from twinbus.pipeline.costs.charging import to_the_cent
@@ -109,6 +110,26 @@ def test_without_journals_the_stages_are_estimated_and_outages_unknown(spark: Sp
     assert report.stages[Stage.RECEIVE_FROM_PRIMARY] == Charges(1_010, 2_010)
     assert report.stages[Stage.PING] == Charges(1, 1)
     assert report.outages == ()
+
+
+def test_sends_that_a_killed_server_did_not_count_make_no_parked_message_dearer(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """1,000 sends, half of them counted in the second of the kill; 200 more were parked, and all was received."""
+    server = Server(tmp_path / "data", "contoso")
+    server.minute(NOON, counted("orders", sends=500, send_units=500))
+    received = counted("orders", "billing", receives=1_200, receive_units=1_200, settlements=1_200)
+    moved = counted("orders", "syphon", sends=200, send_units=200)
+    server.minute(NOON + dt.timedelta(minutes=1), moved, received)
+    shop, syphon = Client(tmp_path / "journals", "shop"), Client(tmp_path / "journals", "syphon")
+    shop.row(NOON, "sent", kind="send", count=1_000)
+    shop.write()
+    syphon.row(NOON + dt.timedelta(minutes=1), "moved back", backlog_queue=BACKLOG, count=200)
+    syphon.write()
+    wanted = Wanted(usage=[str(tmp_path / "data")], journals=[str(tmp_path / "journals")], terms=Terms(tariff=TARIFF))
+    stages = explain(spark, wanted).stages
+    assert stages[Stage.SEND_TO_PRIMARY] == Charges(200, 200)
+    assert stages[Stage.RECEIVE_FROM_PRIMARY] == Charges(200, 400)
 
 
 def test_a_process_that_ended_without_a_last_word_is_named(report: Report) -> None:
