@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tests.pipeline.costs.conftest import Outage
+    from tests.pipeline.costs.conftest import Explained, Outage
     from twinbus.pipeline.costs.report import Report
 
 TARIFF = read_tariff()
@@ -47,15 +48,20 @@ FOCUS = {
 """The columns of FOCUS 1.2."""
 
 
-@pytest.fixture(scope="module")
-def focus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("costs") / "focus"
+@pytest.fixture
+def report(explained: Explained) -> Report:
+    return explained.report
 
 
-@pytest.fixture(scope="module")
-def report(spark: SparkSession, outage: Outage, focus: Path) -> Report:
-    terms = Terms(tariff=TARIFF)
-    return explain(spark, Wanted(usage=outage.data, journals=[outage.journals], terms=terms, parquet=str(focus)))
+def test_a_bill_is_explained_on_the_screen_as_parquet_and_as_a_page(explained: Explained) -> None:
+    output = explained.done.output
+    for said in ("contoso/orders", "57 min 00 s", "Usage may be missing", "ended without a last word", "$9.81"):
+        assert said in output
+    assert re.search(r"pings +│ +57 │ +57 │", output)
+    assert list(explained.focus.glob("*.parquet"))
+    page = explained.page.read_text()
+    assert "What it cost" in page
+    assert "contoso/x-servicebus-transfer/3" in page
 
 
 def test_the_four_stages_of_what_was_parked_are_told_apart(report: Report) -> None:
@@ -112,22 +118,26 @@ def test_without_journals_the_stages_are_estimated_and_outages_unknown(spark: Sp
     assert report.outages == ()
 
 
-def test_sends_that_a_killed_server_did_not_count_make_no_parked_message_dearer(
+def test_c09_sends_that_a_killed_server_did_not_count_make_no_parked_message_dearer(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """1,000 sends, half of them counted in the second of the kill; 200 more were parked, and all was received."""
+    """1,000 sends, half of them lost by the kill; 200 more were parked, and all was received. Failed calls are free."""
     server = Server(tmp_path / "data", "contoso")
-    server.minute(NOON, counted("orders", sends=500, send_units=500))
+    server.minute(NOON, counted("orders", sends=500, send_units=500, failed_sends=9, failed_pings=9))
     received = counted("orders", "billing", receives=1_200, receive_units=1_200, settlements=1_200)
     moved = counted("orders", "syphon", sends=200, send_units=200)
     server.minute(NOON + dt.timedelta(minutes=1), moved, received)
     shop, syphon = Client(tmp_path / "journals", "shop"), Client(tmp_path / "journals", "syphon")
     shop.row(NOON, "sent", kind="send", count=1_000)
+    shop.row(NOON, "pinged", reason="TimedOut: no answer")
     shop.write()
     syphon.row(NOON + dt.timedelta(minutes=1), "moved back", backlog_queue=BACKLOG, count=200)
     syphon.write()
-    wanted = Wanted(usage=[str(tmp_path / "data")], journals=[str(tmp_path / "journals")], terms=Terms(tariff=TARIFF))
+    terms = Terms(tariff=TARIFF, bills_failed=False)
+    wanted = Wanted(usage=[str(tmp_path / "data")], journals=[str(tmp_path / "journals")], terms=terms)
     stages = explain(spark, wanted).stages
+    assert stages[Stage.PING] == Charges()
+    assert stages[Stage.NOT_PARKED] == Charges(500 + 1_000, 500 + 2_000)
     assert stages[Stage.SEND_TO_PRIMARY] == Charges(200, 200)
     assert stages[Stage.RECEIVE_FROM_PRIMARY] == Charges(200, 400)
 
@@ -189,9 +199,8 @@ def test_focus_rows_sum_up_to_the_bills_to_the_cent(spark: SparkSession, tmp_pat
     }
 
 
-@pytest.mark.usefixtures("report")
-def test_c12_focus_rows_have_the_columns_of_the_specification(spark: SparkSession, focus: Path) -> None:
-    rows = spark.read.parquet(str(focus))
+def test_c12_focus_rows_have_the_columns_of_the_specification(spark: SparkSession, explained: Explained) -> None:
+    rows = spark.read.parquet(str(explained.focus))
     assert {
         *("BilledCost", "EffectiveCost", "ListCost", "ContractedCost", "BillingCurrency", "BillingPeriodStart"),
         *("ConsumedQuantity", "ConsumedUnit", "PricingQuantity", "PricingUnit", "ChargePeriodStart", "ChargePeriodEnd"),
