@@ -212,7 +212,7 @@ async def count_slowly(folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
         return []
 
     monkeypatch.setattr(clerk_module, "take_partial_rows", slow)
-    monkeypatch.setattr(clerk_module.time, "thread_time", lambda: now_s[0])
+    monkeypatch.setattr(time, "thread_time", lambda: now_s[0])
     async with clerk(folder, meter):
         await asyncio.sleep(55)
     return len(writes)

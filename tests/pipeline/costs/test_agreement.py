@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -51,7 +51,7 @@ async def go_through_an_outage(folder: Path) -> list[str]:
         servers(folder, primary_options=[f"--config={config}"], queue=None) as (primary, secondary),
         Relay(primary.host, primary.amqp_port) as relay,
     ):
-        given = {"enable_syphon": True, "backlog_queue_count": 1, "journal_dir": folder / "journals"}
+        given: dict[str, Any] = {"enable_syphon": True, "backlog_queue_count": 1, "journal_dir": folder / "journals"}
         async with application(primary, secondary, port=relay.port, **given) as app:
             assert app.pairing.syphon is not None
             (pump,) = app.pairing.syphon.pumps
