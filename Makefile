@@ -10,9 +10,7 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 # it as takes as long as that.
 ALONE := $(addprefix tests/,amqp broker fuzz model simulation)
 WHICH :=
-# What is on Spark, by folders, and beside them.
-SPARKS := $(patsubst tests/pipeline/%/,spark_%,$(filter-out %/__pycache__/,$(wildcard tests/pipeline/*/))) spark_rest
-ON_SPARK_TOO := $(wildcard tests/pipeline/test_*.py) tests/bench/test_reading_with_spark_is_measured.py
+ON_SPARK_TOO := tests/bench/test_reading_with_spark_is_measured.py
 ARCHIVE := .venv/spark.jsa
 # A hundred thousand messages are sent once in each direction: on compiled files.
 MANY := tests/interop/test_many_messages.py
@@ -24,7 +22,7 @@ COMPILED := $(addprefix tests/,amqp interop $(addprefix pairing/test_,failing_ov
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help linted alone served spark $(SPARKS) setup compile run test lint format bench pipeline partitioned syphon client outage depth entities indexes connections soak demo lock clean
+.PHONY: help linted alone served spark setup compile run test lint format bench pipeline partitioned syphon client outage depth entities indexes connections soak demo lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -60,14 +58,10 @@ alone:
 served:
 	$(PYTEST) -m "not campaign" $(addprefix --ignore=,$(ALONE) tests/pipeline $(ON_SPARK_TOO) $(MANY))
 
-# Each folder has a Spark to itself: what one job leaves behind in it is not for the next to find. A Java that starts, and a
-# Spark that plans, keep one processor busy: two at a time.
+# Two Sparks, each of which keeps one processor busy, and files of tests for whichever is free: the first jobs of a Java take
+# several times as long as later ones, so fewer Javas are quicker. A test here may start more, on a machine that may be small.
 spark: setup ## run the tests of jobs on Spark alone, and those that need a cluster of it
-	@$(MAKE) --no-print-directory -j2 --output-sync=target $(SPARKS)
-
-# A test here starts several Javas, on a machine that may be small and busy.
-$(SPARKS):
-	$(BIN)/pytest -q -o timeout=600 $(if $(WHICH),-m "$(WHICH)") $(if $(filter $@,spark_rest),$(ON_SPARK_TOO),$(@:spark_%=tests/pipeline/%))
+	$(BIN)/pytest -q -n 2 --dist loadfile -o timeout=600 $(if $(WHICH),-m "$(WHICH)") tests/pipeline $(ON_SPARK_TOO)
 
 # Depends on nothing that make knows of: one that does not fit is of no use, and does no harm.
 $(ARCHIVE):

@@ -8,6 +8,7 @@ from tests.metering.parking import drain, park, predict, receive_all, restored
 from tests.metering.used import counted, message_of, used
 from tests.pairing.application import application, paired
 from twinbus.model.usage import document_operations, operations
+from twinbus.pipeline.costs.charges import idle_syphon
 from twinbus.testing import InMemoryPair, in_virtual_time
 
 CALLS_TO_PREDICT = 10
@@ -64,8 +65,9 @@ async def test_c08_to_pair_is_a_list_and_a_call_for_each_queue_that_is_missing()
 
 
 @in_virtual_time
-async def test_an_idle_syphon_is_four_receives_an_hour_for_each_queue() -> None:
+async def test_c05_a_day_of_an_idle_syphon_is_as_many_receives_as_predicted() -> None:
     async with paired(backlog_queue_count=2, enable_syphon=True) as app:
-        await asyncio.sleep(10 * 3_600 + 30)
+        await asyncio.sleep(24 * 3_600 + 30)
         row = used(app.namespaces.secondary)
-        assert (row.receives, row.empty_receives) == (0, 2 * 4 * 10)
+        assert (row.receives, row.empty_receives) == (0, idle_syphon(2, 1, 15, days=1).document)
+        assert row.empty_receives == 2 * 4 * 24

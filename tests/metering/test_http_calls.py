@@ -35,7 +35,7 @@ async def web(namespace: InMemoryNamespace) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @in_virtual_time
-async def test_messages_over_http_are_counted_as_those_over_amqp_are() -> None:
+async def test_c01_messages_over_http_are_counted_as_those_over_amqp_are() -> None:
     async with InMemoryNamespace() as namespace, web(namespace) as client:
         await namespace.create_queue("orders")
         assert (await client.post("/orders/messages", content=b"x" * 70_000)).status_code == 201
@@ -73,7 +73,7 @@ async def test_a_call_that_waits_while_minutes_pass_is_counted_all_the_same() ->
 
 
 @in_virtual_time
-async def test_management_is_counted_with_what_it_is_about_and_lists_with_the_namespace() -> None:
+async def test_c01_management_is_counted_with_what_it_is_about_and_lists_with_the_namespace() -> None:
     async with InMemoryNamespace() as namespace:
         string = namespace.admin_connection_string
         async with NamespaceManager.from_connection_string(string, clock=namespace.clock) as manager:

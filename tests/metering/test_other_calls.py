@@ -70,7 +70,7 @@ async def test_messages_are_scheduled_and_cancelled_one_by_one() -> None:
 
 
 @in_virtual_time
-async def test_locks_are_renewed_one_by_one_also_those_that_are_lost() -> None:
+async def test_c01_locks_are_renewed_one_by_one_also_those_that_are_lost() -> None:
     async with InMemoryNamespace() as namespace:
         await filled(namespace, 2, lock_duration_ms=10_000)
         receiver = namespace.factory().create_message_receiver("orders")
@@ -84,7 +84,7 @@ async def test_locks_are_renewed_one_by_one_also_those_that_are_lost() -> None:
 
 
 @in_virtual_time
-async def test_deferred_messages_are_receives_and_those_that_are_not_there_an_empty_one() -> None:
+async def test_c01_deferred_messages_are_receives_and_those_that_are_not_there_an_empty_one() -> None:
     async with InMemoryNamespace() as namespace:
         await filled(namespace, 2)
         receiver = namespace.factory().create_message_receiver("orders")

@@ -142,7 +142,7 @@ async def test_c03_each_delivery_counts_and_so_does_each_settlement() -> None:
 
 
 @in_virtual_time
-async def test_c04_a_receive_from_a_partitioned_queue_costs_what_any_does() -> None:
+async def test_r084_c04_a_receive_from_a_partitioned_queue_costs_what_any_does() -> None:
     async with InMemoryNamespace(stores=2) as namespace:
         await filled(namespace, 20, enable_partitioning=True)
         receiver = namespace.factory().create_message_receiver("orders")
@@ -155,7 +155,7 @@ async def test_c04_a_receive_from_a_partitioned_queue_costs_what_any_does() -> N
 
 
 @in_virtual_time
-async def test_a_session_that_is_received_from_is_counted_as_any_and_a_wait_for_one_as_an_empty_receive() -> None:
+async def test_c01_a_session_that_is_received_from_is_counted_as_any_and_a_wait_for_one_as_an_empty_receive() -> None:
     async with InMemoryNamespace() as namespace:
         await filled(namespace, 2, requires_session=True)
         queue = namespace.factory().create_queue_client("orders")

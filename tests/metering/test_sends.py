@@ -58,7 +58,7 @@ async def test_c02_the_messages_of_a_batch_are_charged_one_by_one() -> None:
 
 
 @in_virtual_time
-async def test_c04_a_send_to_a_partitioned_queue_costs_what_any_does() -> None:
+async def test_r084_c04_a_send_to_a_partitioned_queue_costs_what_any_does() -> None:
     async with InMemoryNamespace(stores=2) as namespace:
         await namespace.create_queue("orders", enable_partitioning=True)
         sender = namespace.factory().create_message_sender("orders")

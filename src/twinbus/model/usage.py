@@ -5,7 +5,9 @@
 
 Owns: the columns, what of them is charged in each of the two models, where the files lie, and the frames of a journal.
 A server appends one frame a minute to the journal of the hour; when that is over, its rows become a Parquet file
-(`server.metering`), which takes the journal's place. docs/pipeline-metering.md says what is counted as what.
+(`server.metering`), which takes the journal's place. The minute that is not over yet is in a second file, the partial
+minute, to which a frame is appended about once a second: that is all a kill can lose. docs/pipeline-metering.md says
+what is counted as what.
 """
 
 from __future__ import annotations
@@ -57,8 +59,8 @@ ROWS_MAX: Final = 10_000
 BEGIN: Final = "begin"
 """Marks: a life begins with this minute."""
 END: Final = "end"
-"""It ends well with this minute, and everything is counted. A life whose last row is no such mark was killed: up to a
-minute after that row is lost; or it is still alive."""
+"""It ends well with this minute, and everything is counted. A life whose last row is no such mark was killed, and its
+last second is lost, or with a power cut its last minute; or it is still alive."""
 LOST: Final = "lost"
 """Rows between the one before and this minute could not be written."""
 
@@ -167,6 +169,7 @@ VERSION: Final = 1
 HOUR_S: Final = 3_600
 MINUTE_S: Final = 60
 JOURNAL_SUFFIX: Final = ".journal"
+PARTIAL_SUFFIX: Final = ".partial"
 PARQUET_SUFFIX: Final = ".parquet"
 
 
@@ -206,12 +209,20 @@ _FRAME_MAX_BYTES: Final = 2**26
 _OF_HEAD: Final = ("namespace", "process", "life")
 
 
+class PartialHead(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """The first frame of a partial minute: which part of the journal the rows behind it continue."""
+
+    version: int = VERSION
+    after: int
+    """Length of the journal, in bytes. A journal that is longer has the whole minute, and the partial one is void."""
+
+
 class JournalUnreadable(Exception):
     """A file is no journal that this version can read. The message says why."""
 
 
-def write_frame(content: Head | list[UsageRow]) -> bytes:
-    """As it is appended to a journal, in one write."""
+def write_frame(content: Head | PartialHead | list[UsageRow]) -> bytes:
+    """Encode one frame, which is appended in one write."""
     encoded = msgspec.msgpack.encode(content)
     return _FRAME.pack(len(encoded), zlib.crc32(encoded)) + encoded
 
@@ -222,21 +233,16 @@ def read_head(path: Path) -> Head:
 
 
 def read_journal(path: Path) -> Iterator[tuple[Head, UsageRow]]:
-    """Its rows, frame by frame; not what comes behind a frame that was not written to its end. JournalUnreadable."""
-    frames = _frames(path)
-    head = _head(path, frames)
-    for content in frames:
-        for row in _rows(content):
+    """Rows of a journal and of its partial minute; nothing behind a frame that is torn. JournalUnreadable."""
+    for head, rows in _rows_of(path):
+        for row in rows:
             yield head, row
 
 
 def columns_of(path: Path) -> dict[str, list[Any]]:
     """All rows of a journal as one list for each of `COLUMNS`; minutes are numbers, seconds since 1970."""
-    frames = _frames(path)
-    head = _head(path, frames)
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    for content in frames:  # one at a time: a busy hour has 600,000 rows
-        rows = _rows(content)
+    for head, rows in _rows_of(path):  # a frame at a time: a busy hour has 600,000 rows
         for name, column in columns.items():
             column.extend([getattr(head if name in _OF_HEAD else row, name) for row in rows])
     return columns
@@ -262,6 +268,48 @@ def unrolled(folder: Path) -> list[Path]:
         if not (folder / head.parquet_place).exists():
             found.append(path)
     return found
+
+
+def partial_of(journal: Path) -> Path:
+    """Where the minute that a journal does not have yet lies."""
+    return journal.with_suffix(PARTIAL_SUFFIX)
+
+
+def _rows_of(path: Path) -> Iterator[tuple[Head, list[UsageRow]]]:
+    # The partial minute is read first: if its server writes the whole minute meanwhile, the journal is longer than the
+    # partial minute says, and the rows are not counted twice. Nor are they missed: a journal is removed before it.
+    after, partial = _partial(partial_of(path))
+    frames = _frames(path)
+    head = _head(path, frames)
+    length = len(write_frame(head))
+    for content in frames:
+        length += _FRAME.size + len(content)
+        yield head, _rows(content)
+    if partial and length <= after:
+        yield head, partial
+
+
+def _partial(path: Path) -> tuple[int, list[UsageRow]]:
+    """Rows of a partial minute, one for each minute, entity and client, and the length of the journal before them."""
+    try:
+        first, *frames = list(_frames(path))
+        head = msgspec.msgpack.decode(first, type=PartialHead)
+    except (FileNotFoundError, ValueError, msgspec.MsgspecError):  # there is none, or a kill left nothing whole of it
+        return 0, []
+    if head.version != VERSION:
+        return 0, []
+    found: dict[tuple[int, str, str, str], list[UsageRow]] = {}
+    for row in [row for content in frames for row in _rows(content)]:
+        found.setdefault((row.minute, row.entity, row.client, row.mark), []).append(row)
+    return head.after, [_one_of(rows) for rows in found.values()]
+
+
+def _one_of(rows: list[UsageRow]) -> UsageRow:
+    """Several of the same minute, entity and client as one. Connections are a peak: they do not add up."""
+    if len(rows) == 1:
+        return rows[0]
+    added = add_rows(rows, entity=rows[0].entity, client=rows[0].client)
+    return msgspec.structs.replace(added, mark=rows[0].mark, connections=max(row.connections for row in rows))
 
 
 def _rows(content: bytes) -> list[UsageRow]:

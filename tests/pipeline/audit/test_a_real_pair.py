@@ -146,7 +146,7 @@ def counts(outcome: Outcome, destination: str) -> dict[str, int]:
     return {verdict: count for (found, verdict), count in outcome.counts.items() if found == destination}
 
 
-def test_after_an_outage_nothing_is_lost_and_then_what_vanishes_is_named(
+def test_x09_after_an_outage_nothing_is_lost_and_then_what_vanishes_is_named(
     pair: Pair, spark: SparkSession, tmp_path: Path
 ) -> None:
     everything = BEFORE + DURING

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.pipeline.costs.recorded import NOON, Client, Server, counted
+from twinbus.cli.main import app
+from twinbus.pipeline import spark as spark_module
+from twinbus.pipeline.costs import job
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+    from typer.testing import Result
+
+    from twinbus.pipeline.costs.job import Wanted
+    from twinbus.pipeline.costs.report import Report
 
 BACKLOG = "contoso/x-servicebus-transfer/3"
 PARKED = 1_000
@@ -43,6 +53,43 @@ def outage(tmp_path_factory: pytest.TempPathFactory) -> Outage:
     """4,000 messages to orders, 1,000 parked, brought back, and all received; the news have two subscriptions."""
     folder = tmp_path_factory.mktemp("outage")
     return Outage(write_usage(folder), write_journals(folder))
+
+
+@dataclass
+class Explained:
+    """What the command made of it."""
+
+    report: Report
+    done: Result
+    page: Path
+    focus: Path
+
+
+@pytest.fixture(scope="session")
+def explained(spark: SparkSession, outage: Outage, tmp_path_factory: pytest.TempPathFactory) -> Explained:
+    """One run for all that look at it: it takes the longest of all."""
+    folder = tmp_path_factory.mktemp("explained")
+    page, focus = folder / "costs.html", folder / "focus"
+    reports: list[Report] = []
+
+    def explain(spark: SparkSession, wanted: Wanted, tell: Callable[[str], None]) -> Report:
+        reports.append(whole(spark, wanted, tell))
+        return reports[-1]
+
+    whole = job.explain
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spark_module, "session", lambda *_, **__: session_of(spark))
+        patch.setattr(job, "explain", explain)
+        places = ["--journals", outage.journals, "--parquet", str(focus), "--html", str(page)]
+        done = CliRunner().invoke(app, ["pipeline", "costs", *outage.data, *places])
+    assert done.exit_code == 0, done.output
+    return Explained(reports[0], done, page, focus)
+
+
+@contextlib.contextmanager
+def session_of(spark: SparkSession) -> Iterator[SparkSession]:
+    """For a command: the session that there is, since a process has one."""
+    yield spark
 
 
 def write_usage(folder: Path) -> list[str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import datetime as dt
 import os
-import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -12,17 +11,21 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
+from tests.pipeline.costs.conftest import session_of
 from twinbus.cli.main import app
 from twinbus.pipeline import spark as spark_module
+from twinbus.pipeline.costs import job
+from twinbus.pipeline.costs.job import Wanted
+from twinbus.pipeline.costs.kinds import Period
+from twinbus.pipeline.costs.tariff import read_tariff
+from twinbus.pipeline.costs.terms import Terms
+from twinbus.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
     from typer.testing import Result
-
-    from tests.pipeline.costs.conftest import Outage
 
 WITHOUT_SPARK = """
 import sys
@@ -40,12 +43,7 @@ def run(*arguments: str) -> Result:
 @pytest.fixture
 def here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command takes the session that there is: a process has one."""
-
-    @contextlib.contextmanager
-    def session(*_: object, **__: object) -> Iterator[SparkSession]:
-        yield spark
-
-    monkeypatch.setattr(spark_module, "session", session)
+    monkeypatch.setattr(spark_module, "session", lambda *_, **__: session_of(spark))
 
 
 def test_a_prediction_needs_neither_spark_nor_java(tmp_path: Path) -> None:
@@ -98,19 +96,20 @@ def test_what_cannot_be_is_said_in_a_sentence(arguments: tuple[str, ...], said: 
 
 
 @pytest.mark.usefixtures("here")
-def test_a_bill_is_explained_on_the_screen_as_parquet_and_as_a_page(outage: Outage, tmp_path: Path) -> None:
-    """C09: with failed calls that are not charged, of 57 pings one is left."""
-    page, focus = tmp_path / "costs.html", tmp_path / "focus"
-    places = ["--journals", outage.journals, "--parquet", str(focus), "--html", str(page)]
-    done = run(*outage.data, *places, "--since", "2026-10-01", "--period", "hour", "--no-failed-calls")
-    assert done.exit_code == 0, done.output
-    for said in ("contoso/orders", "57 min 00 s", "Minutes may be missing", "ended without a last word", "$9.81"):
-        assert said in done.output
-    assert re.search(r"pings +│ +1 │ +1 │", done.output)
-    assert list(focus.glob("*.parquet"))
-    text = page.read_text()
-    assert "What it cost" in text
-    assert "contoso/x-servicebus-transfer/3" in text
+def test_what_is_typed_is_what_a_bill_is_made_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Wanted] = []
+
+    def explain(_spark: SparkSession, wanted: Wanted, _tell: object) -> None:
+        asked.append(wanted)
+        raise PipelineError("that is enough")
+
+    monkeypatch.setattr(job, "explain", explain)
+    places = ["contoso", "backup", "--journals", "audit", "--parquet", "focus"]
+    done = run(*places, "--since", "2026-10-01", "--until", "2026-11-01", "--period", "hour", "--no-failed-calls")
+    assert "that is enough" in done.output
+    october, november = (dt.datetime(2026, month, 1, tzinfo=dt.UTC) for month in (10, 11))
+    terms = Terms(tariff=read_tariff(), period=Period.HOUR, since=october, until=november, bills_failed=False)
+    assert asked == [Wanted(usage=["contoso", "backup"], journals=["audit"], parquet="focus", terms=terms)]
 
 
 @pytest.mark.usefixtures("here")

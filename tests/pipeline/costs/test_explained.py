@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pipeline.costs.recorded import NOON, Server, counted
+from tests.pipeline.costs.conftest import BACKLOG
+from tests.pipeline.costs.recorded import NOON, Client, Server, counted
 from twinbus.model.usage import DOCUMENT_TERMS, FAILED_TERMS, OPERATION_TERMS
 from twinbus.pipeline.costs.charges import THE_FOUR, Charges, Model, Stage
 from twinbus.pipeline.costs.charging import to_the_cent
@@ -25,21 +27,41 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tests.pipeline.costs.conftest import Outage
+    from tests.pipeline.costs.conftest import Explained, Outage
     from twinbus.pipeline.costs.report import Report
 
 TARIFF = read_tariff()
+FOCUS = {
+    *("AvailabilityZone", "BilledCost", "BillingAccountId", "BillingAccountName", "BillingAccountType"),
+    *("BillingCurrency", "BillingPeriodEnd", "BillingPeriodStart", "CapacityReservationId"),
+    *("CapacityReservationStatus", "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargeFrequency"),
+    *("ChargePeriodEnd", "ChargePeriodStart", "CommitmentDiscountCategory", "CommitmentDiscountId"),
+    *("CommitmentDiscountName", "CommitmentDiscountQuantity", "CommitmentDiscountStatus", "CommitmentDiscountType"),
+    *("CommitmentDiscountUnit", "ConsumedQuantity", "ConsumedUnit", "ContractedCost", "ContractedUnitPrice"),
+    *("EffectiveCost", "InvoiceId", "InvoiceIssuerName", "ListCost", "ListUnitPrice", "PricingCategory"),
+    *("PricingCurrency", "PricingCurrencyContractedUnitPrice", "PricingCurrencyEffectiveCost"),
+    *("PricingCurrencyListUnitPrice", "PricingQuantity", "PricingUnit", "ProviderName", "PublisherName", "RegionId"),
+    *("RegionName", "ResourceId", "ResourceName", "ResourceType", "ServiceCategory", "ServiceName"),
+    *("ServiceSubcategory", "SkuId", "SkuMeter", "SkuPriceDetails", "SkuPriceId", "SubAccountId", "SubAccountName"),
+    *("SubAccountType", "Tags"),
+}
+"""The columns of FOCUS 1.2."""
 
 
-@pytest.fixture(scope="module")
-def focus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("costs") / "focus"
+@pytest.fixture
+def report(explained: Explained) -> Report:
+    return explained.report
 
 
-@pytest.fixture(scope="module")
-def report(spark: SparkSession, outage: Outage, focus: Path) -> Report:
-    terms = Terms(tariff=TARIFF)
-    return explain(spark, Wanted(usage=outage.data, journals=[outage.journals], terms=terms, parquet=str(focus)))
+def test_a_bill_is_explained_on_the_screen_as_parquet_and_as_a_page(explained: Explained) -> None:
+    output = explained.done.output
+    for said in ("contoso/orders", "57 min 00 s", "Usage may be missing", "ended without a last word", "$9.81"):
+        assert said in output
+    assert re.search(r"pings +│ +57 │ +57 │", output)
+    assert list(explained.focus.glob("*.parquet"))
+    page = explained.page.read_text()
+    assert "What it cost" in page
+    assert "contoso/x-servicebus-transfer/3" in page
 
 
 def test_the_four_stages_of_what_was_parked_are_told_apart(report: Report) -> None:
@@ -96,11 +118,35 @@ def test_without_journals_the_stages_are_estimated_and_outages_unknown(spark: Sp
     assert report.outages == ()
 
 
+def test_c09_sends_that_a_killed_server_did_not_count_make_no_parked_message_dearer(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """1,000 sends, half of them lost by the kill; 200 more were parked, and all was received. Failed calls are free."""
+    server = Server(tmp_path / "data", "contoso")
+    server.minute(NOON, counted("orders", sends=500, send_units=500, failed_sends=9, failed_pings=9))
+    received = counted("orders", "billing", receives=1_200, receive_units=1_200, settlements=1_200)
+    moved = counted("orders", "syphon", sends=200, send_units=200)
+    server.minute(NOON + dt.timedelta(minutes=1), moved, received)
+    shop, syphon = Client(tmp_path / "journals", "shop"), Client(tmp_path / "journals", "syphon")
+    shop.row(NOON, "sent", kind="send", count=1_000)
+    shop.row(NOON, "pinged", reason="TimedOut: no answer")
+    shop.write()
+    syphon.row(NOON + dt.timedelta(minutes=1), "moved back", backlog_queue=BACKLOG, count=200)
+    syphon.write()
+    terms = Terms(tariff=TARIFF, bills_failed=False)
+    wanted = Wanted(usage=[str(tmp_path / "data")], journals=[str(tmp_path / "journals")], terms=terms)
+    stages = explain(spark, wanted).stages
+    assert stages[Stage.PING] == Charges()
+    assert stages[Stage.NOT_PARKED] == Charges(500 + 1_000, 500 + 2_000)
+    assert stages[Stage.SEND_TO_PRIMARY] == Charges(200, 200)
+    assert stages[Stage.RECEIVE_FROM_PRIMARY] == Charges(200, 400)
+
+
 def test_a_process_that_ended_without_a_last_word_is_named(report: Report) -> None:
     (gap,) = report.account.pulse.gaps
     assert str(gap) == (
-        "contoso-backup, process 0, life 5f1c: ended without a last word: what it counted in the minute from "
-        "2026-10-31 13:02 UTC may be missing"
+        "contoso-backup, process 0, life 5f1c: ended without a last word in the minute from 2026-10-31 13:01 UTC: "
+        "the last second of a killed process is missing, and up to a minute after a power cut"
     )
 
 
@@ -153,20 +199,22 @@ def test_focus_rows_sum_up_to_the_bills_to_the_cent(spark: SparkSession, tmp_pat
     }
 
 
-@pytest.mark.usefixtures("report")
-def test_c12_focus_rows_have_the_columns_of_the_specification(spark: SparkSession, focus: Path) -> None:
-    rows = spark.read.parquet(str(focus))
+def test_c12_focus_rows_have_the_columns_of_the_specification(spark: SparkSession, explained: Explained) -> None:
+    rows = spark.read.parquet(str(explained.focus))
     assert {
         *("BilledCost", "EffectiveCost", "ListCost", "ContractedCost", "BillingCurrency", "BillingPeriodStart"),
         *("ConsumedQuantity", "ConsumedUnit", "PricingQuantity", "PricingUnit", "ChargePeriodStart", "ChargePeriodEnd"),
         *("ChargeCategory", "ChargeDescription", "ServiceName", "ServiceCategory", "ResourceId", "ProviderName"),
     } <= set(rows.columns)
     own = [name for name in rows.columns if name.startswith("x_")]
+    assert {*rows.columns} - {*own} <= FOCUS, "all that the specification does not have starts with x_"
     assert {"x_Stage", "x_Client", "x_DocumentQuantity", "x_OperationQuantity", "x_ParkedQuantity"} <= set(own)
     usage = rows.where("SkuId = 'standard-operations'")
     sent = usage.where("ResourceId = 'contoso/orders' AND x_Kind = 'send' AND x_Client = 'syphon'").collect()
     (row,) = sent
-    assert (row.ConsumedQuantity, row.x_ParkedQuantity, row.PricingQuantity) == (1_000, 200, Decimal("0.001"))
+    assert (row.ConsumedQuantity, row.x_ParkedQuantity, row.PricingQuantity) == (1_000, 1_000, Decimal("0.001")), (
+        "all that a syphon sends was parked"
+    )
     assert row.ChargePeriodEnd - row.ChargePeriodStart == dt.timedelta(days=1)
     assert {one.SkuId for one in rows.select("SkuId").distinct().collect()} == {
         "standard-operations",

@@ -117,7 +117,7 @@ def test_screen_and_page_say_the_same() -> None:
             "17 messages were parked outside of these",
             "The 3 with the most charges, of 300",
             "5 rows of clients' journals were lost",
-            "Minutes may be missing: one life",
+            "Usage may be missing: one life",
             "ended without a last word",
             "4.00",
             "6.00",

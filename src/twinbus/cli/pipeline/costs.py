@@ -77,7 +77,7 @@ def costs(  # noqa: PLR0913  # as many as there are options
         float | None, _per_cent("What if: how many of the messages; without, as long as outages last.")
     ] = None,
     outage_minutes: Annotated[
-        list[int] | None, typer.Option(metavar="N", help="What if: how long an outage lasts; repeatable.")
+        list[float] | None, typer.Option(metavar="N", help="What if: how long an outage lasts; repeatable.")
     ] = None,
     entities: Annotated[int | None, _if("entities that an outage makes unavailable; 1")] = None,
     clients: Annotated[int | None, _if("clients; 1")] = None,

@@ -118,6 +118,13 @@ class Draining:
         """End it well, soon."""
         self._end(ObjectClosed("the pump was stopped"))
 
+    def lose_primary(self, path: str, error: ServiceBusError) -> None:
+        """End it because the primary cannot be reached; the credit is taken back before anything else is parked."""
+        if not self._over.done():
+            self._link.stop_topping_up()
+            self._link.drain()
+            self._lose_primary(path, error)
+
     async def _finish(self) -> None:
         """Complete what the primary accepts of what is on its way: given back, it would be sent again."""
         with suppress(TimeoutError):

@@ -85,6 +85,11 @@ class Pump:
         self._task.cancel()
         await asyncio.wait([self._task])
 
+    def lose_primary(self, path: str, error: ServiceBusError) -> None:
+        """Receive nothing until the primary can be reached again: sends to `path` say that it cannot."""
+        if self._draining is not None:
+            self._draining.lose_primary(path, error)
+
     async def _run(self) -> None:
         pause_s = FIRST_PAUSE_S
         while True:

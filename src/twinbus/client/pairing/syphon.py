@@ -10,6 +10,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from twinbus.client.errors import ConnectionFailed, ConnectionLost
 from twinbus.client.pairing.coordination import Coordination
 from twinbus.client.pairing.destination import Senders
 from twinbus.client.pairing.events import EventKind
@@ -43,7 +44,7 @@ class Syphon:
         self.pumps = [Pump(queue.path, settings) for queue in pairing.rotation.queues]
         self._coordination = Coordination(pairing)
         self._restored = asyncio.Event()
-        self._end_listening = pairing.on_event(self._listen, {EventKind.RESTORED})
+        self._end_listening = pairing.on_event(self._listen, {EventKind.FAILED_OVER, EventKind.RESTORED})
 
     def start(self) -> None:
         """Drain from now on."""
@@ -57,9 +58,23 @@ class Syphon:
         self._coordination.close()
         await asyncio.gather(*[pump.close() for pump in self.pumps])
 
-    def _listen(self, _event: PairingEvent) -> None:
-        self._restored.set()
-        self._restored = asyncio.Event()
+    def _listen(self, event: PairingEvent) -> None:
+        if event.kind is EventKind.RESTORED:
+            self._restored.set()
+            self._restored = asyncio.Event()
+        elif event.path is not None:
+            self._stop_receiving(event.path)
+
+    def _stop_receiving(self, path: str) -> None:
+        """Leave messages in the backlog while there is no connection to the primary.
+
+        A pump would receive them as they are parked, find that out, and give them back: each is charged again when it
+        comes again. Where a single entity is unavailable, the pumps go on for the others.
+        """
+        error = self._pairing.health_of(path).why
+        if isinstance(error, ConnectionFailed | ConnectionLost):
+            for pump in self.pumps:
+                pump.lose_primary(path, error)
 
     async def _wait(self, seconds: float) -> None:
         """Pumps need not wait for longer once a ping was answered."""

@@ -19,7 +19,7 @@ from pyspark.sql import functions
 from twinbus.pipeline.costs.bill import Month
 from twinbus.pipeline.costs.charges import NONE, Charges, Model, Stage
 from twinbus.pipeline.costs.clients import read_clients
-from twinbus.pipeline.costs.joining import ROOT, parked_shares, unseen_pings
+from twinbus.pipeline.costs.joining import parked_shares, unseen_pings, with_parked
 from twinbus.pipeline.costs.kinds import by_kind, one_pass, sums
 from twinbus.pipeline.costs.pulse import Pulse, read_pulse
 from twinbus.pipeline.errors import PipelineError
@@ -111,21 +111,14 @@ def open_account(
 
 
 def _joined(rows: DataFrame, clients: Clients | None, terms: Terms) -> tuple[str, DataFrame]:
-    """With `parked`: 1 for what went to and from the backlog, and a share of what was sent and received elsewhere."""
+    """Rows with their source, pings that no server counted, and `parked`."""
     rows = rows.withColumn("source", functions.lit("servers"))
-    parked_by, shares = "backlog", None
+    shares = None
     if clients is not None:
         if terms.bills_failed and clients.totals.get("pinged"):
             rows = rows.unionByName(unseen_pings(rows, clients, terms.period))
-        parked_by, shares = parked_shares(rows, clients)
-    if shares is None:
-        rows = rows.withColumn("share", functions.lit(0.0))
-    else:
-        rows = rows.join(functions.broadcast(shares), list(ROOT), "left")
-    is_message = "kind IN ('send', 'receive')"
-    share = "IF(is_subqueue, 0D, coalesce(share, 0D))"
-    parked = f"IF({is_message}, IF(is_backlog, 1D, {share}), 0D)"
-    return parked_by, rows.withColumn("parked", functions.expr(parked)).drop("share")
+        shares = parked_shares(rows, clients)
+    return "backlog" if shares is None else shares.known_by, with_parked(rows, shares)
 
 
 def _egress(terms: Terms) -> Column:

@@ -40,6 +40,8 @@ class Stage(Enum):
     OTHER = "other operations"
 
 
+RETURNED_BYTES = 94
+"""A message that is back says when it was parked, and for how long."""
 THE_FOUR = (
     Stage.SEND_TO_BACKLOG,
     Stage.RECEIVE_FROM_BACKLOG,
@@ -96,18 +98,24 @@ def not_parked(size_bytes: int, *, subscriptions: int | None = None, is_peek_loc
 
 
 def parked(
-    size_bytes: int, *, parking_bytes: int = 0, subscriptions: int | None = None, is_peek_lock: bool = True
+    size_bytes: int,
+    *,
+    parking_bytes: int = 0,
+    returned_bytes: int = 0,
+    subscriptions: int | None = None,
+    is_peek_lock: bool = True,
 ) -> dict[Stage, Charges]:
-    """One message that went through the backlog (C07); `parking_bytes` is what its parked form has more.
+    """One message that went through the backlog (C07).
 
-    The syphon always receives with peek-lock; `is_peek_lock` is how the application receives.
+    `parking_bytes` are those that it grows by when it is parked, `returned_bytes` those that it still has more when it
+    is back. The syphon always receives with peek-lock; `is_peek_lock` is how the application receives.
     """
     receives = 1 if subscriptions is None else subscriptions
     return {
         Stage.SEND_TO_BACKLOG: send(size_bytes + parking_bytes),
         Stage.RECEIVE_FROM_BACKLOG: receive(size_bytes + parking_bytes),
-        Stage.SEND_TO_PRIMARY: send(size_bytes),
-        Stage.RECEIVE_FROM_PRIMARY: receive(size_bytes, is_peek_lock=is_peek_lock) * receives,
+        Stage.SEND_TO_PRIMARY: send(size_bytes + returned_bytes),
+        Stage.RECEIVE_FROM_PRIMARY: receive(size_bytes + returned_bytes, is_peek_lock=is_peek_lock) * receives,
     }
 
 
@@ -121,6 +129,11 @@ def pings(outage_seconds: int, interval_seconds: int, *, entities: int, clients:
     """Of one outage, all of which fail (C06)."""
     count = outage_seconds // interval_seconds * entities * clients * factories
     return Charges(count, count)
+
+
+def syphon_starts(queues: int, hosts: int, starts: int) -> Charges:
+    """Peeks for deferred messages: a pump looks for them before it receives, at each of its starts."""
+    return Charges(0, queues * hosts * starts)
 
 
 def pairing_start(processes: int, missing_queues: int) -> Charges:

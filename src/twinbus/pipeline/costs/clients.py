@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _DOWN: Final = ("failed over", "unreachable")
 _UP: Final = "restored"
-_COUNTED: Final = ("parked", "moved back", "pinged")
+_COUNTED: Final = ("sent", "parked", "moved back", "pinged")
 _LOST: Final = "rows lost"
 _ADDRESSES: Final = 10_000
 """Namespaces in one set of journals."""

@@ -61,8 +61,8 @@ def _warnings(report: Report) -> list[str]:
     if pulse.gap_count:
         lives = "one life" if pulse.gap_count == 1 else f"{pulse.gap_count:,} lives"
         warnings.append(
-            f"Minutes may be missing: {lives} of servers' processes ended without a last word, or could not write. "
-            "Each is named at the end. The bill may be higher than this by what was asked of them in these minutes."
+            f"Usage may be missing: {lives} of servers' processes ended without a last word, or could not write. "
+            "Each is named at the end. The bill may be higher than this by the calls that were not written down."
         )
     if clients is None:
         warnings.append("Without the clients' journals outages are not known, nor pings that reached no server.")
@@ -274,9 +274,9 @@ def _missing(report: Report) -> Section | None:
     rows = [(gap.namespace, str(gap.process), gap.life, gap.why) for gap in pulse.gaps[:_GAPS]]
     more = f"The latest {_GAPS:,} of {pulse.gap_count:,}."
     return Section(
-        title="Minutes that may be missing",
+        title="Usage that may be missing",
         paragraphs=(
-            "A process writes down each minute what it counted. One that is killed loses the minute that it was in.",
+            "A process writes about once a second what it counted. A kill loses less than a second of it.",
             *((more,) if pulse.gap_count > _GAPS else ()),
         ),
         tables=(Table(("namespace", ">process", "life", "what happened"), rows),),

@@ -5,6 +5,7 @@ Owns: both joins. Paths are compared without regard to case, as namespaces do.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions
@@ -19,6 +20,20 @@ if TYPE_CHECKING:
 
 ROOT: Final = ("month", "namespace", "root")
 """What messages were sent to, by month."""
+CLIENT_MAX_CHARACTERS: Final = 128
+"""Of a client's name, as servers count under it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How much of sends and receives is due to parked messages."""
+
+    known_by: str
+    """The events of clients' journals that tell: `moved back`, or `parked` where no syphon has a journal."""
+    by_root: DataFrame
+    """month, namespace, root; received_share, sent_share, movers_are_known: every mover's sends were counted."""
+    movers: DataFrame
+    """month, namespace, root, client, moved_share: how much of a client's sends it moved back."""
 
 
 def unseen_pings(rows: DataFrame, clients: Clients, period: Period) -> DataFrame:
@@ -54,16 +69,70 @@ def unseen_pings(rows: DataFrame, clients: Clients, period: Period) -> DataFrame
     )
 
 
-def parked_shares(rows: DataFrame, clients: Clients) -> tuple[str, DataFrame | None]:
-    """How much of what was sent to each queue or topic had been parked before, and from which events that is known."""
-    outcome = next((one for one in ("moved back", "parked") if clients.totals.get(one)), None)
-    if outcome is None:
-        return "backlog", None
-    found = clients.counted.where(functions.col("outcome") == outcome)
-    found = found.withColumn("month", functions.date_trunc("MONTH", "minute"))
-    by_root = found.groupBy("month", "namespace", functions.lower("entity").alias("root")).agg(
-        functions.sum("messages").alias("moved")
+def parked_shares(rows: DataFrame, clients: Clients) -> Shares | None:
+    """How much of the sends to, and of the receives from, each queue or topic is due to parked messages.
+
+    None where no journal tells of parked messages.
+    """
+    known_by = next((one for one in ("moved back", "parked") if clients.totals.get(one)), None)
+    if known_by is None:
+        return None
+    by_client = _sends(rows, clients, known_by)
+    # A killed server lost what it counted last, and a client's journal may be of a part of the month: of a client's two
+    # numbers, the larger one is right.
+    by_root = by_client.groupBy(*ROOT).agg(
+        functions.sum("parked").alias("parked"),
+        functions.sum("counted").alias("counted"),
+        functions.expr("sum(greatest(counted, told + IF(is_mover, parked, 0L)))").alias("messages"),
+        functions.expr("sum(least(counted, parked)) = sum(parked)").alias("movers_are_known"),
     )
-    sent = rows.where("kind = 'send' AND NOT is_backlog AND lower(entity) = root").groupBy(*ROOT)
-    both = by_root.join(sent.agg(functions.sum("messages").alias("sent")), list(ROOT))
-    return outcome, both.where("sent > 0").selectExpr(*ROOT, "least(1.0D, CAST(moved AS double) / sent) AS share")
+    by_root = by_root.where("parked > 0 AND messages > 0").selectExpr(
+        *ROOT,
+        "least(1D, CAST(parked AS double) / messages) AS received_share",
+        "IF(movers_are_known, 0D, least(1D, coalesce(CAST(parked AS double) / nullif(counted, 0), 0D))) AS sent_share",
+        "movers_are_known",
+    )
+    movers = by_client.where("parked > 0 AND counted > 0").selectExpr(
+        *ROOT, "client", "least(1D, CAST(parked AS double) / counted) AS moved_share"
+    )
+    return Shares(known_by, by_root, movers)
+
+
+def with_parked(rows: DataFrame, shares: Shares | None) -> DataFrame:
+    """Rows with `parked`: 1 for the backlog's sends and receives, and a share of those of other entities."""
+    if shares is None:
+        nothing = functions.lit(0.0)
+        rows = rows.withColumn("sent_share", nothing).withColumn("received_share", nothing)
+    else:
+        rows = rows.join(functions.broadcast(shares.by_root), list(ROOT), "left")
+        rows = rows.join(functions.broadcast(shares.movers), [*ROOT, "client"], "left")
+        own = functions.expr("IF(movers_are_known, moved_share, sent_share)")
+        rows = rows.withColumn("sent_share", own).drop("movers_are_known", "moved_share")
+    share = "CASE kind WHEN 'send' THEN coalesce(sent_share, 0D) WHEN 'receive' THEN coalesce(received_share, 0D) END"
+    parked = f"IF(kind IN ('send', 'receive'), IF(is_backlog, 1D, IF(is_subqueue, 0D, {share})), 0D)"
+    return rows.withColumn("parked", functions.expr(parked)).drop("sent_share", "received_share")
+
+
+def _sends(rows: DataFrame, clients: Clients, known_by: str) -> DataFrame:
+    """Messages that each client sent to each queue or topic, by month.
+
+    `counted` by servers, `told` by the client's journal, and `parked`: those that the client moved back from the
+    backlog (`is_mover`); where no syphon has a journal, those that it parked.
+    """
+    server = rows.where("kind = 'send' AND NOT is_backlog AND lower(entity) = root").selectExpr(
+        *ROOT, "client", "messages AS counted", "0L AS told", "0L AS parked"
+    )
+    is_known = functions.col("outcome").isin("sent", known_by)
+    journal = clients.counted.where(is_known).selectExpr(
+        "date_trunc('MONTH', minute) AS month",
+        "namespace",
+        "lower(entity) AS root",
+        f"left(client, {CLIENT_MAX_CHARACTERS}) AS client",
+        "0L AS counted",
+        "IF(outcome = 'sent', messages, 0L) AS told",
+        "IF(outcome = 'sent', 0L, messages) AS parked",
+    )
+    summed = server.unionByName(journal).groupBy(*ROOT, "client")
+    columns = [functions.sum(name).alias(name) for name in ("counted", "told", "parked")]
+    is_mover = functions.lit(known_by == "moved back")
+    return summed.agg(*columns).withColumn("is_mover", is_mover)

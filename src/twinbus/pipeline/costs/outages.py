@@ -1,7 +1,7 @@
 """What each outage cost: pings, and messages that went through the backlog.
 
-Owns: which pings and parked messages belong to which outage, and what a parked message of each entity costs, by what
-its messages cost on average. Of many outages the dearest are told.
+Owns: which pings and parked messages belong to which outage, and what a parked message of each entity costs on average.
+Of many outages the dearest are told.
 """
 
 from __future__ import annotations
@@ -140,9 +140,10 @@ def _of_backlog(rows: DataFrame) -> DataFrame:
 
 
 def _of_entities(rows: DataFrame) -> DataFrame:
-    """What a message costs that is sent to a queue or topic, with all receives that come of it."""
-    own = rows.where("NOT is_backlog AND NOT is_subqueue")
-    summed = own.groupBy("namespace", "root").agg(*_averages("send"), *_averages("receive"))
+    """What a parked message costs that is sent to a queue or topic, with all receives that come of it."""
+    own = rows.where("NOT is_backlog AND NOT is_subqueue AND parked > 0")
+    weight = " * parked"
+    summed = own.groupBy("namespace", "root").agg(*_averages("send", weight), *_averages("receive", weight))
     return summed.selectExpr(
         "namespace",
         "root",
@@ -153,8 +154,8 @@ def _of_entities(rows: DataFrame) -> DataFrame:
     )
 
 
-def _averages(kind: str) -> list[Column]:
+def _averages(kind: str, weight: str = "") -> list[Column]:
     return [
-        functions.expr(f"nullif(sum(IF(kind = '{kind}', {what}, 0)), 0) AS {kind}_{what}")
+        functions.expr(f"nullif(sum(IF(kind = '{kind}', {what}{weight}, 0)), 0) AS {kind}_{what}")
         for what in ("messages", "document", "operation")
     ]

@@ -191,6 +191,6 @@ _FORMULAS = {
     Stage.EMPTY: "",
     Stage.PING: "clients x factories x entities x whole intervals of each outage",
     Stage.IDLE_SYPHON: "backlog queues x hosts x polls in the month",
-    Stage.MANAGEMENT: "one list for each start, one creation for each missing backlog queue",
+    Stage.MANAGEMENT: "one list for each start, one creation for each missing backlog queue; a peek when a pump starts",
     Stage.OTHER: "of the same account",
 }

@@ -1,7 +1,7 @@
 """What the rows of the namespace itself tell: how many connections there were, and which minutes may be missing.
 
 Each process writes such a row each minute. Owns: the peaks that are charged, and the lives of processes: one that did
-not end in good order may have lost its last minute, and a bill has to say so.
+not end in good order has lost what it counted last, and a bill has to say so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ MOST_TOLD: Final = 1_000
 """Lives that did not end well, of which each is told; of more, the latest."""
 ALIVE: Final = dt.timedelta(minutes=3)
 """Whose last row is no older is still running."""
-_MINUTE: Final = dt.timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +102,11 @@ def _gaps(row: object, now: dt.datetime) -> list[Gap]:
     assert last is not None
     gaps = []
     if not row.has_ended and last < now - ALIVE:  # type: ignore[attr-defined]
-        since = last + _MINUTE
-        why = f"ended without a last word: what it counted in the minute from {since:%Y-%m-%d %H:%M} UTC may be missing"
-        gaps.append(Gap(*life, since, why))
+        why = (
+            f"ended without a last word in the minute from {last:%Y-%m-%d %H:%M} UTC: "
+            "the last second of a killed process is missing, and up to a minute after a power cut"
+        )
+        gaps.append(Gap(*life, last, why))
     if lost is not None:
         why = f"could not write for a while: minutes before {lost:%Y-%m-%d %H:%M} UTC are missing"
         gaps.append(Gap(*life, lost, why))

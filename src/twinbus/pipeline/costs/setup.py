@@ -57,8 +57,8 @@ class Setup:
     """Queues and topics that an outage makes unavailable."""
     clients: int = 1
     factories: int = 1
-    outage_minutes: tuple[int, ...] = (0,)
-    """How long each outage of the month lasts."""
+    outage_minutes: tuple[int | Decimal, ...] = (0,)
+    """How long each outage of the month lasts; parts of a minute, too."""
     ping_seconds: int = 60
     processes: int = 1
     """Starts of programs that pair, in a month."""
@@ -154,11 +154,19 @@ def _count(name: str, value: object) -> int:
     return value
 
 
-def _minutes(name: str, value: object) -> tuple[int, ...]:
+def _minutes(name: str, value: object) -> tuple[int | Decimal, ...]:
     found = list(value) if isinstance(value, list | tuple) else [value]
     if len(found) > _OUTAGES:
         raise PipelineError(f"the set-up: {name}: {len(found):,} outages; at most {_OUTAGES:,}")
-    return tuple(_count(name, one) for one in found)
+    return tuple(_some_minutes(name, one) for one in found)
+
+
+def _some_minutes(name: str, value: object) -> int | Decimal:
+    if not isinstance(value, float | Decimal):
+        return _count(name, value)
+    if not 0 <= value <= MOST:  # NaN is not
+        raise PipelineError(f"the set-up: {name} = {value!r}: is to be a number of minutes, 0 or more")
+    return int(value) if value == int(value) else Decimal(str(value))
 
 
 def _per_cent(name: str, value: object) -> Decimal:

@@ -98,14 +98,18 @@ def _stages(setup: Setup) -> dict[Stage, Charges]:
         parked = setup.parked_messages(traffic)
         how = {"subscriptions": traffic.subscriptions, "is_peek_lock": traffic.peek_lock}
         stages[Stage.NOT_PARKED] += count.not_parked(traffic.size, **how) * (traffic.messages - parked)  # type: ignore[arg-type]
-        for stage, one in count.parked(traffic.size, parking_bytes=setup.parking_bytes, **how).items():  # type: ignore[arg-type]
+        sizes = {"parking_bytes": setup.parking_bytes, "returned_bytes": count.RETURNED_BYTES}
+        for stage, one in count.parked(traffic.size, **sizes, **how).items():  # type: ignore[arg-type]
             stages[stage] += one * parked
     if setup.failed_calls:
         who = {"entities": setup.entities, "clients": setup.clients, "factories": setup.factories}
         for minutes in setup.outage_minutes:
-            stages[Stage.PING] += count.pings(minutes * 60, setup.ping_seconds, **who)
+            stages[Stage.PING] += count.pings(int(minutes * 60), setup.ping_seconds, **who)
     stages[Stage.IDLE_SYPHON] = count.idle_syphon(setup.queues, setup.hosts, setup.poll_minutes, setup.days)
+    # An outage ends the pumps' receiving, and they start again after it.
+    starts = 1 + sum(1 for minutes in setup.outage_minutes if minutes)
     stages[Stage.MANAGEMENT] = count.pairing_start(setup.processes, setup.missing_queues)
+    stages[Stage.MANAGEMENT] += count.syphon_starts(setup.queues, setup.hosts, starts)
     stages[Stage.OTHER] = Charges(setup.other_operations, setup.other_operations)
     return stages
 

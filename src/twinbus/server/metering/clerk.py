@@ -1,13 +1,15 @@
-"""The clerk: writes down each minute what the meter of a process counted, and has each hour made a Parquet file.
+"""The clerk: writes what the meter of a process counted, and has each hour made a Parquet file.
 
     clerk = Clerk(meter, clock, timers, Desk(folder=folder, namespace="contoso"))
     clerk.start()
     ...
     await clerk.close()
 
-Owns: when what is written, on threads of its own: the loop only makes a list of the counters. A disk that is full, or
-does not answer, costs rows and nothing else; it is said once, and marked where they are missing. A minute is what was
-counted since the last one was written: if the clock is set back, it is the same minute until that has caught up.
+Owns: when what is written, on threads of its own: the loop only makes a list of the counters. Each minute is written to
+the journal and synced; within the minute, changes are appended to the partial minute about once a second, so that a
+kill loses a second at most (`journal`). A disk that is full, or does not answer, costs rows and nothing else; it is
+said once, and marked where they are missing. A minute is what was counted since the last one was written: if the clock
+is set back, it is the same minute until that has caught up.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ import asyncio
 import functools
 import logging
 import secrets
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from twinbus.model.usage import BEGIN, END, HOUR_S, LOST, MINUTE_S, Head, UsageRow
 from twinbus.server.metering.journal import Journal
-from twinbus.server.metering.meter import take_rows
+from twinbus.server.metering.meter import take_partial_rows, take_rows
 from twinbus.server.metering.roller import Roller
 
 if TYPE_CHECKING:
@@ -37,6 +40,10 @@ log: Final = logging.getLogger(__name__)
 
 LONGEST_S: Final = 90.0
 """What was counted is written after so long, whatever the wall clock says."""
+PARTIAL_S: Final = 0.75
+"""How often changes within a minute are written: with the write itself, a kill loses less than a second."""
+PARTIAL_SHARE: Final = 0.01
+"""How much of a processor that may take. With thousands of busy counters, changes are written less often."""
 STOP_S: Final = 3.0
 """How long the last minute may take to be written."""
 _LIFE_BYTES: Final = 6
@@ -76,6 +83,11 @@ class Clerk:
         self._is_failing = False
         self._minute = 0
         self._written_s = 0.0
+        self._partial_from_s = 0.0
+        """No partial rows are written before: the last ones took long."""
+        self._partial_took_s = 0.0
+        self._partial_peak = -1
+        """The most connections, as the partial minute has them; of the thread that writes."""
         self._rolled_hour = -1
         self._timer: Timer | None = None
         # One for each: what is written on a disk that is slow is followed by the next, never overtaken.
@@ -106,16 +118,19 @@ class Clerk:
 
     def _look_soon(self) -> None:
         wall_s = self._clock.wall_ms() / 1000
-        wait_s = MINUTE_S - wall_s % MINUTE_S
+        wait_s = min(PARTIAL_S, MINUTE_S - wall_s % MINUTE_S)
         self._timer = self._timers.call_at(self._clock.monotonic_s() + wait_s, self._look)
 
     def _look(self) -> None:
         now, since_s = self._this_minute(), self._clock.monotonic_s() - self._written_s
         is_over = now > self._minute or since_s > LONGEST_S
-        if is_over and (self._writing is None or self._writing.done()):
-            over, self._minute = self._minute, max(now, self._minute)
-            self._write(over, self._meter.counters())
-            self._roll(over)
+        if self._writing is None or self._writing.done():
+            if is_over:
+                over, self._minute = self._minute, max(now, self._minute)
+                self._write(over, self._meter.counters())
+                self._roll(over)
+            elif self._clock.monotonic_s() >= self._partial_from_s:
+                self._write_partial()
         self._look_soon()
 
     def _this_minute(self) -> int:
@@ -126,6 +141,15 @@ class Clerk:
         self._written_s = self._clock.monotonic_s()
         self._writing = loop.run_in_executor(self._writer, self._put, minute, counters, connections, mark)
         self._writing.add_done_callback(self._written)
+
+    def _write_partial(self) -> None:
+        loop, counters, peak = asyncio.get_running_loop(), self._meter.counters(), self._meter.most_connections
+        self._writing = loop.run_in_executor(self._writer, self._put_partial, self._minute, counters, peak)
+        self._writing.add_done_callback(self._written_partial)
+
+    def _written_partial(self, _writing: asyncio.Future[list[Counter]]) -> None:
+        pause_s = self._partial_took_s / PARTIAL_SHARE
+        self._partial_from_s = self._clock.monotonic_s() + pause_s if pause_s > PARTIAL_S else 0.0
 
     def _written(self, writing: asyncio.Future[list[Counter]]) -> None:
         if not writing.cancelled():
@@ -150,6 +174,7 @@ class Clerk:
     def _put(self, minute: int, counters: list[Counter], connections: int, mark: str | None) -> list[Counter]:
         """Write what was counted; those counters in which nothing was."""
         rows, quiet = take_rows(counters, minute)
+        self._partial_peak = -1
         if mark is not None:
             self._marks.append(mark)
         marks = [UsageRow(minute=minute, mark=mark) for mark in self._marks]
@@ -159,10 +184,29 @@ class Clerk:
             self._note_failure(error)
         else:
             self._marks.clear()
+            if mark == END:
+                self._journal.remove_partial()
             if self._is_failing:
                 self._is_failing = False
                 log.info("usage is written again")
         return quiet
+
+    def _put_partial(self, minute: int, counters: list[Counter], peak: int) -> list[Counter]:
+        """Write what changed since the last time; what cannot be written is tried again with the next change."""
+        began_s = time.thread_time()
+        rows = take_partial_rows(counters, minute)
+        if peak > self._partial_peak:
+            rows.append(UsageRow(minute=minute, connections=peak))
+        if rows:
+            try:
+                self._journal.append_partial(rows, minute)
+                self._partial_peak = max(peak, self._partial_peak)
+            except OSError:  # it is said when the minute cannot be written, either
+                self._partial_peak = -1
+                for one in counters:
+                    one.forget_partial()
+        self._partial_took_s = time.thread_time() - began_s
+        return []
 
     def _note_failure(self, error: OSError) -> None:
         if LOST not in self._marks:

@@ -1,8 +1,8 @@
 """Where what one client asks of one entity is counted.
 
-Owns: the numbers, which only grow. Links add to them as messages pass, on the loop; what was added since the last time
-is taken once a minute, on another thread. No lock is needed for that: whoever takes only reads, and what is added
-meanwhile is in the next minute.
+Owns: the numbers, which only grow. Links add to them as messages pass, on the loop; another thread takes what was
+added, once a minute, and within the minute about once a second (`take_partial`). No lock is needed for that: that
+thread only reads the numbers, and what is added meanwhile is taken the next time.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class Counter:
         self.management = 0
         self.forwards = 0
         self._taken = self.counts()
+        self._taken_partial = self._taken
 
     def counts(self) -> tuple[int, ...]:
         """All of them, in the order of `model.usage.COUNTS`; connections are not counted here."""
@@ -84,8 +85,20 @@ class Counter:
         before, now = self._taken, self.counts()
         if now == before:
             return None
-        self._taken = now
+        self._taken = self._taken_partial = now
         return tuple([number - old for number, old in zip(now, before, strict=True)])
+
+    def take_partial(self) -> tuple[int, ...] | None:
+        """What was counted since this was last asked, within a minute; `take` still gives all of the minute."""
+        before, now = self._taken_partial, self.counts()
+        if now == before:
+            return None
+        self._taken_partial = now
+        return tuple([number - old for number, old in zip(now, before, strict=True)])
+
+    def forget_partial(self) -> None:
+        """Let `take_partial` start over with the minute: what it gave could not be written."""
+        self._taken_partial = self._taken
 
     # --- what is counted ----------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from twinbus.model.usage import COUNTS, columns_of, read_head
+from twinbus.model.usage import COUNTS, columns_of, partial_of, read_head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,6 +75,7 @@ def roll(folder: Path, journal: Path) -> None:
     if not (folder / head.parquet_place).exists():
         write_hour(folder, head, columns_of(journal))
     journal.unlink(missing_ok=True)
+    partial_of(journal).unlink(missing_ok=True)  # after the journal, which is not to be read without it
 
 
 def _array(field: pa.Field, values: Any, head: Head, count: int) -> pa.Array:  # noqa: ANN401  # whatever Arrow takes

@@ -1,4 +1,10 @@
-"""The journals of one life of a process: a file for each hour, to which a frame is appended each minute.
+"""The journals of one life of a process: a file for each hour, and beside it the minute that is not over yet.
+
+A frame is appended to the journal each minute, and synced. Within the minute, a frame with the changes is appended to
+the partial minute (`.partial`) about once a second, without a sync: it is for a process that is killed, and the kernel
+keeps it then. The next minute in the journal makes it void, since it names the length of the journal that it continues
+(`model.usage`): no row counts twice, whatever ends the process at whatever point. So the partial minute never has more
+than the changes of one minute.
 
 Owns: that what was written is whole. A frame that did not get to its end, on a full disk, is cut off again before the
 next. Waits for the disk: it is not for the loop.
@@ -9,7 +15,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from twinbus.model.usage import HOUR_S, Head, whole_bytes, write_frame
+from twinbus.model.usage import HOUR_S, Head, PartialHead, partial_of, whole_bytes, write_frame
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,42 +33,91 @@ class Journal:
         self._process = process
         self._life = life
         self._hour = -1
-        self._file = -1
-        self._end = 0
-        """Where the next frame begins."""
+        self._frames = _FrameFile()
+        self._partial = _FrameFile()
+        self._partial_path: Path | None = None
 
     def append(self, rows: list[UsageRow], minute: int) -> None:
         """Write what a minute came to; when this returns, it is on the disk. OSError, and nothing is written."""
-        hour = minute // HOUR_S * HOUR_S
-        if hour != self._hour:
-            self.close()
-            self._open(hour)
-        self._write(write_frame(rows))
+        self._open_hour(minute)
+        self._frames.append(write_frame(rows), syncs=True)
+        self._partial.rewind()
+
+    def append_partial(self, rows: list[UsageRow], minute: int) -> None:
+        """Write what was added within a minute; a kill does not lose it. OSError: nothing of the minute is kept."""
+        self._open_hour(minute)
+        frame = write_frame(rows)
+        if not self._partial.length:
+            frame = write_frame(PartialHead(after=self._frames.length)) + frame
+        try:
+            self._partial.append(frame, syncs=False)
+        except OSError:
+            self._partial.rewind()
+            raise
 
     def close(self) -> None:
         """Nothing more is written."""
-        if self._file >= 0:
-            os.close(self._file)
-        self._file, self._hour = -1, -1
+        self._frames.close()
+        self._partial.close()
+        self._hour = -1
+
+    def remove_partial(self) -> None:
+        """The journal has everything."""
+        self._partial.close()
+        if self._partial_path is not None:
+            self._partial_path.unlink(missing_ok=True)
+            self._partial_path = None
+
+    def _open_hour(self, minute: int) -> None:
+        hour = minute // HOUR_S * HOUR_S
+        if hour != self._hour:
+            self.close()
+            self.remove_partial()
+            self._open(hour)
 
     def _open(self, hour: int) -> None:
         head = Head(namespace=self._namespace, process=self._process, life=self._life, hour=hour)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._folder / head.journal_name
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            self._end = whole_bytes(path)  # it may be there, from an attempt that failed
-            if not self._end:
-                self._write(write_frame(head))
+            self._frames.open(path)
+            self._frames.length = whole_bytes(path)  # it may be there, from an attempt that failed
+            if not self._frames.length:
+                self._frames.append(write_frame(head), syncs=True)
+            self._partial_path = partial_of(path)
+            self._partial.open(self._partial_path)
         except OSError:
             self.close()
             raise
         self._hour = hour
 
-    def _write(self, frame: bytes) -> None:
-        os.ftruncate(self._file, self._end)
+
+class _FrameFile:
+    """A file that frames are appended to."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        """Where the next frame begins."""
+        self._file = -1
+
+    def open(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self.length = 0
+
+    def append(self, frame: bytes, *, syncs: bool) -> None:
+        os.ftruncate(self._file, self.length)
         written = 0
         while written < len(frame):
-            written += os.pwrite(self._file, frame[written:], self._end + written)
-        os.fsync(self._file)
-        self._end += written
+            written += os.pwrite(self._file, frame[written:], self.length + written)
+        if syncs:
+            os.fsync(self._file)
+        self.length += written
+
+    def rewind(self) -> None:
+        """Begin anew with the next frame, which cuts off what is there."""
+        self.length = 0
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1

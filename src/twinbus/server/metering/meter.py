@@ -62,6 +62,11 @@ class Meter:
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
+    @property
+    def most_connections(self) -> int:
+        """The most there were at a time since `take_connections`."""
+        return self._most_connections
+
     def take_connections(self) -> int:
         """The most there were at a time since this was last asked."""
         most, self._most_connections = self._most_connections, self.connections
@@ -96,10 +101,20 @@ def take_rows(counters: Sequence[Counter], minute: int, most: int = ROWS_MAX) ->
             quiet.append(one)
         else:
             rows.append(_row(minute, one, taken))
+    return _at_most(rows, most), quiet
+
+
+def take_partial_rows(counters: Sequence[Counter], minute: int, most: int = ROWS_MAX) -> list[UsageRow]:
+    """What was counted since this was last asked, within a minute. It may be called on another thread."""
+    rows = [_row(minute, one, taken) for one in counters if (taken := one.take_partial()) is not None]
+    return _at_most(rows, most)
+
+
+def _at_most(rows: list[UsageRow], most: int) -> list[UsageRow]:
     if len(rows) > most:
         rows.sort(key=_weight)
         rows[most - 1 :] = [add_rows(rows[most - 1 :])]
-    return rows, quiet
+    return rows
 
 
 def _weight(row: UsageRow) -> tuple[bool, int]:

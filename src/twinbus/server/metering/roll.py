@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from twinbus.model.usage import JournalUnreadable
+from twinbus.model.usage import JOURNAL_SUFFIX, PARTIAL_SUFFIX, JournalUnreadable
 
 FAILED: Final = 1
 NO_PYARROW: Final = 3
@@ -49,9 +49,17 @@ def main(arguments: list[str]) -> int:
         except OSError as error:
             sys.stderr.write(f"{journal} cannot be made a Parquet file: {error}\n")
             code = FAILED
+    remove_orphans(Path(folder))
     if int(days):
         remove_older(Path(folder), int(days), dt.datetime.now(dt.UTC).date())
     return code
+
+
+def remove_orphans(folder: Path) -> None:
+    """Delete partial minutes whose journals are Parquet files: a power cut came between the two removals."""
+    for partial in folder.glob(f"*{PARTIAL_SUFFIX}"):
+        if not partial.with_suffix(JOURNAL_SUFFIX).exists():  # a journal is made before its partial minute
+            partial.unlink(missing_ok=True)
 
 
 def remove_older(folder: Path, days: int, today: dt.date) -> None:
