@@ -84,9 +84,8 @@ def test_the_size_of_messages_cannot_be_chosen_whatever_the_api_version(server: 
 
 
 def test_a_queue_may_forward_to_itself_and_so_may_its_dead_letters(admin: Admin, name: str) -> None:
-    queue = admin.create_queue(name, requires_session=True)
+    queue = admin.create_queue(name)
     admin.update_queue(queue, forward_to=name, forward_dead_lettered_messages_to=name)
     found = admin.get_queue(name)
     assert found.forward_to.endswith(f"/{name}")
     assert found.forward_dead_lettered_messages_to.endswith(f"/{name}")
-    assert found.requires_session

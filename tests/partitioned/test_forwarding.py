@@ -10,6 +10,8 @@ import pytest
 from tests.partitioned.bus import FRAGMENTS, bus, everywhere, fragment_in, key_of, numbered, send_all, texts
 from twinbus.amqp.message import Properties, build, data
 from twinbus.client import BrokeredMessage
+from twinbus.model.errors import InvalidArgument
+from twinbus.model.queue import QueueDescription
 from twinbus.testing import in_virtual_time
 
 if TYPE_CHECKING:
@@ -124,13 +126,24 @@ async def test_q33_after_four_hops_a_message_is_in_the_transfer_dead_letter_queu
 
 
 @in_virtual_time
-async def test_a_queue_with_sessions_is_a_source_like_any() -> None:
-    async with bus() as orders:
-        entry = await orders.queue("entry", requires_session=True, forward_to="orders")
-        for number in range(6):
-            await entry.send(BrokeredMessage(f"{number}", session_id=f"{number % 3}"))
-        await asyncio.sleep(5)
-        assert sorted(await orders.texts()) == [f"{number}" for number in range(6)]
+@pytest.mark.parametrize("enable_partitioning", [True, False])
+async def test_q33_an_entity_with_sessions_is_no_source_of_forwarding(*, enable_partitioning: bool) -> None:
+    async with bus(requires_session=True) as orders:
+        entities = orders.namespace.entities
+        with pytest.raises(InvalidArgument, match="it requires sessions"):
+            await orders.queue(
+                "entry", enable_partitioning=enable_partitioning, requires_session=True, forward_to="orders"
+            )
+        await orders.queue("entry", enable_partitioning=enable_partitioning, requires_session=True)
+        description = QueueDescription(
+            enable_partitioning=enable_partitioning, requires_session=True, forward_to="orders"
+        )
+        with pytest.raises(InvalidArgument, match="it requires sessions"):
+            await entities.update("entry", description)
+        await orders.namespace.create_topic("news", enable_partitioning=enable_partitioning)
+        with pytest.raises(InvalidArgument, match="it requires sessions"):
+            await orders.namespace.create_subscription("news", "all", requires_session=True, forward_to="orders")
+        await orders.queue("dead", requires_session=True, forward_dead_lettered_to="orders")
 
 
 @in_virtual_time

@@ -204,7 +204,7 @@ class Keeper:
             for field, name in FIXED.items():
                 if getattr(known.description, field, None) != getattr(description, field, None):
                     raise InvalidArgument(f"{name} of '{known.path}' cannot be changed: it is set at creation")
-            self._check_targets(known.path, description)
+            self._check_targets(known.path, description, known.description)
             now_ms = self._clock.wall_ms()
             known.row = await self._call(self._catalogue.update, paths.key_of(path), description, now_ms)
             await self._publish(EntityUpdated(known.row))
@@ -351,8 +351,21 @@ class Keeper:
     def _topic_of(self, subscription: Known) -> Known:
         return self._topic(paths.split_subscription(subscription.path)[0])
 
-    def _check_targets(self, path: str, description: Description) -> None:
-        """What messages are forwarded to has to be there, and to be something that they can be sent to."""
+    def _check_targets(self, path: str, description: Description, before: Description | None = None) -> None:
+        """What messages are forwarded to has to be there, and to be something that they can be sent to.
+
+        An entity with sessions is no source. One that is from an earlier version (`before`) stays one.
+        """
+        is_source = getattr(description, "forward_to", None) is not None
+        if (
+            is_source
+            and getattr(description, "requires_session", False)
+            and getattr(before, "forward_to", None) is None
+        ):
+            raise InvalidArgument(
+                f"ForwardTo of '{path}' is '{getattr(description, 'forward_to', None)}', and it requires sessions: an "
+                "entity with sessions cannot forward its messages. Leave out ForwardTo or RequiresSession"
+            )
         for name, field in (("ForwardTo", "forward_to"), ("ForwardDeadLetteredMessagesTo", "forward_dead_lettered_to")):
             target = getattr(description, field, None)
             if target is None:
