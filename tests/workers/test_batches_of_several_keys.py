@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,6 +39,33 @@ async def test_q27_nothing_is_stored_of_a_batch_that_a_fragment_of_the_other_pro
         assert _count(two_workers, "crowded/subscriptions/0") == before
         await sender.send_batch([message for message in everywhere() if message.partition_key != key_of(full)])
         assert _count(two_workers, "crowded/subscriptions/0") == before + 15
+
+
+async def test_r113_messages_that_follow_a_batch_on_a_link_do_not_overtake_it_while_the_other_process_is_asked(
+    two_workers: Crew,
+) -> None:
+    queue = two_workers.make_queue(EnablePartitioning="true")
+    async with client_of(two_workers) as factory:
+        client = factory.create_queue_client(queue)
+        await client.send(BrokeredMessage("connects"))
+        holder = holder_of(two_workers)
+        near, far = key_of(holder), key_of(1 - holder)
+        two_workers.strike(1 - holder, signal.SIGSTOP)
+        try:
+            batch = [BrokeredMessage("0", partition_key=key) for key in (near, far)]
+            sends = [asyncio.ensure_future(client.send_batch(batch))]
+            for number in range(1, 4):
+                await asyncio.sleep(0)  # one after the other, none answered yet
+                message = BrokeredMessage(f"{number}", partition_key=near)
+                sends.append(asyncio.ensure_future(client.send(message)))
+            other = BrokeredMessage("other", partition_key=key_of(holder + 2))
+            await asyncio.wait_for(client.send(other), 10)  # no message of its fragment waits
+            assert not any(send.done() for send in sends)
+        finally:
+            two_workers.strike(1 - holder, signal.SIGCONT)
+        await asyncio.gather(*sends)
+        found = await client.peek_batch(100, from_sequence_number=0)
+        assert [one.text for one in found if one.partition_key == near] == ["0", "1", "2", "3"]
 
 
 def _make_topic(server: Crew, topic: str) -> None:
