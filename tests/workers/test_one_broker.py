@@ -66,16 +66,16 @@ async def test_r126_r112_r113_copies_and_sessions_are_handled_by_one_broker_whic
                     for session in (key_of(0), key_of(1)):
                         await _send(factory, ordered, BrokeredMessage(f"{number}", session_id=session))
             found = await receive(one.create_queue_client(once), 20)
-            assert sorted(int(message.message_id) for message in found) == list(range(20))
+            assert sorted(int(str(message.message_id)) for message in found) == list(range(20))
             assert len({fragment_in(message) for message in found}) > FRAGMENTS // 4, "of both brokers"
             assert await other.create_queue_client(once).receive(timeout=0) is None
             for fragment in (0, 1):
-                session = await other.create_queue_client(ordered).accept_session(key_of(fragment))
-                messages = [message for _ in range(40) if (message := await session.receive(5)) is not None]
+                held = await other.create_queue_client(ordered).accept_session(key_of(fragment))
+                messages = [message for _ in range(40) if (message := await held.receive(5)) is not None]
                 assert {fragment_in(message) for message in messages} == {fragment}
                 assert [int(message.text) for message in messages] == [number // 2 for number in range(40)]
-                await session.set_state(b"packed")
-                await session.close()
+                await held.set_state(b"packed")
+                await held.close()
                 again = await _accept(one, ordered, key_of(fragment))
                 assert await again.get_state() == b"packed"
                 await again.close()
