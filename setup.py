@@ -61,7 +61,9 @@ COMPILED = {
     ),
     "broker/partitioned": (
         "arriving",
+        "checking",
         "entity",
+        "ordering",
         "queue",
         "receivable",
         "sending",

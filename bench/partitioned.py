@@ -5,7 +5,8 @@
 Three measurements, each in rounds that take turns, with the load client in C:
 
 - beside a plain queue: one client, one process, the stores that a server has if nothing is said;
-- two processes beside one: two clients at a time on one queue, without keys, held by different processes;
+- two processes beside one: two clients at a time on one queue, without keys, held by different processes; with two
+  processes a plain queue as well, which one of them serves;
 - how it grows: the same with keys that lead to 1, 2, 4, 8 and 16 fragments, for each number of processes.
 
 Processor time is what all processes of the server had, the supervisor's included, from before the first send until all
@@ -124,14 +125,14 @@ def measure_beside_plain(load: Load, asked: argparse.Namespace) -> dict[str, Rat
 # --- several processes ------------------------------------------------------------------------------------------------
 
 
-def measure_once(clients: Clients, count: int, fragments: int | None, rates: Rates) -> None:
+def measure_once(clients: Clients, count: int, fragments: int | None, rates: Rates, queue: str = DIVIDED) -> None:
     """Send, receive and settle so many messages; None: without keys."""
     server = clients.server
     settle_down(server)
     before_s = server.family.cpu_s
-    sent = clients.send(DIVIDED, count, keys_of(fragments) if fragments is not None else ())
-    taken = clients.receive(DIVIDED, sent.count)
-    wait_until_empty(server, DIVIDED)
+    sent = clients.send(queue, count, keys_of(fragments) if fragments is not None else ())
+    taken = clients.receive(queue, sent.count)
+    wait_until_empty(server, queue)
     rates.cpu_us.append((server.family.cpu_s - before_s) / sent.count * 1e6)
     rates.send.append(sent.rate)
     rates.receive.append(taken.rate)
@@ -143,12 +144,15 @@ Table = dict[int, dict[int | None, Rates]]
 """By processes, then by fragments that keys lead to; None: no keys."""
 
 
-def measure_growth(many: dict[int, Clients], asked: argparse.Namespace) -> Table:
-    """Every number of processes with every number of fragments, in each round."""
+def measure_growth(many: dict[int, Clients], asked: argparse.Namespace) -> tuple[Table, Rates]:
+    """Every number of processes with every number of fragments, in each round; and a plain queue of two processes."""
+    plain = Rates()
     cells: tuple[int | None, ...] = (None, *FRAGMENTS)
     table: Table = {processes: {fragments: Rates() for fragments in cells} for processes in many}
     for clients in many.values():
         measure_once(clients, asked.grid_count, None, Rates())  # to warm up
+    if 2 in many:
+        measure_once(many[2], asked.grid_count, None, Rates(), PLAIN)
     for number in range(2 * asked.rounds):  # twice as many without keys: two bars depend on these
         for fragments in cells if number < asked.rounds else (None,):
             for processes in many if number % 2 else reversed(many):
@@ -159,13 +163,16 @@ def measure_growth(many: dict[int, Clients], asked: argparse.Namespace) -> Table
                     f"{rates.send[-1]:,.0f} sends/s, {rates.receive[-1]:,.0f} receives/s, {rates.cpu_us[-1]:.1f} us",
                     flush=True,
                 )
-    return table
+        if 2 in many:
+            measure_once(many[2], asked.count, None, plain, PLAIN)
+            print(f"round {number + 1}, processes 2, plain: {plain.send[-1]:,.0f} sends/s", flush=True)
+    return table, plain
 
 
 # --- what is told -----------------------------------------------------------------------------------------------------
 
 
-def find_bars(beside: dict[str, Rates], table: Table) -> list[Bar]:
+def find_bars(beside: dict[str, Rates], table: Table, plain_of_two: Rates) -> list[Bar]:
     """What is needed."""
     plain, divided = beside[PLAIN], beside[DIVIDED]
     bars = [
@@ -177,17 +184,22 @@ def find_bars(beside: dict[str, Rates], table: Table) -> list[Bar]:
         for what in ("send", "receive"):
             ratio = two.ratio(one, what)
             bars.append(Bar(f"two processes' total {what} rate of one's, two clients", ratio, LEAST_OF_ONE, "x"))
+            ratio = two.ratio(plain_of_two, what)
+            bars.append(Bar(f"{DIVIDED} {what} rate of a plain queue's, two processes", ratio, LEAST_OF_ONE, "x"))
         name = "processor time for a message (send, receive, settle) of two processes, of one's"
         bars.append(Bar(name, two.ratio(one, "cpu_us"), MOST_CPU_OF_ONE, "x", is_ceiling=True))
     return bars
 
 
-def describe(beside: dict[str, Rates], table: Table) -> dict[str, str]:
+def describe(beside: dict[str, Rates], table: Table, plain_of_two: Rates) -> dict[str, str]:
     """What explains the bars."""
     rows = {}
     for queue, rates in beside.items():
         rows[f"sends/s, {queue} queue, one process, one client"] = rates.text("send")
         rows[f"receives/s, {queue} queue, one process, one client"] = rates.text("receive")
+    if plain_of_two.send:
+        rows["sends/s, plain queue, 2 processes, two clients"] = plain_of_two.text("send")
+        rows["receives/s, plain queue, 2 processes, two clients"] = plain_of_two.text("receive")
     for processes, row in table.items():
         who = "one process" if processes == 1 else f"{processes} processes"
         rates = row[None]
@@ -234,7 +246,7 @@ def _line(row: dict[int | None, Rates], what: str) -> list[tuple[float, float]]:
     return [(fragments, rates.median(what)) for fragments, rates in row.items() if fragments is not None]
 
 
-def measure(folder: Path, asked: argparse.Namespace) -> tuple[dict[str, Rates], Table]:
+def measure(folder: Path, asked: argparse.Namespace) -> tuple[dict[str, Rates], Table, Rates]:
     """Start the servers, which stay idle while others are measured, and measure them."""
     binary = build(folder)
     with Processes.started(folder / "beside") as server:
@@ -250,11 +262,12 @@ def measure(folder: Path, asked: argparse.Namespace) -> tuple[dict[str, Rates], 
             server = stack.enter_context(Processes.started(folder / f"processes-{processes}", *options))
             assert isinstance(server, Processes)
             server.make_partitioned(DIVIDED, QUEUE_MB)
+            server.make_queue(PLAIN, QUEUE_MB)
             many[processes] = Clients(binary, server, CLIENTS, asked.size)
-        table = measure_growth(many, asked)
+        table, plain = measure_growth(many, asked)
         for clients in many.values():
             clients.server.stop()
-    return beside, table
+    return beside, table, plain
 
 
 def main(words: list[str] | None = None) -> int:
@@ -269,8 +282,9 @@ def main(words: list[str] | None = None) -> int:
     add_results_option(cli)
     asked = cli.parse_args(words)
     with tempfile.TemporaryDirectory(prefix="twinbus-bench-", dir=asked.folder) as name:
-        beside, table = measure(Path(name), asked)
-    bars, figures, where = find_bars(beside, table), describe(beside, table), surroundings("uvloop", "rocksdict")
+        beside, table, plain = measure(Path(name), asked)
+    bars, figures = find_bars(beside, table, plain), describe(beside, table, plain)
+    where = surroundings("uvloop", "rocksdict")
     page = (
         "# Partitioned queues, measured\n\n"
         f"Made by `python -m bench.partitioned`: incompressible messages of {asked.size} bytes, each accepted when\n"
@@ -292,6 +306,7 @@ def main(words: list[str] | None = None) -> int:
             for processes, row in table.items()
             for fragments, rates in row.items()
         ],
+        "plain queue, two processes": vars(plain),
         "surroundings": where,
     }
     asked.results.mkdir(parents=True, exist_ok=True)

@@ -58,12 +58,15 @@ def test_keys_lead_to_the_first_fragments_one_each(fragments: int) -> None:
 
 def test_a_ratio_is_that_of_the_rounds() -> None:
     slow, fast = Rates([10, 50, 40], [1, 1, 1], [30, 30, 30]), Rates([20, 100, 40], [1, 1, 1], [20, 40, 20])
-    found = {bar.what: bar for bar in find_bars({PLAIN: fast, DIVIDED: slow}, {1: {None: fast}, 2: {None: slow}})}
+    plain = Rates([5, 25, 20], [1, 1, 1])
+    beside = {PLAIN: fast, DIVIDED: slow}
+    found = {bar.what: bar for bar in find_bars(beside, {1: {None: fast}, 2: {None: slow}}, plain)}
     assert found["partitioned-send of the plain queue's, one process"].found == 0.5
     assert found["two processes' total send rate of one's, two clients"].found == 0.5
+    assert found["partitioned send rate of a plain queue's, two processes"].found == 2
     cpu = found["processor time for a message (send, receive, settle) of two processes, of one's"]
     assert (cpu.found, cpu.is_met) == (1.5, False)
-    assert len(find_bars({PLAIN: fast, DIVIDED: slow}, {1: {None: fast}})) == 2, "nothing is said of what was not run"
+    assert len(find_bars(beside, {1: {None: fast}}, Rates())) == 2, "nothing is said of what was not run"
 
 
 def test_a_picture_has_a_line_for_each_name_in_each_panel() -> None:

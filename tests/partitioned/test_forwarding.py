@@ -124,7 +124,7 @@ async def test_q33_after_four_hops_a_message_is_in_the_transfer_dead_letter_queu
 
 
 @in_virtual_time
-async def test_a_queue_with_sessions_is_a_source_like_any() -> None:
+async def test_q33_a_queue_with_sessions_may_be_a_source() -> None:
     async with bus() as orders:
         entry = await orders.queue("entry", requires_session=True, forward_to="orders")
         for number in range(6):

@@ -9,6 +9,7 @@ import pytest
 
 from tests.partitioned.bus import (
     FRAGMENTS,
+    STORES,
     bus,
     drain,
     everywhere,
@@ -19,7 +20,7 @@ from tests.partitioned.bus import (
     send_all,
     texts,
 )
-from twinbus.client import BrokeredMessage, ReceiveMode
+from twinbus.client import NO_RETRY, BrokeredMessage, ReceiveMode
 from twinbus.model.errors import MessageLockLost
 from twinbus.testing import in_virtual_time
 
@@ -50,16 +51,22 @@ async def test_r103_who_waits_gets_the_first_message_that_comes_to_any_fragment(
 
 
 @in_virtual_time
-async def test_r104_messages_that_were_fetched_ahead_are_returned_by_later_receives() -> None:
+async def test_r103_r104_q29_messages_of_other_stores_are_cached_by_the_server_and_returned_by_later_receives() -> None:
     async with bus() as orders:
-        orders.client.prefetch = 2 * FRAGMENTS
-        await send_all(orders.client, everywhere())
-        first = await orders.client.receive()
+        await send_all(orders.client, [*everywhere(), *everywhere()])
+        orders.namespace.kill()
+        await orders.namespace.start()  # with nothing in memory
+        client = orders.namespace.factory(retry_policy=NO_RETRY).create_queue_client("orders")
+        assert client.prefetch == 0, "what is cached is cached by the server"
+        first = await client.receive(timeout=1)
         assert first is not None
-        await asyncio.sleep(1)
-        orders.namespace.outage.hang()
-        later = [await orders.client.receive(timeout=1) for _ in range(FRAGMENTS - 1)]
-        assert {message.text for message in [first, *later] if message is not None} == set(map(str, range(FRAGMENTS)))
+        assert orders.locks() == 1, "the other messages that the stores gave are cached, and free"
+        for store in range(STORES):
+            orders.namespace.outage.hang_store(store)
+        later = [await client.receive(timeout=0) for _ in range(2 * FRAGMENTS - 1)]
+        assert Counter(texts(one for one in [first, *later] if one is not None)) == {
+            f"{number}": 2 for number in range(FRAGMENTS)
+        }
 
 
 @in_virtual_time

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.partitioned.bus import bus, key_of, numbered, receive, send_all, texts
+from twinbus.amqp.message import Properties, build, data
 from twinbus.client import BrokeredMessage
 from twinbus.model.errors import NotAllowed, TransactionRolledBack
 from twinbus.testing import in_virtual_time
@@ -80,6 +81,22 @@ async def test_r117_to_an_entity_with_sessions_a_message_has_a_session_id() -> N
             message = BrokeredMessage("x", session_id="apples", partition_key="apples")
             await orders.client.send(message, transaction=transaction)
         assert await orders.texts() == ["x"]
+
+
+@in_virtual_time
+async def test_r117_to_an_entity_with_sessions_a_partition_key_that_differs_from_the_session_id_is_refused() -> None:
+    async with bus(requires_session=True) as orders:
+        bad = build(
+            message_annotations={"x-opt-partition-key": "pears"},
+            properties=Properties(message_id="1", group_id="apples"),
+            body=data(b"x"),
+        )
+        transaction = orders.factory.transaction()
+        with pytest.raises(NotAllowed, match="'pears' and its session id 'apples'"):
+            await transaction.send(orders.client.sender, bad, 0)
+        with pytest.raises(TransactionRolledBack):
+            await transaction.commit()
+        assert await orders.fragments() == []
 
 
 @in_virtual_time

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.served import PATIENCE_S, STOP_S, Served, wait_until
+from twinbus.client import NO_RETRY, MessagingFactory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,6 +66,11 @@ class Crew(Served):
             if is_worker(pid):
                 os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not any(is_worker(pid) for pid in self._seen))
+
+    @property
+    def stores(self) -> dict[int, Path]:
+        """The folders of the stores, by their numbers."""
+        return {int(folder.name): folder for folder in (self._data / "stores").iterdir()}
 
     def doomed(self) -> int:
         """Entities that were deleted, and are not yet removed from all their stores."""
@@ -198,6 +204,39 @@ def crew(folder: Path, *options: str, workers: int = 2) -> Iterator[Crew]:
         server.check_log()
     finally:
         server.kill()
+
+
+def client_of(server: Crew) -> MessagingFactory:
+    """A client with one connection, which one of the workers accepts. It tries nothing twice."""
+    return MessagingFactory.from_connection_string(server.connection_string, retry_policy=NO_RETRY)
+
+
+def stores_of(server: Crew) -> dict[int, set[int]]:
+    """Which stores' files each worker has open, by the workers' numbers."""
+    found: dict[int, set[int]] = {}
+    for number, pid in server.workers().items():
+        files = [str(one.readlink()) for one in Path(f"/proc/{pid}/fd").iterdir() if one.is_symlink()]
+        found[number] = {int(Path(name).parent.name) for name in files if Path(name).parent.parent.name == "stores"}
+    return found
+
+
+def holders_of(server: Crew) -> set[int]:
+    """The workers that have accepted AMQP connections."""
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    inodes = {row[9] for row in rows if row[1].endswith(f":{server.amqp_port:04X}") and row[3] == "01"}
+    found = set()
+    for number, pid in server.workers().items():
+        for one in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):  # closed meanwhile
+                if str(one.readlink()).removeprefix("socket:[").removesuffix("]") in inodes:
+                    found.add(number)
+    return found
+
+
+def holder_of(server: Crew) -> int:
+    """The worker that has accepted the only AMQP connection."""
+    wait_until(lambda: len(holders_of(server)) == 1)
+    return next(iter(holders_of(server)))
 
 
 def is_worker(pid: int) -> bool:

@@ -5,24 +5,17 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import Counter
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.partitioned.bus import FRAGMENTS, drain, everywhere, fragment_in, key_of, numbered, send_all
-from tests.served import wait_until
-from tests.workers.crew import Crew, crew
+from tests.workers.crew import crew, holder_of, stores_of
 from twinbus.client import NO_RETRY, BrokeredMessage, MessagingFactory
 from twinbus.model.errors import FragmentUnavailable
 
-
-def stores_of(server: Crew) -> dict[int, set[int]]:
-    """Which stores' files each worker has open, by the workers' numbers."""
-    found: dict[int, set[int]] = {}
-    for number, pid in server.workers().items():
-        files = [str(one.readlink()) for one in Path(f"/proc/{pid}/fd").iterdir() if one.is_symlink()]
-        found[number] = {int(Path(name).parent.name) for name in files if Path(name).parent.parent.name == "stores"}
-    return found
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 async def test_r093_sixteen_fragments_lie_in_sixteen_stores_and_are_served_by_sixteen_brokers(tmp_path: Path) -> None:
@@ -55,7 +48,7 @@ async def test_r095_r100_r101_without_one_broker_its_keys_are_refused_and_all_el
         async with MessagingFactory.from_connection_string(server.connection_string, retry_policy=NO_RETRY) as factory:
             client = factory.create_queue_client(queue)
             await send_all(client, everywhere())
-            gone = 1 - _holder(server)  # the one that this client is not connected to
+            gone = 1 - holder_of(server)  # the one that this client is not connected to
             pid = server.strike(gone, signal.SIGSTOP)
             server.strike(gone, signal.SIGKILL)
             with pytest.raises(FragmentUnavailable):
@@ -74,7 +67,7 @@ async def test_who_opens_and_closes_links_while_one_broker_is_stopped_is_answere
         async with MessagingFactory.from_connection_string(server.connection_string, retry_policy=NO_RETRY) as factory:
             client = factory.create_queue_client(queue)
             await client.send(BrokeredMessage("first"))
-            holder = _holder(server)
+            holder = holder_of(server)
             server.strike(1 - holder, signal.SIGSTOP)
 
             async def come_and_go() -> None:
@@ -89,20 +82,3 @@ async def test_who_opens_and_closes_links_while_one_broker_is_stopped_is_answere
             coming.cancel()
             await asyncio.wait([coming])
             server.strike(1 - holder, signal.SIGCONT)
-
-
-def _holder(server: Crew) -> int:
-    """The worker to which the only AMQP connection goes."""
-    wait_until(lambda: len(_holders(server)) == 1)
-    return next(iter(_holders(server)))
-
-
-def _holders(server: Crew) -> set[int]:
-    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    inodes = {row[9] for row in rows if row[1].endswith(f":{server.amqp_port:04X}") and row[3] == "01"}
-    return {
-        number
-        for number, pid in server.workers().items()
-        for one in Path(f"/proc/{pid}/fd").iterdir()
-        if one.is_symlink() and str(one.readlink()).removeprefix("socket:[").removesuffix("]") in inodes
-    }

@@ -7,10 +7,11 @@ is.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from twinbus.broker.intake import Parcel
-from twinbus.broker.partitioned.entity import Partitioned
+from twinbus.broker.partitioned.ordering import Turn
 from twinbus.broker.partitioned.queue import PartitionedQueue
 from twinbus.broker.partitioned.sending import of_fragment
 from twinbus.broker.partitioned.topic import PartitionedTopic
@@ -113,8 +114,20 @@ class SpreadIncoming(Incoming):
 
     def _send_portion(self, number: int, portion: _Portion) -> None:
         target = self._target
-        assert isinstance(target, Partitioned)
+        assert isinstance(target, PartitionedQueue | PartitionedTopic)
+        queues = target.order.queues
+        if queues and number in queues and portion.keyed:  # a batch of its key came before it, and is being checked
+            size = sum([len(record) for record in portion.parcel.records])
+            try:
+                target.order.enter(Turn([number], size, partial(self._store_portion, number, portion), is_ready=True))
+            except ServiceBusError as error:
+                self._stranded(number, portion, error)
+            return
+        self._store_portion(number, portion)
 
+    def _store_portion(self, number: int, portion: _Portion) -> None:
+        target = self._target
+        assert isinstance(target, PartitionedQueue | PartitionedTopic)
         messages, pings = len(portion.parcel.records), portion.parcel.pings
 
         def answer(error: ServiceBusError | None) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.seeded.outcome import described
 from tests.simulation.processes.run import run
+from twinbus.broker.partitioned.ordering import SendOrder, Turn
 from twinbus.broker.remote.loan import Loan
 from twinbus.broker.remote.owner import Owner
 from twinbus.broker.remote.transaction import RemoteTransaction
@@ -84,6 +85,18 @@ def more_is_claimed_than_is_lent(patch: Patch) -> None:
     patch.setattr(Visitor, "claim", lambda self, count: claim(self, count + 1))
 
 
+def later_sends_overtake_a_batch_that_is_checked(patch: Patch) -> None:
+    enter = SendOrder.enter
+
+    def overtake(order: SendOrder, turn: Turn) -> None:
+        if turn.is_ready:
+            turn.run()
+        else:
+            enter(order, turn)
+
+    patch.setattr(SendOrder, "enter", overtake)
+
+
 # What is said of each: that another thing is found is no sign that this one is.
 FAULTS: dict[Callable[[Patch], None], str] = {
     nobody_is_told_that_there_is_something: "which waits",
@@ -94,6 +107,7 @@ FAULTS: dict[Callable[[Patch], None], str] = {
     nobody_comes_again_to_one_that_was_started_again: "which waits",
     nobody_hears_of_stores: "believes of store",
     more_is_claimed_than_is_lent: "are reserved",
+    later_sends_overtake_a_batch_that_is_checked: "was stored out of turn",
 }
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from twinbus.broker.intake import VIA_PARTITION_KEY, Parcel, Terms
 from twinbus.broker.partitioned import arriving, sending
+from twinbus.broker.partitioned.ordering import SendOrder
 from twinbus.broker.partitioned.receivable import PartitionedReceivable
 from twinbus.broker.partitioned.spread import Spread
 from twinbus.broker.queue import Queue
@@ -38,11 +39,13 @@ class PartitionedQueue(PartitionedReceivable[Queue]):
         super().__init__(entity_id, path, description.status, parts, created_ms=created_ms, updated_ms=updated_ms)
         self.description = description
         self.spread = Spread(parts, start)
+        self.order = SendOrder(path)
         self.terms = Terms()
 
     def describe(self, description: QueueDescription, limits: NamespaceLimits) -> None:
         """It is to be like this from now on."""
         self.description = description
+        self.order.max_bytes = limits.max_pending_bytes
         self.terms = Terms(
             ttl_ms=description.default_time_to_live_ms,
             requires_session=description.requires_session,

@@ -4,8 +4,8 @@ Owns: how a parcel is split, and what is told where a part of it could not be st
 one key, or one without keys, is sent, all of it goes to one part; one without a key to another where the first does not
 take it, so that what is down takes nobody with it.
 
-A batch of several keys is not one batch of a store. All of its parts are asked first whether they would take it; if one
-fails after that, the sender is told which messages are stored.
+A batch of several keys is not one batch of a store. All of its parts are checked first, also those of other processes
+(`checking`); if one fails after that, the sender is told which messages are stored.
 
 Whoever sends with a key, and cannot because of the one part that it leads to, is told which: other keys may work.
 """
@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from twinbus.amqp.message import Message, Section
 from twinbus.broker.intake import Parcel
+from twinbus.broker.partitioned.checking import Checked
+from twinbus.broker.partitioned.ordering import Turn
 from twinbus.broker.record import take_apart
-from twinbus.broker.sending import check_room
 from twinbus.model.errors import (
     FragmentUnavailable,
     PartlyStored,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from twinbus.broker.journal import Answered
     from twinbus.broker.outage import Outage
+    from twinbus.broker.partitioned.ordering import SendOrder
     from twinbus.broker.partitioned.queue import PartitionedQueue
     from twinbus.broker.partitioned.spread import Spread
     from twinbus.broker.queue import Queue
@@ -63,6 +65,10 @@ class Target(Protocol):
         """Which of them a message goes to."""
 
     @property
+    def order(self) -> SendOrder:
+        """The sends that wait for a check of a batch."""
+
+    @property
     def outage(self) -> Outage | None:
         """What is rehearsed with all of them."""
 
@@ -89,10 +95,22 @@ def _send_to(target: Target, number: int, parcel: Parcel, answer: Answered, numb
     def told(error: ServiceBusError | None) -> None:
         answer(error if error is None else of_fragment(target, number, error))
 
+    if number in target.order.queues:  # behind a batch with a message of that fragment, which is being checked
+        size = sum([len(record) for record in parcel.records])
+        send_now = partial(_send_now, target.parts[number], parcel, told, numbers)
+        target.order.enter(Turn([number], size, send_now, is_ready=True))
+        return
     try:
         target.parts[number].send(parcel, told, numbers)
     except ServiceBusError as error:
         raise of_fragment(target, number, error) from None
+
+
+def _send_now(part: Queue | Topic, parcel: Parcel, answer: Answered, numbers: list[int]) -> None:
+    try:
+        part.send(parcel, answer, numbers)
+    except ServiceBusError as error:  # the sender waits for the answer by now
+        answer(error)
 
 
 def of_fragment(target: Target, number: int, error: ServiceBusError) -> ServiceBusError:
@@ -170,14 +188,19 @@ def send_on(target: PartitionedQueue, parcel: Parcel, destination: str, answer: 
     groups: dict[int, list[bytes]] = {}
     for number, record in zip([choose(key) for key in parcel.keys], parcel.records, strict=True):
         groups.setdefault(number, []).append(record)
-    for number, records in groups.items():
-        check_takes(target.parts[number], records)
     told = all_of(len(groups), answer)
-    for number, records in groups.items():
-        try:
-            target.parts[number].send_on(records, destination, told)
-        except ServiceBusError as error:  # others may have theirs: all are answered together
-            told(error)
+
+    def store() -> None:
+        for number, records in groups.items():
+            try:
+                target.parts[number].send_on(records, destination, told)
+            except ServiceBusError as error:  # others may have theirs: all are answered together
+                told(error)
+
+    sizes = {number: sum([len(record) for record in records]) for number, records in groups.items()}
+    refusal = Checked(target, sizes, store, lambda _number, error: answer(error)).begin()
+    if refusal is not None:
+        raise refusal[1]
 
 
 class _Mixed:
@@ -195,16 +218,23 @@ class _Mixed:
         """Parts that have not answered."""
         self._given: dict[int, list[int]] = {number: [] for number in self._places}
         self._errors: dict[int, ServiceBusError] = {}
+        self._parcels: dict[int, Parcel] = {}
+        """Each part's portion."""
 
     def send(self) -> None:
+        self._parcels = {number: self._portion(places) for number, places in self._places.items()}
+        sizes = {number: sum([len(record) for record in parcel.records]) for number, parcel in self._parcels.items()}
+        refusal = Checked(self._target, sizes, self._store, self._refuse).begin()
+        if refusal is not None:
+            raise self._as_told(*refusal)
+
+    def _refuse(self, number: int, error: ServiceBusError) -> None:
+        """A part cannot store its portion: nothing is stored."""
+        self._answer(self._as_told(number, error))
+
+    def _store(self) -> None:
         parts = self._target.parts
-        parcels = {number: self._portion(places) for number, places in self._places.items()}
-        for number, parcel in parcels.items():
-            try:
-                check_takes(parts[number], parcel.records)
-            except ServiceBusError as error:
-                raise self._as_told(number, error) from None
-        for number, parcel in parcels.items():
+        for number, parcel in self._parcels.items():
             try:
                 parts[number].send(parcel, partial(self._told, number), self._given[number])
             except ServiceBusError as error:
@@ -271,14 +301,6 @@ class _Mixed:
         )
         told.stored = sorted(places)
         self._answer(told)
-
-
-def check_takes(part: Queue | Topic, records: list[bytes]) -> None:
-    """Raises what a send of these would, as far as that can be told before."""
-    part.check_sends()
-    part.main.journal.check_takes_sends()
-    part.main.check_loaded()
-    check_room(part, records)
 
 
 def _id_of(record: bytes) -> str:

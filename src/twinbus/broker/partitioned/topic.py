@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from twinbus.broker.intake import Terms
 from twinbus.broker.partitioned import arriving, sending
 from twinbus.broker.partitioned.entity import Partitioned
+from twinbus.broker.partitioned.ordering import SendOrder
 from twinbus.broker.partitioned.receivable import PartitionedReceivable
 from twinbus.broker.partitioned.spread import Spread
 from twinbus.broker.subscription import Subscription
@@ -43,6 +44,7 @@ class PartitionedTopic(Partitioned[Topic]):
         super().__init__(entity_id, path, description.status, parts, created_ms=created_ms, updated_ms=updated_ms)
         self.description = description
         self.spread = Spread(parts, start)
+        self.order = SendOrder(path)
         self.terms = Terms()
         self.subscriptions: dict[str, PartitionedSubscription] = {}
         """By the keys of their names."""
@@ -50,6 +52,7 @@ class PartitionedTopic(Partitioned[Topic]):
     def describe(self, description: TopicDescription, limits: NamespaceLimits) -> None:
         """It is to be like this from now on."""
         self.description = description
+        self.order.max_bytes = limits.max_pending_bytes
         self.terms = Terms(
             ttl_ms=description.default_time_to_live_ms,
             detects_duplicates=description.requires_duplicate_detection,

@@ -38,6 +38,13 @@ class Send(_Word):
     ids: list[bytes]
 
 
+class Check(_Word):
+    """Whether parts of an entity can store so many bytes each, by the numbers of fragments. Answered by `Refusals`."""
+
+    entity: int
+    sizes: dict[int, int]
+
+
 class SendOn(_Word):
     """Store messages that go on to another entity. Answered by `Done`."""
 
@@ -195,6 +202,7 @@ class RollBack(_Word):
 
 Call: TypeAlias = (
     Send
+    | Check
     | SendOn
     | Arrive
     | Settle
@@ -235,6 +243,12 @@ class Numbers(_Word):
     """What was asked for."""
 
     numbers: list[int]
+
+
+class Refusals(_Word):
+    """The fragments that cannot store what was asked: the name of each error's class, and its text."""
+
+    fragments: dict[int, tuple[str, str]]
 
 
 class Lost(_Word):
@@ -322,6 +336,7 @@ Answer: TypeAlias = (
     Done
     | Failed
     | Numbers
+    | Refusals
     | Lost
     | Page
     | FoundLock

@@ -16,10 +16,22 @@ from twinbus.broker.browser import Browser
 from twinbus.broker.intake import Parcel
 from twinbus.broker.keys import pack_sequence
 from twinbus.broker.line import Line
+from twinbus.broker.partitioned.checking import check_takes
 from twinbus.broker.partitioned.entity import Partitioned
 from twinbus.broker.record import take_apart
 from twinbus.broker.remote import calls
-from twinbus.broker.remote.calls import Done, FoundLock, Numbers, Page, Weigh, Weighed, Weight, failed
+from twinbus.broker.remote.calls import (
+    Done,
+    FoundLock,
+    Numbers,
+    Page,
+    Refusals,
+    Weigh,
+    Weighed,
+    Weight,
+    failed,
+    kind_of,
+)
 from twinbus.broker.remote.part import is_remote
 from twinbus.broker.remote.visitor import VisitingReader, Visitor
 from twinbus.broker.settlement import How, lock_lost
@@ -70,6 +82,7 @@ class Desk:
         self._transactions: dict[int, Transaction] = {}
         self._acts: dict[type, Callable[[Any, Tell], None]] = {
             calls.Send: self._send,
+            calls.Check: self._check,
             calls.SendOn: self._send_on,
             calls.Arrive: self._arrive,
             calls.Settle: self._settle,
@@ -174,6 +187,15 @@ class Desk:
         parcel.records, parcel.ids = call.records, call.ids
         part.send(parcel, lambda error: tell(failed(error) if error is not None else Numbers(numbers)), numbers)
         self._note_use(call.entity)
+
+    def _check(self, call: calls.Check, tell: Tell) -> None:
+        refusals: dict[int, tuple[str, str]] = {}
+        for number, size in call.sizes.items():
+            try:
+                check_takes(self._sendable(call.entity, number), size)
+            except ServiceBusError as error:
+                refusals[number] = (kind_of(error), str(error))
+        tell(Refusals(refusals))
 
     def _send_on(self, call: calls.SendOn, tell: Tell) -> None:
         part = self._sendable(call.entity, call.fragment)

@@ -1,0 +1,138 @@
+"""The check of a batch of several keys before any of it is stored.
+
+Every fragment of the batch is asked whether it is available and has room: those of this process at once, those of other
+processes by one question to each process. Nothing is reserved: between an answer and the commit a fragment can be
+filled by another sender, or its process can end. Then the sender hears which messages are stored (`sending`).
+
+Owns: the questions, and that the batch keeps its place before later sends while it waits for the answers (`ordering`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from twinbus.broker.partitioned.ordering import Turn
+from twinbus.broker.remote.calls import Check, Refusals, error_of
+from twinbus.broker.remote.journal import RemoteJournal
+from twinbus.broker.sending import check_size
+from twinbus.model.errors import ServiceBusError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from twinbus.broker.partitioned.ordering import SendOrder
+    from twinbus.broker.queue import Queue
+    from twinbus.broker.remote.calls import Answer
+    from twinbus.broker.remote.owner import Owner
+    from twinbus.broker.topic import Topic
+
+
+class Ordered(Protocol):
+    """A partitioned queue or topic, as far as the check needs it."""
+
+    @property
+    def parts(self) -> Sequence[Queue] | Sequence[Topic]:
+        """One for each fragment."""
+
+    @property
+    def order(self) -> SendOrder:
+        """The sends that wait for a check."""
+
+
+class Checked:
+    """A batch that is stored in several fragments, from its check to its commit."""
+
+    def __init__(
+        self,
+        target: Ordered,
+        sizes: dict[int, int],
+        store: Callable[[], None],
+        refuse: Callable[[int, ServiceBusError], None],
+    ) -> None:
+        """`sizes` are the bytes for each fragment, by its number.
+
+        One of two is called: `store` if all fragments can store their portions, now or later; `refuse` later, with the
+        number of a fragment that cannot, and why.
+        """
+        self._target = target
+        self._sizes = sizes
+        self._store = store
+        self._refuse = refuse
+        self._unanswered = 0
+        self._refusal: tuple[int, ServiceBusError] | None = None
+
+    def begin(self) -> tuple[int, ServiceBusError] | None:
+        """Check, and store at once if no other process has to be asked. Call it once.
+
+        Returns a fragment that cannot store its portion, and why, if that is known at once: then nothing is called.
+        """
+        refusal = self._refusal_here()
+        if refusal is not None:
+            return refusal
+        order, sizes, questions = self._target.order, self._sizes, self._questions()
+        if not questions and not order.holds(sizes):
+            self._store()
+            return None
+        turn = Turn(list(sizes), sum(sizes.values()), self._run, is_ready=not questions)
+        try:
+            order.enter(turn)
+        except ServiceBusError as error:
+            return next(iter(sizes)), error
+        self._unanswered = len(questions)
+        for owner, asked in questions.items():
+            told = partial(self._answered, turn, next(iter(asked)))
+            try:
+                owner.ask(Check(self._target.parts[0].entity_id, asked), told)
+            except ServiceBusError as error:
+                told(error)
+        return None
+
+    def _questions(self) -> dict[Owner, dict[int, int]]:
+        """The portions of other processes. A single one needs no question: its owner stores all of it, or nothing."""
+        found: dict[Owner, dict[int, int]] = {}
+        if len(self._sizes) == 1:
+            return found
+        for number, size in self._sizes.items():
+            journal = self._target.parts[number].main.journal
+            if isinstance(journal, RemoteJournal):
+                found.setdefault(journal.owner, {})[number] = size
+        return found
+
+    def _answered(self, turn: Turn, number: int, answer: Answer | ServiceBusError) -> None:
+        """A process has answered, or will not: `number` is one of its fragments."""
+        self._unanswered -= 1
+        if isinstance(answer, ServiceBusError):
+            self._refusal = self._refusal or (number, answer)
+        else:
+            assert isinstance(answer, Refusals)
+            for refused, (kind, text) in answer.fragments.items():
+                self._refusal = self._refusal or (refused, error_of(kind, text))
+        if not self._unanswered:
+            self._target.order.set_ready(turn)
+
+    def _run(self) -> None:
+        """All have answered. What this process knows of its own fragments may have changed meanwhile."""
+        refusal = self._refusal or self._refusal_here()
+        if refusal is not None:
+            self._refuse(*refusal)
+        else:
+            self._store()
+
+    def _refusal_here(self) -> tuple[int, ServiceBusError] | None:
+        """The first fragment that cannot store its portion, as far as this process knows."""
+        parts = self._target.parts
+        for number, size in self._sizes.items():
+            try:
+                check_takes(parts[number], size)
+            except ServiceBusError as error:
+                return number, error
+        return None
+
+
+def check_takes(part: Queue | Topic, size: int) -> None:
+    """Raise what a send of so many bytes would raise, as far as that is known before it."""
+    part.check_sends()
+    part.main.journal.check_takes_sends()
+    part.main.check_loaded()
+    check_size(part, size)
