@@ -20,6 +20,7 @@ from twinbus.broker.intake import Parcel
 from twinbus.broker.record import take_apart
 from twinbus.broker.sending import check_room
 from twinbus.model.errors import (
+    DiskFull,
     FragmentUnavailable,
     PartlyStored,
     QuotaExceeded,
@@ -45,6 +46,7 @@ _ELSEWHERE: Final = (StoreUnavailable, ServerBusy, QuotaExceeded)
 """Why a message without a key is sent to another part."""
 _OF_FRAGMENT: Final[dict[type[ServiceBusError], type[ServiceBusError]]] = {
     StoreUnavailable: FragmentUnavailable,
+    DiskFull: FragmentUnavailable,
     ServerBusy: ServerBusy,
     QuotaExceeded: QuotaExceeded,
 }
