@@ -73,7 +73,7 @@ def test_data_of_an_earlier_version_gets_the_name_that_it_is_served_by(path: Pat
 
 
 def test_a_first_start_that_was_refused_leaves_no_name(path: Path) -> None:
-    with pytest.raises(InvalidSetting, match=r"--workers 5: each needs a store of its own, and .* has 4"):
+    with pytest.raises(InvalidSetting, match=r"--workers 5: each needs a store of its own, and .* gets 4"):
         claim(path, "wrong", workers=5)
     assert len(claim(path, "right", workers=5, stores=5)) == 5
 

@@ -232,8 +232,8 @@ class DataDirectory:
             raise InvalidSetting(
                 "--workers",
                 workers,
-                f"each needs a store of its own, and {self.path} has {chosen}: give --stores {workers} to add some, or "
-                "fewer workers",
+                f"each needs a store of its own, and {self.path} {'has' if found else 'gets'} {chosen}: give "
+                f"--stores {workers}, or fewer workers",
             )
         return chosen
 
