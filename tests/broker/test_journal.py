@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.broker.rig import Answers, Rig
-from twinbus.model.errors import ServerBusy, StoreUnavailable
+from twinbus.model.errors import DiskFull, ServerBusy, StoreUnavailable
 from twinbus.model.limits import NamespaceLimits
+from twinbus.server.disk import low_space
 from twinbus.store.memory import Step
 
 
@@ -123,8 +124,8 @@ def test_a_drain_on_a_store_that_does_not_work_ends_after_a_tenth_of_a_second() 
 def test_on_a_full_disk_nothing_is_sent_and_the_rest_goes_on() -> None:
     rig = Rig()
     rig.stored(b"1")
-    rig.journal.refusal = "its disk is nearly full"
-    with pytest.raises(StoreUnavailable, match="nearly full"):
+    rig.journal.refusal = low_space(0)
+    with pytest.raises(DiskFull, match="takes no messages: its disk is full"):
         rig.send(b"2")
     consumer, answers = rig.consumer(1), Answers()
     rig.main.settlement.complete(consumer.numbers(), answers)

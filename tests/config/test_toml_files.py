@@ -184,6 +184,7 @@ def test_a_secret_stands_in_the_file_only_if_nobody_else_can_read_it(
 
 async def test_entities_are_those_of_the_same_emulator_file(tmp_path: Path) -> None:
     content = """
+        name = "sbemulatorns"
         [[queues]]
         name = "orders"
         lock_duration = "PT30S"
@@ -285,7 +286,7 @@ AT_RULE = "topics[0].subscriptions[0].rules[0]"
         ("amqp_port = 5300", "http_port: 5300: amqp_port has it already"),
         ("stores = 0", "stores: 0: it can be 1 to 64"),
         ("workers = 65", "workers: 65: it can be 1 to 64"),
-        ("workers = 5", "workers: 5: each needs a store of its own, and stores is 4"),
+        ("stores = 4\nworkers = 5", "workers: 5: each needs a store of its own, and stores is 4"),
         ('name = "a b"', "name: 'a b': a namespace is named with"),
         ('min_free = "lots"', "min_free: 'lots': is no size"),
         ("min_free = 5", "min_free: expected a text, found the number 5"),

@@ -41,7 +41,7 @@ class MemoryAdministration:
         self._kinds: list[dict[str, Any]] = [self.queues, self.topics, self.subscriptions]
         self.rules: dict[str, dict[str, RuleDescription]] = {}
         """By the keys of their subscriptions and names."""
-        self.stores: list[dict[str, object]] = [{"name": "0", "is_available": True}]
+        self.stores: list[dict[str, object]] = [{"name": "0", "is_available": True, "takes_messages": True}]
         self.fails_with: Exception | None = None
 
     # --- entities -----------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class MemoryAdministration:
     # --- what tests do to it ------------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, object]:
-        is_ok = all(store["is_available"] for store in self.stores)
+        is_ok = all(store["is_available"] and store["takes_messages"] for store in self.stores)
         return {"status": "ok" if is_ok else "degraded", "stores": self.stores}
 
     def set_runtime(self, path: str, runtime: QueueRuntime) -> None:

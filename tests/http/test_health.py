@@ -13,16 +13,39 @@ if TYPE_CHECKING:
     from tests.http.service import Service
 
 
+WELL, FULL, DOWN = (True, True), (True, False), (False, False)
+"""Stores: available, and taking messages."""
+
+
 @pytest.mark.parametrize(
-    ("stores", "code", "status"),
-    [([True, True], 200, "ok"), ([True, False], 200, "degraded"), ([False, False], 503, "degraded"), ([], 200, "ok")],
+    ("stores", "codes", "status"),
+    [
+        ([WELL, WELL], (200, 200), "ok"),
+        ([WELL, DOWN], (200, 200), "degraded"),
+        ([DOWN, DOWN], (503, 503), "degraded"),
+        ([WELL, FULL], (200, 200), "degraded"),
+        ([FULL, FULL], (200, 503), "degraded"),
+        ([FULL, DOWN], (200, 503), "degraded"),
+        ([], (200, 200), "ok"),
+    ],
 )
-def test_one_store_that_works_is_enough(service: Service, stores: list[bool], code: int, status: str) -> None:
-    service.administration.stores = [{"name": "s", "is_available": is_available} for is_available in stores]
-    reply = service.call("GET", "/health", Authorization="none")
-    assert reply.status == code
-    assert json.loads(reply.text) == {"status": status, "stores": service.administration.stores}
+def test_one_store_that_works_is_enough_and_for_sends_one_that_takes_messages(
+    service: Service, stores: list[tuple[bool, bool]], codes: tuple[int, int], status: str
+) -> None:
+    service.administration.stores = [
+        {"name": "s", "is_available": works, "takes_messages": takes} for works, takes in stores
+    ]
+    replies = [service.call("GET", path, Authorization="none") for path in ("/health", "/health?for=send")]
+    assert tuple(reply.status for reply in replies) == codes
+    for reply in replies:
+        assert json.loads(reply.text) == {"status": status, "stores": service.administration.stores}
     assert service.asked == []
+
+
+def test_health_for_anything_but_sends_is_refused(service: Service) -> None:
+    reply = service.call("GET", "/health?for=receive", Authorization="none")
+    assert reply.status == 400
+    assert "it can be send" in reply.text
 
 
 def test_a_head_has_no_body(service: Service) -> None:

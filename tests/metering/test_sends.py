@@ -10,7 +10,7 @@ import pytest
 from tests.metering.used import counted, message_of, used
 from twinbus.client import BrokeredMessage
 from twinbus.client.retry import NO_RETRY
-from twinbus.model.errors import InternalFault, NotAllowed
+from twinbus.model.errors import DiskFull, NotAllowed
 from twinbus.model.message import PING_CONTENT_TYPE
 from twinbus.testing import InMemoryNamespace, in_virtual_time
 
@@ -90,9 +90,9 @@ async def test_what_is_refused_is_counted_apart_and_pings_apart_from_that() -> N
         await sender.send(BrokeredMessage("apples"))
         namespace.outage.fill_disk()
         for refused in (BrokeredMessage("pears"), BrokeredMessage("plums")):
-            with pytest.raises(InternalFault):
+            with pytest.raises(DiskFull):
                 await sender.send(refused)
-        with pytest.raises(InternalFault):
+        with pytest.raises(DiskFull):
             await sender.send(BrokeredMessage(content_type=PING_CONTENT_TYPE))
         assert counted(used(namespace)) == {"sends": 1, "send_units": 1, "failed_sends": 2, "failed_pings": 1}
 

@@ -12,7 +12,7 @@ from twinbus.client import BrokeredMessage
 from twinbus.client.errors import EntityNotFound
 from twinbus.client.pairing import EntityState, EventKind
 from twinbus.client.sender import MessageSender
-from twinbus.model.errors import FailureClass
+from twinbus.model.errors import DiskFull, FailureClass
 from twinbus.model.queue import QueueRuntime
 from twinbus.testing import InMemoryPair, in_virtual_time
 
@@ -141,6 +141,7 @@ async def test_q13_a_full_disk_is_not_called_healthy() -> None:
         await queue.send(BrokeredMessage("apples"))
         await asyncio.sleep(301)
         assert app.pairing.health_of("orders").state is EntityState.FAILED_OVER
+        assert isinstance(app.pairing.health_of("orders").why, DiskFull)
         app.namespaces.primary.outage.restore()
         await asyncio.sleep(61)
         assert app.pairing.health_of("orders").state is EntityState.HEALTHY

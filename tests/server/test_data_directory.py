@@ -204,7 +204,7 @@ def test_stores_lie_in_the_data_directory(path: Path) -> None:
 def test_every_store_that_was_ever_made_is_found_and_new_ones_are_added(path: Path) -> None:
     with DataDirectory(path) as data:
         three = data.stores(3, ())
-        assert data.stores(1, ()) == three
+        assert data.stores(3, ()) == data.stores(None, ()) == three
         assert data.stores(4, ()) == (*three, path / "stores" / "3")
 
 

@@ -80,6 +80,21 @@ def test_each_change_is_one_line(watch: DiskWatch, disks: Disks, caplog: pytest.
 def test_a_disk_that_cannot_be_asked_counts_as_full(watch: DiskWatch, disks: Disks) -> None:
     disks.free[A] = OSError(errno.EIO, os.strerror(errno.EIO))
     assert watch.check() == {0}
+    assert watch.reason(0) == (
+        "the free space on its disk cannot be read (Input/output error): check the disk and its mount"
+    )
+
+
+def test_a_full_store_has_a_reason_that_says_what_to_do(watch: DiskWatch, disks: Disks) -> None:
+    disks.free[A] = OSError(errno.EIO, os.strerror(errno.EIO))
+    watch.check()
+    disks.free[A] = 0
+    watch.check()
+    assert watch.reason(0) == (
+        "its disk is full (less than 100 MiB free, the limit of --min-free): free space on that disk, or restart the "
+        "server with a lower --min-free. Stored messages can be received and settled"
+    )
+    assert watch.reason(1) is None
 
 
 def test_a_minimum_of_nothing_is_never_missed(disks: Disks) -> None:

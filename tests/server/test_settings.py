@@ -38,7 +38,7 @@ def test_another_name_is_refused(name: str) -> None:
         ({"workers": 0}, "--workers 0: it can be 1 to 64"),
         ({"workers": 65, "stores": 64}, "--workers 65: it can be 1 to 64"),
         (
-            {"workers": 5},
+            {"workers": 5, "stores": 4},
             "--workers 5: each needs a store of its own, and --stores is 4: more of these, or fewer processes",
         ),
         ({"worker_timeout_s": 0.5}, "--worker-timeout 0.5: it can be 1 to 3600"),

@@ -6,10 +6,9 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-import pytest
+from tests.small_disk import small_disk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 PROGRAM = """
@@ -57,20 +56,9 @@ def run(directory: Path, *, limit: int = 0) -> str:
     return ran.stdout
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MiB."""
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", tmp_path], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"mounting a small file system is not permitted here: {mounted.stderr.strip()}")
-    yield tmp_path
-    subprocess.run(["umount", tmp_path], check=True)
-
-
-def test_a_full_disk_fails_the_store_and_not_the_process(small_disk: Path) -> None:
-    assert "No space left" in run(small_disk / "store")
+def test_a_full_disk_fails_the_store_and_not_the_process(tmp_path: Path) -> None:
+    with small_disk(tmp_path, 2) as disk:
+        assert "No space left" in run(disk / "store")
 
 
 def test_a_file_that_may_not_grow_fails_the_store_and_what_was_accepted_is_there_later(tmp_path: Path) -> None:

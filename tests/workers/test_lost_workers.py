@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from typing import TYPE_CHECKING
@@ -63,11 +64,15 @@ def test_health_shows_the_stores_of_a_worker_that_is_down(tmp_path: Path) -> Non
         def stores() -> str:
             return server.ask_on(connections[0], "GET", "health", expected=200)
 
-        expected = (
-            '{"status":"degraded","stores":[{"name":"0","is_available":true},{"name":"1","is_available":false},'
-            '{"name":"2","is_available":true},{"name":"3","is_available":false}]}'
-        )
-        wait_until(lambda: stores() == expected)
+        reason = "its broker process is not there"
+        up = {"is_available": True, "takes_messages": True}
+        down = {"is_available": False, "takes_messages": False, "reason": reason}
+        expected = {
+            "status": "degraded",
+            "reason": f"store 1: {reason}; store 3: {reason}",
+            "stores": [{"name": "0", **up}, {"name": "1", **down}, {"name": "2", **up}, {"name": "3", **down}],
+        }
+        wait_until(lambda: json.loads(stores()) == expected)
         server.wait_for_another(1, pid)
         wait_until(lambda: '"status":"ok"' in stores())
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
-from twinbus.model.errors import ServerBusy, ServiceBusError, StoreUnavailable
+from twinbus.model.errors import DiskFull, ServerBusy, ServiceBusError, StoreUnavailable
 from twinbus.store.protocol import StoreError, Table
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Journal:
         self.failure = ""
         """Why it failed last, as its owner may know it: with the names of files."""
         self.refusal: str | None = None
-        """Why nothing more may be sent, though the rest works: the disk is nearly full."""
+        """Why the store takes no more messages: its disk is full. While `trouble` is None, the rest works."""
         self.keepers: dict[Keeper, None] = {}
         """Every fragment that lies in the store, in the order of their making."""
         self.pending_bytes = 0
@@ -129,7 +129,7 @@ class Journal:
     def check_works(self) -> None:
         """StoreUnavailable if the store does not work now."""
         if self.trouble is not None:
-            raise StoreUnavailable(f"store {self.store.name} is unavailable: {self.trouble}")
+            raise self._error(self.trouble)
 
     @property
     def takes_sends(self) -> bool:
@@ -139,16 +139,16 @@ class Journal:
     def check_takes_sends(self) -> None:
         """... or takes no more messages."""
         if self.trouble is not None or self.refusal is not None:
-            raise StoreUnavailable(f"store {self.store.name} is unavailable: {self.trouble or self.refusal}")
+            raise self._error(self.trouble)
         if self.pending_bytes > self._max_pending_bytes:
             raise ServerBusy(
                 f"{self.pending_bytes:,} bytes wait to be written to store {self.store.name}: send again in a moment"
             )
 
     def check_has_space(self) -> None:
-        """StoreUnavailable if the disk is nearly full."""
+        """DiskFull if the disk is full."""
         if self.refusal is not None:
-            raise StoreUnavailable(f"store {self.store.name} is unavailable: {self.refusal}")
+            raise self._error(self.trouble)
 
     def add(self, keeper: Keeper, size: int, applied: Applied, answer: Answered) -> None:
         """Changes were put into `batch`: `size` bytes of them, of `keeper`."""
@@ -310,8 +310,15 @@ class Journal:
         self._promises.clear()
         self._refuse(answers, self.trouble)
 
+    def _error(self, trouble: str | None) -> StoreUnavailable:
+        """The error for clients: a full disk comes first, because it is what an operator has to act on."""
+        if self.refusal is None:
+            return StoreUnavailable(f"store {self.store.name} is unavailable: {trouble}")
+        state = "takes no messages" if trouble is None else "is unavailable"
+        return DiskFull(f"store {self.store.name} {state}: {self.refusal}")
+
     def _refuse(self, answers: list[Answered], reason: str) -> None:
-        error = StoreUnavailable(f"store {self.store.name} is unavailable: {reason}")
+        error = self._error(reason)
         faults: list[Exception] = []
         for answer in answers:
             try:

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
-from twinbus.server.settings import Misuse, ServeSettings, StartError, parse_port, parse_size
+from twinbus.server.settings import (
+    NEW_STORES,
+    InvalidSetting,
+    Misuse,
+    ServeSettings,
+    StartError,
+    parse_port,
+    parse_size,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -102,12 +110,19 @@ def serve(  # noqa: PLR0913  # one for each option
         float, typer.Option(metavar="SECONDS", help="Seconds after which a silent one of several processes is killed.")
     ] = _DEFAULTS.worker_timeout_s,
     stores: Annotated[
-        int, typer.Option(metavar="NUMBER", help="Databases that new entities are spread over.")
-    ] = _DEFAULTS.stores,
+        int | None,
+        typer.Option(
+            metavar="NUMBER",
+            help="Databases that entities are spread over; more can be added later, none removed.",
+            show_default=f"as many as --data has; {NEW_STORES} if it is new",
+        ),
+    ] = None,
     store_dir: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="DIR", help="Where to make stores; given several times, in turn.", show_default="in --data"
+            metavar="DIR",
+            help="Where to make stores; given several times, in turn. None is moved.",
+            show_default="in --data",
         ),
     ] = None,
     ready_file: Annotated[
@@ -195,8 +210,12 @@ def serve(  # noqa: PLR0913  # one for each option
             "allowed_hosts": tuple(allowed_host or ()),
             "sync": not unsafe_no_sync,
         }
-        reread = partial(_settings, _given(context, options), config)
-        raise typer.Exit(_run(reread(), _show if show_connection_string else None, reread))
+        given = _given(context, options)
+        reread = partial(_settings, given, config)
+        try:
+            raise typer.Exit(_run(reread(), _show if show_connection_string else None, reread))
+        except InvalidSetting as error:
+            raise _where_given(error, given, config) from None
     except Misuse as error:
         _stop(error, _MISUSED)
     except StartError as error:
@@ -225,6 +244,17 @@ def _settings(given: Mapping[str, Any], config: Path | None) -> ServeSettings:
     settings = ServeSettings(**chosen)
     settings.check_given_ports(chosen)
     return settings
+
+
+def _where_given(error: InvalidSetting, given: Mapping[str, Any], config: Path | None) -> Misuse:
+    """The error at its key in the file, if the value came from there and not from an option."""
+    if config is None or config.suffix.lower() != ".toml":
+        return error
+    from twinbus.server.config import toml  # noqa: PLC0415  # not before it is needed
+    from twinbus.server.config.place import Place  # noqa: PLC0415
+
+    field = toml.field_of(error.option)
+    return error if field is None or field in given else toml.at_its_key(error, Place(config))
 
 
 def _run(

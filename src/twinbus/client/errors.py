@@ -77,6 +77,8 @@ _BY_CONDITION: Final[dict[str, type[ServiceBusError]]] = {
 _LOST: Final = frozenset({"amqp:connection:forced", "amqp:link:detach-forced"})
 _FRAGMENT: Final = "twinbus:fragment"
 """In the info of an error of twinbus: the fragment of a partitioned entity that it is about."""
+_ERROR: Final = "twinbus:error"
+"""... its name, where the condition is shared."""
 _STORED: Final = "twinbus:stored"
 """... and the places of those messages of a batch that are stored, where others are not."""
 
@@ -116,6 +118,8 @@ def with_info(found: ServiceBusError, info: Mapping[Any, object]) -> ServiceBusE
     fragment, stored = info.get(_FRAGMENT), info.get(_STORED)
     if isinstance(found, model.PartlyStored) and isinstance(stored, list):
         found.stored = [int(place) for place in stored if isinstance(place, int)]
+    if isinstance(found, model.InternalFault) and info.get(_ERROR) == model.DiskFull.__name__:
+        found = model.DiskFull(str(found))
     if isinstance(fragment, int):
         if isinstance(found, model.InternalFault):  # the condition that both have
             found = model.FragmentUnavailable(str(found))

@@ -49,6 +49,10 @@ class FragmentUnavailable(StoreUnavailable):
     """The fragment that a message's key leads to does not work; others of the entity may, and so may other keys."""
 
 
+class DiskFull(StoreUnavailable):
+    """The disk of the store that holds the entity is full. Stored messages can still be received and settled."""
+
+
 class InternalFault(ServiceBusError):
     """A fault of the server's own; its log says more."""
 

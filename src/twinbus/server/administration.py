@@ -68,4 +68,4 @@ class Administration(Protocol):
         """Delete a rule, or EntityNotFound."""
 
     def health(self) -> dict[str, object]:
-        """`{"status": "ok" | "degraded", "stores": [{"is_available": bool, ...}, ...]}`."""
+        """The status, "ok" or "degraded", and for each store `is_available`, `takes_messages` and a reason if not."""

@@ -1,7 +1,7 @@
 """Errors of the namespace as AMQP writes them.
 
 Owns: where what the condition cannot say is told. Conditions are those that clients know and act upon; so the fragment
-that failed, and what of a batch is stored, stand in `info`, where nobody is disturbed by them.
+that failed, what of a batch is stored, and that a disk is full, stand in `info`, where nobody is disturbed by them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.performatives import Error
 from twinbus.amqp.types import Symbol
-from twinbus.model.errors import PartlyStored
+from twinbus.model.errors import DiskFull, PartlyStored
 
 if TYPE_CHECKING:
     from twinbus.model.errors import ServiceBusError
@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 FRAGMENT: Final = Symbol("twinbus:fragment")
 STORED: Final = Symbol("twinbus:stored")
 """The places of messages in a batch."""
+ERROR: Final = Symbol("twinbus:error")
+"""The name of an error whose condition others have, too."""
 
 
 def error_of(error: ServiceBusError) -> Error:
     """For a rejected message, a detach or a close."""
     info: dict[str, object] = {}
+    if isinstance(error, DiskFull):
+        info[ERROR] = DiskFull.__name__
     if error.fragment is not None:
         info[FRAGMENT] = error.fragment
     if isinstance(error, PartlyStored):

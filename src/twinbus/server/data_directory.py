@@ -1,11 +1,12 @@
 """The data directory of a namespace: whose it is, in which format, and where its stores lie.
 
     with DataDirectory(path) as data:       # made if need be, and locked: nobody else serves from it
-        stores = data.stores(4, ())         # the directory of every store, by its number
+        stores = data.claim(settings)       # the directory of every store, by its number
 
-Owns: the lock, the format version, the record of where each store lies, and how a file is written so that after a power
-cut it is there whole or not at all. Files that belong to another user, or are symbolic links, are refused: whoever made
-them decides what is in them. Knows nothing of what the files of others (keys, catalogue, stores) hold.
+Owns: the lock, the format version, the name of the namespace, the record of where each store lies, and how a file is
+written so that after a power cut it is there whole or not at all. Files that belong to another user, or are symbolic
+links, are refused: whoever made them decides what is in them. Knows nothing of what the files of others (keys,
+catalogue, stores) hold.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
-from twinbus.server.settings import STORES_MAX, InvalidSetting, StartError
+from twinbus.server.settings import NEW_STORES, STORES_MAX, InvalidSetting, StartError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from twinbus.server.settings import ServeSettings
 
 log: Final = logging.getLogger(__name__)
 
@@ -68,6 +71,7 @@ _FILES: Final = (
     "format",
     "lock",
     KEYS,
+    "namespace",
     "stores.json",
     "catalogue.db",
     "catalogue.db-journal",
@@ -84,6 +88,8 @@ _PRIVATE: Final = frozenset({KEYS, "tls/ca.key", "tls/server.key"})
 _FOR_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
+_UNIQUE: Final = "twinbus-"
+"""How the name of a directory of stores begins, in one that namespaces may share."""
 _BEFORE_FORMAT: Final = {"lock", ".format.new", "lost+found"}
 """What may lie in a directory that is not anyone's yet: a start that was cut off, or a new disk."""
 
@@ -172,21 +178,104 @@ class DataDirectory:
             unlock(self._lock)
             self._lock = -1
 
-    def stores(self, count: int, store_dirs: Sequence[Path]) -> tuple[Path, ...]:
-        """The directory of every store, by its number: all that were ever made, and new ones up to `count`."""
+    def claim(self, settings: ServeSettings) -> tuple[Path, ...]:
+        """Check that the settings fit what the directory holds, before anything in it is opened; its stores.
+
+        InvalidSetting if it holds another namespace, or if its stores are not those that the settings ask for.
+        """
+        is_recorded = self._check_namespace(settings.name)
+        stores = self.stores(settings.stores, settings.store_dirs, workers=settings.workers)
+        if not is_recorded:
+            write_atomically(self.path / "namespace", f"{settings.name}\n".encode())
+        return stores
+
+    def _check_namespace(self, name: str) -> bool:
+        """Whether the directory says whose data it holds: one that is new, or of an earlier version, does not."""
+        file = self.path / "namespace"
+        try:
+            found = file.read_text("utf-8", "replace").strip()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise StartError(f"{file} says which namespace this is and cannot be read: {error.strerror}") from error
+        if found.casefold() != name.casefold():
+            raise InvalidSetting(
+                "NAME",
+                name,
+                f"{self.path} holds the data of the namespace {found!r:.60}: serve it by that name, or give another "
+                f"--data. To rename the namespace, write the new name to {file}",
+            )
+        return True
+
+    def stores(self, count: int | None, store_dirs: Sequence[Path], *, workers: int = 1) -> tuple[Path, ...]:
+        """The directory of every store, by its number: all that were ever made, and new ones up to `count`.
+
+        A count of None means as many as there are. InvalidSetting if that contradicts what the
+        directory has: then nothing was made.
+        """
         record = self.path / "stores.json"
         recorded = self._recorded_stores(record)
         directories = [self.path / text for text in recorded]
+        count = self._check_count(len(directories), count, workers)
+        self._check_store_dirs(directories, range(len(directories), count), store_dirs)
         for number, directory in enumerate(directories):
             if not directory.is_dir():
                 raise StartError(
                     f"store {number} is missing: it lies in {directory}, says {record}; mount its disk, or restore it"
                 )
         new = self._new_stores(range(len(directories), count), store_dirs)
+        if new and directories:
+            log.warning(
+                "%d stores are added: existing entities stay in the stores that they are in",
+                len(new),
+                extra={"data": str(self.path), "stores": count},
+            )
         if new:
             inside = [str(path.relative_to(self.path) if path.is_relative_to(self.path) else path) for path in new]
             write_atomically(record, msgspec.json.encode(_Stores(recorded + inside)) + b"\n")
         return (*directories, *new)
+
+    def _check_count(self, found: int, count: int | None, workers: int) -> int:
+        """How many stores there are to be."""
+        if count is not None and count < found:
+            raise InvalidSetting(
+                "--stores",
+                count,
+                f"{self.path} has {found} stores, and none can be removed: give --stores {found}, or leave it out",
+            )
+        chosen = count or found or NEW_STORES
+        if workers > chosen:
+            raise InvalidSetting(
+                "--workers",
+                workers,
+                f"each needs a store of its own, and {self.path} {'has' if found else 'gets'} {chosen}: give "
+                f"--stores {workers}, or fewer workers",
+            )
+        return chosen
+
+    def _check_store_dirs(self, directories: Sequence[Path], new: Sequence[int], store_dirs: Sequence[Path]) -> None:
+        """Refuse a directory in which no store lies and none is made; warn of stores that lie elsewhere."""
+        if not directories or not store_dirs:
+            return
+        homes = [directory.resolve() for directory in store_dirs]
+        stores = [directory.resolve() for directory in directories]
+        filled = {homes[number % len(homes)] for number in new}
+        for given, home in zip(store_dirs, homes, strict=True):
+            if home not in filled and not any(store.is_relative_to(home) for store in stores):
+                raise InvalidSetting(
+                    "--store-dir",
+                    given,
+                    f"no store lies there, and stores cannot be moved by this option: the {len(stores)} stores of "
+                    f"{self.path} lie in {_homes(stores)}. Leave --store-dir out, or add stores there with a higher "
+                    "--stores",
+                )
+        elsewhere = [store for store in stores if not any(store.is_relative_to(home) for home in homes)]
+        if elsewhere:
+            log.warning(
+                "%d stores lie in no --store-dir, and stay where they are",
+                len(elsewhere),
+                extra={"directories": _homes(elsewhere)},
+            )
 
     def _recorded_stores(self, record: Path) -> list[str]:
         try:
@@ -202,7 +291,7 @@ class DataDirectory:
     def _new_stores(self, numbers: Sequence[int], store_dirs: Sequence[Path]) -> list[Path]:
         """Directories for these stores; made before they are recorded, so that what is recorded is there."""
         # Several namespaces may be given the same disks: each makes its stores under a name that no other has.
-        unique = f"twinbus-{secrets.token_hex(6)}"
+        unique = f"{_UNIQUE}{secrets.token_hex(6)}"
         made = []
         for number in numbers:
             directory = self.path / "stores" / str(number)
@@ -281,6 +370,12 @@ def unlock(descriptor: int) -> None:
     """Let another process have it. The lock file stays: one that is removed can be locked by two at once."""
     os.ftruncate(descriptor, 0)
     os.close(descriptor)
+
+
+def _homes(stores: Sequence[Path]) -> str:
+    """The directories of some stores, as `--store-dir` would name those on other disks."""
+    homes = [store.parents[1] if store.parent.name.startswith(_UNIQUE) else store.parent for store in stores]
+    return ", ".join(dict.fromkeys(map(str, homes)))
 
 
 def check_own_file(path: Path, *, is_private: bool = False) -> None:

@@ -1,11 +1,12 @@
-"""How much room the disks of the stores have.
+"""Free space on the disks of the stores.
 
-Owns: the decision which stores are too full for new messages. Knows nothing of what follows from it: the server asks
-every second, refuses sends to those stores, and lets settlements go on (deleting needs room too).
+Owns: the decision which stores are too full for new messages, and the reason that clients and `/health` get for it. The
+server checks every second, refuses sends to those stores, and lets settlements go on (deleting needs space too).
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -18,7 +19,26 @@ if TYPE_CHECKING:
 _ENOUGH_AGAIN: Final = 1.1
 """A store that was too full takes messages again with 10 % more than the minimum: at the edge it would flutter."""
 
+OUT_OF_SPACE: Final = (
+    "its disk is full (no space left on the device): free space on that disk, and the store opens again by itself"
+)
+"""The reason while a store is closed because a write found no space."""
+_NO_SPACE: Final = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
+
 logger = logging.getLogger(__name__)
+
+
+def low_space(min_free_bytes: int) -> str:
+    """The reason below `--min-free`. It names no directory: clients without a key can read it in `/health`."""
+    return (
+        f"its disk is full (less than {min_free_bytes / 2**20:,.0f} MiB free, the limit of --min-free): free space on "
+        "that disk, or restart the server with a lower --min-free. Stored messages can be received and settled"
+    )
+
+
+def is_out_of_space(failure: str) -> bool:
+    """Whether a store failed because its disk, or the user's quota on it, has no space left."""
+    return any(text in failure for text in _NO_SPACE)
 
 
 def free_bytes(path: Path) -> int:
@@ -52,6 +72,7 @@ class DiskWatch:
         self._min_free_bytes = min_free_bytes
         self._free = free
         self._full: frozenset[int] = frozenset()
+        self._unreadable: dict[int, str] = {}
 
     def check(self) -> frozenset[int]:
         """The numbers of the stores that are too full now. A change since the last time is logged, in one line."""
@@ -68,11 +89,21 @@ class DiskWatch:
         self._full = full
         return full
 
+    def reason(self, number: int) -> str | None:
+        """Why a store takes no messages, as of the last check; None if it does."""
+        if number not in self._full:
+            return None
+        return self._unreadable.get(number) or low_space(self._min_free_bytes)
+
     def _is_full(self, number: int) -> bool:
         try:
             free = self._free(self._directories[number])
-        except OSError:
-            return True  # a disk that is not there takes nothing
+        except OSError as error:  # a disk that is not there takes nothing
+            self._unreadable[number] = (
+                f"the free space on its disk cannot be read ({error.strerror}): check the disk and its mount"
+            )
+            return True
+        self._unreadable.pop(number, None)
         enough = self._min_free_bytes * (_ENOUGH_AGAIN if number in self._full else 1)
         return free < enough
 

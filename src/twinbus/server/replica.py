@@ -23,6 +23,7 @@ from twinbus.server.entity_info import info_of, queue_info, subscription_info, t
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Mapping, Sequence
 
+    from twinbus.broker.journal import Journal
     from twinbus.broker.namespace import Namespace
     from twinbus.model.info import EntityInfo, QueueInfo, SubscriptionInfo, TopicInfo
     from twinbus.model.rule import RuleDescription
@@ -178,13 +179,12 @@ class Replica:
         return [rule.description for rule in rules][skip : skip + top]
 
     def health(self) -> dict[str, object]:
-        """Which stores work."""
-        stores = [
-            {"name": journal.store.name, "is_available": journal.trouble is None}
-            for journal in self._namespace.journals
-        ]
-        is_well = all(store["is_available"] for store in stores)
-        return {"status": "ok" if is_well else "degraded", "stores": stores}
+        """Which stores work, and which of them take messages; `reason` says why one does not."""
+        stores = [_health_of(journal) for journal in self._namespace.journals]
+        reasons = [f"store {store['name']}: {store['reason']}" for store in stores if "reason" in store]
+        if not reasons:
+            return {"status": "ok", "stores": stores}
+        return {"status": "degraded", "reason": "; ".join(reasons), "stores": stores}
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -210,6 +210,16 @@ class Replica:
 def kind_of(entity: AnyEntity) -> str:
     """Queue, topic or subscription."""
     return type(entity).__name__.removeprefix("Partitioned").lower()
+
+
+def _health_of(journal: Journal) -> dict[str, object]:
+    health: dict[str, object] = {
+        "name": journal.store.name,
+        "is_available": journal.trouble is None,
+        "takes_messages": journal.trouble is None and journal.refusal is None,
+    }
+    reason = journal.refusal or journal.trouble
+    return health if reason is None else {**health, "reason": reason}
 
 
 async def _load(entity: AnyEntity) -> None:

@@ -104,7 +104,7 @@ class Service:
         stack.push_async_callback(stores.close)
         await stores.open()
         stack.callback(TimerDrive(self.namespace.timers).stop)
-        self.entities = Entities(self.namespace, settings.name, stores=settings.stores)
+        self.entities = Entities(self.namespace, settings.name, stores=len(ground.disks.directories))
         try:
             await self.entities.open(ground.open_catalogue)
         except ServiceBusError as error:

@@ -27,6 +27,8 @@ PLAINTEXT_WAYS: Final = ("amqp", "http")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("text", "json")
 STORES_MAX: Final = 64
+NEW_STORES: Final = 4
+"""Stores of a new data directory, if `--stores` is not given."""
 WORKERS_MAX: Final = 64
 
 _NAME: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9-]{0,48}[A-Za-z0-9])?")
@@ -91,10 +93,10 @@ class ServeSettings:
     """Processes that serve it. More than one have a further process over them, and each has some of the stores."""
     worker_timeout_s: float = 5.0
     """One of several processes that has given no sign of life for so long is killed, and started again."""
-    stores: int = 4
-    """How many stores new entities are spread over; those of earlier starts are served too."""
+    stores: int | None = None
+    """How many stores the data directory is to have. None: as many as it has, or `NEW_STORES` if it is new."""
     store_dirs: tuple[Path, ...] = ()
-    """Where new stores are made, in turn; in the data directory if there are none."""
+    """Where stores are made, in turn; in the data directory if there are none."""
     ready_file: Path | None = None
     min_free_bytes: int = 2**30
     """With less than this free on the disk of a store, sends to it are refused."""
@@ -136,8 +138,10 @@ class ServeSettings:
         self._check_names()
         self._check_ports()
         for name, (option, lowest, highest) in _RANGES.items():
-            _check_range(option, getattr(self, name), lowest, highest)
-        if self.workers > self.stores:
+            value = getattr(self, name)
+            if value is not None:
+                _check_range(option, value, lowest, highest)
+        if self.stores is not None and self.workers > self.stores:
             reason = f"each needs a store of its own, and --stores is {self.stores}: more of these, or fewer processes"
             raise InvalidSetting("--workers", self.workers, reason)
         if (self.tls_cert is None) != (self.tls_key is None):

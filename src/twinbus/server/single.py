@@ -44,20 +44,20 @@ class Server:
         """Nothing is started yet."""
         self._settings = settings
         self._data = data
+        self._stores = data.claim(settings)
         self._keys = identity.load_keys(settings, data)
         self._certificate = identity.choose_certificate(settings, data)
 
     async def start(self, stack: contextlib.AsyncExitStack, _stop: asyncio.Event | None = None) -> ReadyFile:
         """Start everything; `stack` stops it. What a client needs to know."""
         settings = self._settings
-        directories = self._data.stores(settings.stores, settings.store_dirs)
-        files = open_files(stores=len(directories), connections=settings.max_connections)
+        files = open_files(stores=len(self._stores), connections=settings.max_connections)
         self.admission = Admission(max_connections=files.connections, max_unauthenticated=settings.max_unauthenticated)
         ground = Ground(
             clock=SystemClock(),
             random=random.SystemRandom(),
             keys=self._keys,
-            disks=RocksDisks(directories, sync=settings.sync, table_files=files.per_store),
+            disks=RocksDisks(self._stores, sync=settings.sync, table_files=files.per_store),
             open_catalogue=partial(Catalogue, self._data.catalogue),
             listen=self._listen,
             usage=self._data.usage,

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
-from twinbus.server.disk import DiskWatch
+from twinbus.server.disk import OUT_OF_SPACE, DiskWatch, is_out_of_space
 from twinbus.server.settings import StartError
 from twinbus.store.protocol import StoreError
 
@@ -73,6 +73,8 @@ class Stores:
             number: disks.directories[number] for number in range(len(disks.directories)) if owner_of(number) is None
         }
         self._watch = DiskWatch(own, min_free_bytes, disks.free_bytes)
+        self._out_of_space: set[int] = set()
+        """Stores that are closed because a write found no space."""
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
@@ -96,6 +98,7 @@ class Stores:
     def reopen(self, journal: Journal) -> None:
         """A store failed: close it, and open it anew as soon as that works."""
         if not self._is_closing:
+            self._note_space(journal, journal.failure)
             self._start(self._reopen(journal))
 
     async def close(self) -> None:
@@ -130,13 +133,17 @@ class Stores:
             pause_s = min(2 * pause_s, longest_s)
             reason = await self._disks.why_not(number)
             if reason is not None:
+                self._note_space(journal, reason)
                 log.warning("store %d is not opened again yet: %s", number, reason)
                 continue
             store = await self._open(number)
             if not isinstance(store, StoreError):
                 break
+            self._note_space(journal, str(store))
             log.warning("store %d cannot be opened again yet: %s", number, store)
         log.info("store %d is open again", number)
+        self._out_of_space.discard(number)
+        journal.refusal = self._refusal(number)
         journal.resume(store)
 
     async def _close(self, store: Store) -> None:
@@ -146,9 +153,21 @@ class Stores:
         if error is not None:
             log.warning("store could not be closed well: %s", error)
 
+    def _note_space(self, journal: Journal, failure: str) -> None:
+        """Tell clients that the disk is full, if that is why the store failed or cannot be opened again."""
+        if is_out_of_space(failure):
+            self._out_of_space.add(self._namespace.journals.index(journal))
+            journal.refusal = OUT_OF_SPACE
+
+    def _refusal(self, number: int) -> str | None:
+        """Why a store takes no messages."""
+        if number in self._out_of_space:
+            return OUT_OF_SPACE
+        return self._watch.reason(number)
+
     async def _look_at_disks(self) -> None:
         while True:
-            full = self._watch.check()
+            self._watch.check()
             for number, journal in self._own.items():
-                journal.refusal = "its disk is nearly full (--min-free)" if number in full else None
+                journal.refusal = self._refusal(number)
             await asyncio.sleep(self._disks.look_s)

@@ -26,7 +26,7 @@ from twinbus.server.keys import ROOT_KEY_NAME, Key, KeyRing
 from twinbus.server.listening import accept_by_loop
 from twinbus.server.ready_file import connection_string
 from twinbus.server.service import Ground, Service
-from twinbus.server.settings import ServeSettings
+from twinbus.server.settings import NEW_STORES, ServeSettings
 from twinbus.testing.clock import LoopClock
 from twinbus.testing.disks import LoopDisks
 from twinbus.testing.loop import fake_time_loop
@@ -80,7 +80,7 @@ class InMemoryNamespace:
         self._key = Key(ROOT_KEY_NAME, new_secret())
         self._network = loop.network
         self._network.add_host(self.host)
-        self._disks = LoopDisks(self._settings.stores, loop)
+        self._disks = LoopDisks(self._settings.stores or NEW_STORES, loop)
         self._random = Random(name)  # noqa: S311  # ids are the same in every run
         self._service: Service | None = None
         self._stack = contextlib.AsyncExitStack()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from twinbus.broker.outage import Outage as RehearsedOutage
 from twinbus.model.outage import OutageKind
 from twinbus.model.path import key_of
+from twinbus.server.disk import low_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 FAR_MS: Final = 3_600_000
 """What those who are told to wait are told; it is over when the test says so."""
-FULL: Final = "its disk is nearly full (--min-free)"
+MIN_FREE_BYTES: Final = 2**30
+"""The default of --min-free."""
 
 
 class Outage:
@@ -72,7 +74,7 @@ class Outage:
     def fill_disk(self) -> None:
         """Leave no room: sends are refused, and settlements are not."""
         self._disks.fill()
-        self._set_refusal(FULL)
+        self._set_refusal(low_space(MIN_FREE_BYTES))
 
     def fail_store(self, number: int = 0) -> None:
         """Let a store fail at its next commit, and not be opened again before `restore`."""

@@ -21,6 +21,7 @@ from twinbus.broker.partitioned.checking import Checked
 from twinbus.broker.partitioned.ordering import Turn
 from twinbus.broker.record import take_apart
 from twinbus.model.errors import (
+    DiskFull,
     FragmentUnavailable,
     PartlyStored,
     QuotaExceeded,
@@ -47,6 +48,7 @@ _ELSEWHERE: Final = (StoreUnavailable, ServerBusy, QuotaExceeded)
 """Why a message without a key is sent to another part."""
 _OF_FRAGMENT: Final[dict[type[ServiceBusError], type[ServiceBusError]]] = {
     StoreUnavailable: FragmentUnavailable,
+    DiskFull: FragmentUnavailable,
     ServerBusy: ServerBusy,
     QuotaExceeded: QuotaExceeded,
 }

@@ -157,7 +157,7 @@ class Owner:
         """It is not there any more: what was asked may have been done, or not."""
         self._transmit = None
         for journal in self.journals.values():
-            journal.trouble = AWAY
+            journal.trouble, journal.refusal = AWAY, None  # when the owner is back, it reports its disks again
         self._refuse(AWAY, self._waiting)
         for guest in list(self.guests.values()):
             guest.owner_lost()

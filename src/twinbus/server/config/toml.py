@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from twinbus.model.rule import Filter, RuleDescription
+    from twinbus.server.config.place import InvalidConfig
     from twinbus.server.config.plan import Kind
 
 
@@ -125,8 +126,19 @@ def _check(found: Mapping[str, Any], place: Place) -> None:
     try:
         ServeSettings(**{"name": "open", "data": Path(), **found})
     except InvalidSetting as error:
-        reason = _OPTION.sub(lambda option: _key(option[0]), error.reason)
-        raise place.below(_key(error.option)).refusal(f"{error.value}: {reason}") from None
+        raise at_its_key(error, place) from None
+
+
+def at_its_key(error: InvalidSetting, place: Place) -> InvalidConfig:
+    """The same error of a value that a file gives: named by its key in the file."""
+    reason = _OPTION.sub(lambda option: _key(option[0]), error.reason)
+    return place.below(_key(error.option)).refusal(f"{error.value}: {reason}")
+
+
+def field_of(option: str) -> str | None:
+    """The field of ServeSettings that an option of the command line sets, if a file can set it too."""
+    field, _ = SETTINGS.get(_key(option), (None, None))
+    return field
 
 
 def _key(option: str) -> str:

@@ -11,6 +11,7 @@ import msgspec
 from starlette.responses import Response
 
 from twinbus.model.atom import namespace
+from twinbus.model.errors import InvalidArgument
 from twinbus.model.info import NamespaceInfo
 from twinbus.server.http import entries, faults
 from twinbus.server.http.entries import Entry
@@ -48,10 +49,18 @@ class NamespaceRequests:
         entry = Entry(path=path, title=name, content=content, created_ms=created_ms, updated_ms=created_ms)
         return entries.show(call, entry, author=name)
 
-    async def _health(self, _: Call) -> Response:
+    async def _health(self, call: Call) -> Response:
+        """200 while a store works, 503 otherwise; with `?for=send`, 200 while a store takes messages.
+
+        A full disk alone does not make it 503: a load balancer would cut off the receivers, whose settling frees space.
+        """
+        purpose = call.request.query_params.get("for")
+        if purpose not in (None, "send"):
+            raise InvalidArgument(f"for is {purpose!r:.40}; it can be send, or left out")
         health = self._administration.health()
         stores = cast("list[dict[str, object]]", health["stores"])
-        serves = not stores or any(store.get("is_available") for store in stores)
+        wanted = "is_available" if purpose is None else "takes_messages"
+        serves = not stores or any(store[wanted] for store in stores)
         if self._pauses is not None:
             health = {**health, "pauses": self._pauses.told()}
         return Response(msgspec.json.encode(health), status_code=200 if serves else 503, media_type=JSON)

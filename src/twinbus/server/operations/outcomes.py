@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.types import Int, Symbol
-from twinbus.model.errors import ServiceBusError
-from twinbus.server.answers import FRAGMENT
+from twinbus.model.errors import DiskFull, ServiceBusError
+from twinbus.server.answers import ERROR, FRAGMENT
 from twinbus.server.requests import Response
 
 if TYPE_CHECKING:
@@ -32,12 +32,14 @@ def nothing(body: dict[str, object] | None = None) -> Response:
 
 
 def failure(error: ServiceBusError) -> Response:
-    """Status, condition and text; and the fragment, if it is about one."""
+    """Status, condition and text; also the name DiskFull, and the fragment, if the error is about one."""
     properties: dict[str, object] = {
         "statusCode": Int(error.status),
         "statusDescription": str(error),
         "errorCondition": Symbol(error.condition),
     }
+    if isinstance(error, DiskFull):
+        properties[ERROR] = DiskFull.__name__
     if error.fragment is not None:
         properties[FRAGMENT] = error.fragment
     return Response(properties, {})

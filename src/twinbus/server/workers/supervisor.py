@@ -55,6 +55,7 @@ class Supervisor:
         self._settings = settings
         self._data = data
         self._clock = SystemClock()
+        self._stores = data.claim(settings)
         self._keys = identity.load_keys(settings, data)
         self._certificate = identity.choose_certificate(settings, data)
         self._copy = (-1, b"")
@@ -64,7 +65,6 @@ class Supervisor:
     async def start(self, stack: contextlib.AsyncExitStack, stop: asyncio.Event) -> ReadyFile:
         """Start everything; `stack` stops it. What a client needs to know. Stopped if `stop` is set before that."""
         settings, data = self._settings, self._data
-        self._stores = data.stores(settings.stores, settings.store_dirs)
         self._sockets = open_sockets(settings)
         for sock in [sock for sockets in self._sockets.values() for sock in sockets]:
             stack.callback(sock.close)
@@ -126,7 +126,7 @@ class Supervisor:
         keeper = Keeper(
             settings.limits,
             self._clock,
-            stores=settings.stores,
+            stores=len(self._stores),
             trouble=self._fleet.trouble,
             publish=self._publish,
         )

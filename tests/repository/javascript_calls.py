@@ -1,0 +1,236 @@
+"""Which methods of the JavaScript SDK a test calls, on objects of which classes: read from the sources.
+
+    found = calls_of(ROOT / "tests/sdk_js/sending.test.js", "brings the messages of an array in their order")
+    assert ("ServiceBusSender", "sendMessages") in found
+
+As `calls` does for Python, with less: the class of an object is known from `new`, from the SDK's methods that make
+objects, and from the helpers of the file and of bus.js, which a test is followed into. No JavaScript is parsed: strings
+and comments are blanked, and the rest is read by its brackets.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Kinds: TypeAlias = frozenset[str]
+Calls: TypeAlias = set[tuple[str, str]]
+
+MAKES: Final = {
+    "createSender": "ServiceBusSender",
+    "createReceiver": "ServiceBusReceiver",
+    "acceptSession": "ServiceBusSessionReceiver",
+    "acceptNextSession": "ServiceBusSessionReceiver",
+    "createRuleManager": "ServiceBusRuleManager",
+    "createMessageBatch": "ServiceBusMessageBatch",
+}
+"""Methods of the SDK that make objects, and of which class these are."""
+NOTHING: Final[Kinds] = frozenset()
+_DEEP: Final = 8
+_BLANKED: Final = re.compile(
+    r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|`(?:\\.|[^`\\])*`", re.DOTALL
+)
+_FUNCTION: Final = re.compile(r"function\s+(\w+)\s*\(")
+_ARROW: Final = re.compile(r"const\s+(\w+)\s*=\s*(?:async\s+)?\(([^()]*)\)\s*=>\s*")
+_TEST: Final = re.compile(r"\bit\((?=[\"`])")
+_DECLARED: Final = re.compile(r"\b(?:const|let)\s+(\w+|\[[^\]]*\])\s*=(?!=)\s*")
+_LOOP: Final = re.compile(r"\bfor\s+(?:await\s+)?\(const\s+(\w+|\[[^\]]*\])\s+of\s+")
+_CHAIN: Final = re.compile(r"(?<![\w.])(?:new\s+)?([A-Za-z_]\w*)")
+_LINK: Final = re.compile(r"\s*\.\s*(\w+)\s*(?=\()")
+_PROPERTY: Final = re.compile(r"\s*\.\s*\w+(?!\w|\s*\()")
+
+
+class Function(NamedTuple):
+    """A helper."""
+
+    parameters: tuple[str, ...]
+    body: str
+
+
+def _blank(text: str) -> str:
+    """Strings and comments as blanks: places stay the same. The quotes stay."""
+
+    def blanks(match: re.Match[str]) -> str:
+        found = match[0]
+        if found.startswith("/"):
+            return re.sub(r"[^\n]", " ", found)
+        return found[0] + re.sub(r"[^\n]", " ", found[1:-1]) + found[-1]
+
+    return _BLANKED.sub(blanks, text)
+
+
+def _closing(text: str, start: int) -> int:
+    """The place behind the bracket that closes the one at `start`."""
+    depth = 0
+    for place in range(start, len(text)):
+        if text[place] in "([{":
+            depth += 1
+        elif text[place] in ")]}":
+            depth -= 1
+            if depth == 0:
+                return place + 1
+    raise AssertionError(text[start : start + 60])
+
+
+def _parts(text: str) -> list[str]:
+    """What commas divide, outside of brackets."""
+    parts, depth, begin = [], 0, 0
+    for place, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            parts.append(text[begin:place])
+            begin = place + 1
+    return [part.strip() for part in [*parts, text[begin:]] if part.strip()]
+
+
+def _expression(text: str, start: int) -> str:
+    """From a place to the end of the statement, or of the bracket that it is in."""
+    depth = 0
+    for place in range(start, len(text)):
+        if text[place] in "([{":
+            depth += 1
+        elif text[place] in ")]}":
+            depth -= 1
+            if depth < 0:
+                return text[start:place]
+        elif text[place] == ";" and depth == 0:
+            return text[start:place]
+    return text[start:]
+
+
+def _items(text: str) -> list[str]:
+    """The elements of a list, if an expression is one."""
+    match = re.match(r"[\s(]*(?:await\s+)?(?:Promise\.all\()?\s*(?=\[)", text)
+    return _parts(text[match.end() + 1 : _closing(text, match.end()) - 1]) if match is not None else []
+
+
+class Program:
+    """One file: its tests by their titles, its helpers, and what stands outside of both."""
+
+    def __init__(self, file: Path) -> None:
+        raw = file.read_text()
+        text = _blank(raw)
+        self.tests: dict[str, str] = {}
+        rest, begin = [], 0
+        for match in _TEST.finditer(text):
+            end = _closing(text, match.end() - 1)
+            quote = text[match.end()]
+            title = raw[match.end() + 1 : text.index(quote, match.end() + 1)]
+            self.tests[title] = text[match.end() : end]
+            rest.append(text[begin : match.start()])
+            begin = end
+        self.outside = "".join([*rest, text[begin:]])
+        self.functions: dict[str, Function] = {}
+        for match in _FUNCTION.finditer(self.outside):
+            end = _closing(self.outside, match.end() - 1)
+            names = tuple(re.sub(r"\W.*", "", part) for part in _parts(self.outside[match.end() : end - 1]))
+            opening = self.outside.index("{", end)
+            self.functions[match[1]] = Function(names, self.outside[opening : _closing(self.outside, opening)])
+        for match in _ARROW.finditer(self.outside):
+            names = tuple(re.sub(r"\W.*", "", part) for part in _parts(match[2]))
+            self.functions[match[1]] = Function(names, f"return {_expression(self.outside, match.end())};")
+
+
+@cache
+def program(file: Path) -> Program:
+    """A file, read once."""
+    return Program(file)
+
+
+class _Walk:
+    """Through one test."""
+
+    def __init__(self, helpers: dict[str, Function]) -> None:
+        self.calls: Calls = set()
+        self._helpers = helpers
+        self._results: dict[tuple[str, tuple[Kinds, ...]], Kinds] = {}
+
+    def region(self, text: str, names: dict[str, Kinds], depth: int) -> dict[str, Kinds]:
+        """Read some statements: the names that are known behind them."""
+        known = dict(names)
+        for match in sorted([*_DECLARED.finditer(text), *_LOOP.finditer(text)], key=lambda found: found.start()):
+            value = _expression(text, match.end())
+            if match[1].startswith("["):
+                targets, values = _parts(match[1][1:-1]), _items(value)
+                for place, target in enumerate(targets):
+                    source = values[place] if len(values) == len(targets) else value
+                    known[target] = self.kind_of(source, known, depth)
+            else:
+                known[match[1]] = self.kind_of(value, known, depth)
+        self.read(text, known, depth)
+        return known
+
+    def read(self, text: str, names: dict[str, Kinds], depth: int) -> None:
+        """Find every call in a text."""
+        for match in _CHAIN.finditer(text):
+            self._chain(text, match, names, depth)
+
+    def kind_of(self, text: str, names: dict[str, Kinds], depth: int) -> Kinds:
+        """The class of an expression's value; of a list, that of its elements."""
+        text = re.sub(r"^[\s(]*(?:await\s+)?[\s(]*", "", text)
+        if text.startswith("["):
+            inner = _parts(text[1 : _closing(text, 0) - 1])
+            return NOTHING.union(*[self.kind_of(part, names, depth) for part in inner])
+        mapped = re.match(r"(?:Promise\.all\()?.*?\.map\(\s*(?:async\s+)?\([^()]*\)\s*=>\s*", text, re.DOTALL)
+        if mapped is not None:
+            return self.kind_of(text[mapped.end() :], names, depth)
+        if text.startswith("Promise.all("):
+            return self.kind_of(text[len("Promise.all(") :], names, depth)
+        match = _CHAIN.match(text)
+        return self._chain(text, match, names, depth) if match is not None else NOTHING
+
+    def _chain(self, text: str, match: re.Match[str], names: dict[str, Kinds], depth: int) -> Kinds:
+        """`name(...).method(...)...`: each method on the class that it is called on; the class at the end."""
+        name, place = match[1], match.end()
+        kinds = names.get(name, NOTHING)
+        if place < len(text) and text[place] == "(":
+            end = _closing(text, place)
+            given = [self.kind_of(part, names, depth) for part in _parts(text[place + 1 : end - 1])]
+            is_new = match[0].startswith("new")
+            kinds = frozenset({name}) if is_new else self._help(name, given, depth) if name not in names else NOTHING
+            place = end
+        while True:
+            link = _LINK.match(text, place)
+            if link is None:
+                return NOTHING if _PROPERTY.match(text, place) else kinds
+            self.calls |= {(kind, link[1]) for kind in kinds}
+            kinds = frozenset({MAKES[link[1]]}) if kinds and link[1] in MAKES else NOTHING
+            place = _closing(text, link.end())
+
+    def _help(self, name: str, given: list[Kinds], depth: int) -> Kinds:
+        """Follow a call of a helper; the class of what it returns."""
+        helper = self._helpers.get(name)
+        key = (name, tuple(given))
+        if helper is None or depth > _DEEP:
+            return NOTHING
+        if key not in self._results:
+            self._results[key] = NOTHING
+            known = self.region(
+                helper.body, self.outside | dict(zip(helper.parameters, given, strict=False)), depth + 1
+            )
+            returned = [
+                self.kind_of(_expression(helper.body, match.end()), known, depth + 1)
+                for match in re.finditer(r"\breturn\b", helper.body)
+            ]
+            self._results[key] = NOTHING.union(*returned)
+        return self._results[key]
+
+    outside: dict[str, Kinds] = {}  # noqa: RUF012  # set once, before anything is read
+
+
+@cache
+def calls_of(file: Path, title: str) -> Calls:
+    """All that a test calls, itself and by its helpers: pairs of a class and a method."""
+    here, shared = program(file), program(file.parent / "bus.js")
+    assert title in here.tests, f"{file.name} has no test {title!r}"
+    walk = _Walk({**shared.functions, **here.functions})
+    walk.outside = walk.region(shared.outside, {}, 0)
+    walk.outside = walk.region(here.outside, walk.outside, 0)
+    walk.calls = set()
+    walk._results.clear()  # noqa: SLF001  # calls outside of the test are not its own
+    walk.region(here.tests[title], walk.outside, 0)
+    return walk.calls
