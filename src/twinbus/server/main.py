@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
+from twinbus import version_and_build
 from twinbus.server import logs, process
 from twinbus.server.data_directory import DataDirectory
 from twinbus.server.settings import Stopped
@@ -33,6 +34,7 @@ log: Final = logging.getLogger(__name__)
 def run(settings: ServeSettings, announce: Callable[[ReadyFile], None] | None = None) -> int:
     """Serve until a signal says stop; the exit code. `announce` is told once it serves."""
     logs.configure(settings.log_level, settings.log_format)
+    log.info("twinbus %s", version_and_build())
     process.tune()
     start = _alone(settings) if settings.workers == 1 else _supervising(settings)
     with DataDirectory(settings.data) as data, contextlib.suppress(Stopped):
