@@ -108,13 +108,13 @@ MYPY_OPTIONS: Final = """\
 [mypy]
 mypy_path = src
 explicit_package_bases = True
-# Compiled files import no other package; the rest of twinbus does. An isolated build has none of these packages, and needs
-# none: the C is the same. `make lint` checks types strictly, with all packages.
+# Compiled files import no other package; the rest of twinbus does. An isolated build has none of these packages, and
+# needs none: the C is the same. `make lint` checks types strictly, with all packages.
 ignore_missing_imports = True
 follow_imports = silent
 """
 ARGUMENTS: Final = ["-Wno-misleading-indentation", "-fvisibility=hidden"]
-"""gcc looks for misleading indentation in the whole text, for each `if`; hidden symbols are called without indirection."""
+"""gcc looks up the indentation of each `if` in the whole text, which takes long; hidden symbols are called directly."""
 
 
 class CannotCompile(Exception):
