@@ -1,7 +1,8 @@
 """Distributions built from a copy of the checkout, so that nothing of it changes, and nothing in it helps.
 
-    source = Source.copied(folder)
-    wheel = source.build("wheel", path=NO_PROGRAMS)
+    wheel, output = Source.copied(folder).build("wheel", path=NO_PROGRAMS)
+
+`path` is the build's PATH: without a compiler on it, plain Python is built.
 """
 
 from __future__ import annotations
