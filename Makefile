@@ -20,7 +20,7 @@ MANY := tests/interop/test_many_messages.py
 COMPILED := $(addprefix tests/,amqp interop $(addprefix pairing/test_,failing_over.py fragment_outages.py parking.py syphon.py \
 	syphon_to_fragments.py) pipeline/source/test_columns.py pipeline/sink/test_rows_as_messages.py)
 
-# With the pinned setuptools and mypy. The wheel is made from the source distribution, which shows that that is complete.
+# With the pinned setuptools and mypy. Wheels are made from the source distribution: nothing left in build/ gets into them.
 BUILD := $(BIN)/uv build --quiet --no-build-isolation --no-config --python $(BIN)/python --out-dir dist
 
 # Tests start hundreds of processes, and each would compile all that it imports.
@@ -40,8 +40,9 @@ compile: ## set up, with twinbus as its users have it: its hot files compiled
 
 wheel: setup ## build dist/: the wheel for this platform, compiled; a wheel of plain Python for all; the source distribution
 	rm -rf dist
-	TWINBUS_COMPILE=1 $(BUILD) --sdist --wheel
-	TWINBUS_COMPILE=0 $(BUILD) --wheel
+	$(BUILD) --sdist
+	TWINBUS_COMPILE=0 $(BUILD) --wheel dist/*.tar.gz
+	TWINBUS_COMPILE=1 $(BUILD) --wheel dist/*.tar.gz
 	@ls -sh dist
 
 run: ## serve a pair of namespaces, contoso and contoso-backup, and print their connection strings
@@ -153,6 +154,8 @@ soak: compile ## try mutated input, attacks, simulated faults, kills, power cuts
 	$(BIN)/python -m tests.pipeline.audit.million
 	$(BIN)/python -m tests.strikes --outages 100
 	$(BIN)/python -m tests.strikes --outages 100 --sessions
+	@$(MAKE) --no-print-directory oldest wheel
+	$(BIN)/python -m tests.install
 
 oldest: setup ## run the core tests with the oldest versions that pyproject.toml allows (some minutes)
 	$(BIN)/python -m tests.install.oldest

@@ -153,7 +153,9 @@ def extensions() -> list[Extension]:
         options.flush()
         try:
             # One C file for each module: all processors compile, and gcc needs little memory.
-            made: list[Extension] = mypycify([f"--config-file={options.name}", *files], opt_level="3", multi_file=True)
+            made: list[Extension] = mypycify(
+                [f"--config-file={options.name}", *files], opt_level="3", debug_level="0", multi_file=True
+            )
         except SystemExit as error:
             raise CannotCompile("mypyc cannot compile the sources; its reasons are above") from error
     for extension in made:
