@@ -18,11 +18,14 @@ MANY := tests/interop/test_many_messages.py
 COMPILED := $(addprefix tests/,amqp interop $(addprefix pairing/test_,failing_over.py fragment_outages.py parking.py syphon.py \
 	syphon_to_fragments.py) pipeline/source/test_columns.py pipeline/sink/test_rows_as_messages.py)
 
+# With the pinned setuptools and mypy. Wheels are made from the source distribution: nothing left in build/ gets into them.
+BUILD := $(BIN)/uv build --quiet --no-build-isolation --no-config --python $(BIN)/python --out-dir dist
+
 # Tests start hundreds of processes, and each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help linted alone served spark setup compile run test lint format bench pipeline partitioned syphon client outage depth entities indexes connections soak demo lock clean
+.PHONY: help linted alone served spark setup compile wheel run test lint format bench pipeline partitioned syphon client outage depth entities indexes connections soak oldest demo lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -33,7 +36,14 @@ setup: ## make .venv with all that is pinned (the commands that need it do this 
 compile: ## set up, with twinbus as its users have it: its hot files compiled
 	@tools/setup --compiled
 
-run: compile ## serve a pair of namespaces, contoso and contoso-backup, and print their connection strings
+wheel: setup ## build dist/: the wheel for this platform, compiled; a wheel of plain Python for all; the source distribution
+	rm -rf dist
+	$(BUILD) --sdist
+	TWINBUS_COMPILE=0 $(BUILD) --wheel dist/*.tar.gz
+	TWINBUS_COMPILE=1 $(BUILD) --wheel dist/*.tar.gz
+	@ls -sh dist
+
+run: ## serve a pair of namespaces, contoso and contoso-backup, and print their connection strings
 	@tools/run
 
 test: setup ## check style, types and import rules, then run all tests; the engine's and the pair's also on compiled files
@@ -140,6 +150,11 @@ soak: compile ## try mutated input, attacks, simulated faults, kills, power cuts
 	$(BIN)/python -m tests.pipeline.audit.million
 	$(BIN)/python -m tests.strikes --outages 100
 	$(BIN)/python -m tests.strikes --outages 100 --sessions
+	@$(MAKE) --no-print-directory oldest wheel
+	$(BIN)/python -m tests.install
+
+oldest: setup ## run the core tests with the oldest versions that pyproject.toml allows (some minutes)
+	$(BIN)/python -m tests.install.oldest
 
 demo: compile ## show an outage from end to end: parked, drained by Spark, audited and priced (two or three minutes)
 	@$(BIN)/python tools/demo.py
@@ -147,10 +162,12 @@ demo: compile ## show an outage from end to end: parked, drained by Spark, audit
 lock: setup ## pin the newest versions in requirements.lock and tests/sdk_js/package-lock.json
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade --generate-hashes \
 		--no-config --quiet --custom-compile-command "make lock" --output-file requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --constraint requirements.lock --universal --python-version 3.11 --generate-hashes \
+		--no-config --quiet --no-annotate --custom-compile-command "make lock" --output-file requirements-run.lock
 	rm -f tests/sdk_js/package-lock.json
 	cd tests/sdk_js && npm install --package-lock-only --save-dev --save-exact @azure/service-bus@latest
 
 clean: ## remove all that these commands made
-	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist src/twinbus.egg-info \
+	rm -rf .venv .venv-run .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist src/twinbus.egg-info \
 		tests/sdk_js/node_modules
 	find src tests bench tools -name __pycache__ -prune -exec rm -rf {} +

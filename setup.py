@@ -1,16 +1,30 @@
-"""Builds twinbus with its hot files compiled by mypyc: the same files, checked by the same mypy, as C.
+"""Builds twinbus with its hot files compiled by mypyc, or as plain Python where they cannot be compiled.
 
-Everything else about the package is in pyproject.toml. TWINBUS_COMPILE=0 leaves all as Python; so does a machine
-without mypy. A file belongs in the list if it is on the way of every message: compiled, a server handles half as many
-messages again in the same time (docs/benchmarks/queue.md). What is a subclass of one in the list has to be in it, too.
+Everything else about the package is in pyproject.toml. A file belongs in the list if every message passes through it:
+compiled, a server handles half as many messages again in the same time (docs/benchmarks/queue.md). A subclass of a
+class in the list has to be in the list, too.
+
+TWINBUS_COMPILE decides what is built:
+
+    unset   compiled if there are a C compiler and Python's headers; otherwise, or if compiling fails, plain Python
+    0       plain Python
+    1       compiled; the build fails where that is not possible
+
+`twinbus --version` says which of the two is installed.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import BaseError, CCompilerError
 
 COMPILED = {
     "amqp": (
@@ -90,23 +104,114 @@ COMPILED = {
     "store": ("changes",),
 }
 
-SPARED_WARNINGS = ["-Wno-misleading-indentation"]
-"""For each `if`, gcc looks that up in the text: in one file of 300,000 lines that is half of the time it takes."""
+WANTED: Final = os.environ.get("TWINBUS_COMPILE")
+MYPY: Final = "mypy>=2.4"
+MYPY_OPTIONS: Final = """\
+[mypy]
+mypy_path = src
+explicit_package_bases = True
+# Compiled files import no other package; the rest of twinbus does. An isolated build has none of these packages, and
+# needs none: the C is the same. `make lint` checks types strictly, with all packages.
+ignore_missing_imports = True
+follow_imports = silent
+"""
+ARGUMENTS: Final = ["-Wno-misleading-indentation", "-fvisibility=hidden"]
+"""gcc looks up the indentation of each `if` in the whole text, which takes long; hidden symbols are called directly."""
+
+
+class CannotCompile(Exception):
+    """Compiling is not possible here. The message says why."""
+
+
+def check_compiler() -> None:
+    """Compile and link an extension module of one line. CannotCompile says what is missing."""
+    from distutils.ccompiler import new_compiler  # noqa: PLC0415  # setuptools brings it
+    from distutils.sysconfig import customize_compiler, get_python_inc  # noqa: PLC0415
+
+    headers = get_python_inc()
+    if not (Path(headers) / "Python.h").is_file():
+        raise CannotCompile(f"Python's headers are not installed: there is no {headers}/Python.h (Debian: python3-dev)")
+    compiler = new_compiler()
+    customize_compiler(compiler)
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "tried.c"
+        source.write_text("#include <Python.h>\nint tried(void) { return Py_IsInitialized(); }\n")
+        try:
+            objects = compiler.compile([str(source)], output_dir=folder, include_dirs=[headers])
+            compiler.link_shared_object(objects, str(Path(folder) / "tried.so"))
+        except (CCompilerError, BaseError, OSError) as error:
+            raise CannotCompile(f"no working C compiler (Debian: gcc libc6-dev): {error}") from error
 
 
 def extensions() -> list[Extension]:
-    """What is to be compiled; nothing where that is not wanted, not possible, or nothing is built yet."""
-    if os.environ.get("TWINBUS_COMPILE") == "0" or {"dist_info", "egg_info"} & set(sys.argv):  # metadata alone
-        return []
+    """Generate the C of the hot files. CannotCompile."""
     try:
-        from mypyc.build import mypycify  # noqa: PLC0415  # not there where only Python is wanted
-    except ImportError:
-        return []
+        from mypyc.build import mypycify  # noqa: PLC0415  # missing where only Python is built
+    except ImportError as error:
+        raise CannotCompile(f"mypy is not installed: {error}") from error
     files = [f"src/twinbus/{package}/{name}.py" for package, names in COMPILED.items() for name in names]
-    made: list[Extension] = mypycify(files, opt_level="3")
+    with tempfile.NamedTemporaryFile("w", suffix=".ini") as options:
+        options.write(MYPY_OPTIONS)
+        options.flush()
+        try:
+            # One C file for each module: all processors compile, and gcc needs little memory.
+            made: list[Extension] = mypycify(
+                [f"--config-file={options.name}", *files], opt_level="3", debug_level="0", multi_file=True
+            )
+        except SystemExit as error:
+            raise CannotCompile("mypyc cannot compile the sources; its reasons are above") from error
     for extension in made:
-        extension.extra_compile_args = [*extension.extra_compile_args, *SPARED_WARNINGS]
+        extension.extra_compile_args = [*extension.extra_compile_args, *ARGUMENTS]
     return made
 
 
-setup(ext_modules=extensions(), options={"build_ext": {"parallel": os.cpu_count()}})
+class Build(build_ext):
+    """Compiles the files of an extension side by side, and falls back to plain Python."""
+
+    def build_extensions(self) -> None:
+        """Compile all extensions, or none: modules of both kinds do not fit together."""
+        one_after_the_other = self.compiler.compile
+
+        def compile_files(sources: list[str], **options: Any) -> list[str]:  # noqa: ANN401  # handed on
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                made = pool.map(lambda source: one_after_the_other([source], **options), sources)
+                return [name for names in made for name in names]
+
+        self.compiler.compile = compile_files
+        try:
+            super().build_extensions()
+        except (CCompilerError, BaseError, OSError) as error:
+            fall_back(CannotCompile(f"the C compiler failed: {error}"))
+            for extension in self.extensions:
+                Path(self.get_ext_fullpath(extension.name)).unlink(missing_ok=True)
+            self.extensions = self.distribution.ext_modules = []
+
+
+def fall_back(reason: CannotCompile) -> None:
+    """Say that plain Python is built, or fail if that is not wanted."""
+    if WANTED == "1":
+        sys.exit(f"twinbus cannot be compiled: {reason}")
+    print(f"twinbus is built as plain Python, which is slower: {reason}", file=sys.stderr)  # noqa: T201
+
+
+def main() -> None:
+    """Build what is wanted, and possible."""
+    made: list[Extension] = []
+    needed: list[str] = []
+    if WANTED != "0" and "sdist" not in sys.argv:
+        try:
+            check_compiler()
+            needed = [MYPY]
+            if not {"dist_info", "egg_info"} & set(sys.argv):  # metadata alone
+                made = extensions()
+        except CannotCompile as reason:
+            fall_back(reason)
+    setup(
+        ext_modules=made,
+        setup_requires=needed,  # setuptools' back end adds it to the isolated build's packages
+        cmdclass={"build_ext": Build},
+        options={"build_ext": {"parallel": os.cpu_count()}},
+    )
+
+
+main()

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.install import oldest
+
 ROOT = Path(__file__).parents[2]
 LOCK = (ROOT / "requirements.lock").read_text()
 # An entry is a line that starts with a name, and the lines that it goes on in.
@@ -38,6 +40,35 @@ def test_all_that_the_project_asks_for_is_locked() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = {name_of(requirement) for requirement in project["dependencies"] + project["optional-dependencies"]["dev"]}
     assert wanted <= {name_of(entry) for entry in ENTRIES}
+
+
+# --- what serving needs -----------------------------------------------------------------------------------------------
+
+RUN_LOCK = (ROOT / "requirements-run.lock").read_text()
+
+
+def versions_and_hashes(lock: str) -> dict[str, list[str]]:
+    found = re.findall(r"^[a-z].*(?:\n[ \t]+.*)*", lock, flags=re.MULTILINE)
+    return {name_of(entry): re.findall(r"==[^ ]+|sha256:[0-9a-f]{64}", entry) for entry in found}
+
+
+def test_serving_has_the_packages_that_are_tested_and_no_others() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    all_locked, run_locked = versions_and_hashes(LOCK), versions_and_hashes(RUN_LOCK)
+    assert {name_of(requirement) for requirement in project["dependencies"]} <= run_locked.keys()
+    assert {name: all_locked[name] for name in run_locked} == run_locked
+    assert run_locked.keys().isdisjoint({"pyspark", "pyarrow", "mypy", "setuptools", "pytest", "python-qpid-proton"})
+
+
+def test_every_requirement_has_a_lower_bound_not_above_what_is_locked() -> None:
+    locked = versions_and_hashes(LOCK)
+    for requirement in oldest.lowest():
+        name, _, lowest = requirement.partition("==")
+        assert numbers(lowest) <= numbers(locked[name][0].removeprefix("==")), requirement
+
+
+def numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
 
 
 # --- the other one ----------------------------------------------------------------------------------------------------

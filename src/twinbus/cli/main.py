@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from twinbus import __version__
+from twinbus import version_and_build
 from twinbus.cli import config, drain, key, pair  # noqa: F401  # drain is a command of pair
 from twinbus.cli.pipeline import app as pipeline
 from twinbus.cli.pipeline import audit, capture, costs, replay, syphon  # noqa: F401  # commands of pipeline
@@ -33,7 +33,7 @@ app.add_typer(pipeline.app, name="pipeline")
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001  # typer calls it so
     if wanted:
-        typer.echo(f"twinbus {__version__}")
+        typer.echo(f"twinbus {version_and_build()}")
         raise typer.Exit
 
 
@@ -41,7 +41,13 @@ def _show_version(wanted: bool) -> None:  # noqa: FBT001  # typer calls it so
 def twinbus(
     *,
     _version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Show the version, whether twinbus is compiled, and exit.",
+        ),
     ] = False,
 ) -> None:
     """Options that come before a command."""

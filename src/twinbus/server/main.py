@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import uvloop
 
+from twinbus import version_and_build
 from twinbus.server import logs, process
 from twinbus.server.data_directory import DataDirectory
 from twinbus.server.key_socket import listening
@@ -48,6 +49,7 @@ def run(
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it would end the process before the loop has a handler for it
     logs.configure(settings.log_level, settings.log_format)
+    log.info("twinbus %s", version_and_build())
     process.tune()
     with DataDirectory(settings.data) as data, contextlib.suppress(Stopped):
         server = _make(settings, data)
