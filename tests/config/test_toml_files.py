@@ -31,7 +31,7 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> list[ServeSettings]:
     """What the server was started with; it is not really."""
     started: list[ServeSettings] = []
 
-    def run(settings: ServeSettings, _announce: object) -> int:
+    def run(settings: ServeSettings, _announce: object, _reread: object) -> int:
         started.append(settings)
         return 0
 
