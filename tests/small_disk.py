@@ -29,7 +29,7 @@ def small_disk(directory: Path, mebibytes: int) -> Iterator[Path]:
     try:
         yield directory
     finally:
-        subprocess.run(["umount", directory], check=True)
+        subprocess.run(["umount", "--lazy", directory], check=True)  # also if a killed process has files open
 
 
 def fill(directory: Path, *, leave_mebibytes: int) -> Path:

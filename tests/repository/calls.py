@@ -5,8 +5,8 @@
 
 Follows a test into the helpers and fixtures that it uses, as far as they lie in `tests`. The class of an object is
 known from annotations, from constructors, and from what a call returns; where no class is known, a call counts for
-none. Objects in lists and dicts are taken for their elements. A bound method that is handed on (`run(client.close)`) counts
-as called.
+none. Objects in lists and dicts are taken for their elements. A bound method that is handed on (`run(client.close)`)
+counts as called.
 """
 
 from __future__ import annotations

@@ -97,7 +97,8 @@ def test_a_worker_whose_store_is_broken_keeps_the_server_from_starting(tmp_path:
 
 def test_more_workers_than_stores_are_refused(tmp_path: Path) -> None:
     said = serve(tmp_path, "--workers=5")
-    assert f"--workers 5: each needs a store of its own, and {tmp_path} gets 4: give --stores 5, or fewer workers" in said
+    reason = f"each needs a store of its own, and {tmp_path} gets 4: give --stores 5, or fewer workers"
+    assert f"--workers 5: {reason}" in said
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
