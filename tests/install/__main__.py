@@ -128,7 +128,7 @@ class Environment:
         """Serve a namespace; the content of its ready file."""
         ready_file = self._folder / "ready.json"
         ports = [f"--{name}-port=0" for name in ("amqp", "amqps", "http", "https")]
-        words = [self._folder / "bin" / "twinbus", "serve", "contoso", f"--data={self._folder / 'data'}"]
+        words = [str(self._folder / "bin" / "twinbus"), "serve", "contoso", f"--data={self._folder / 'data'}"]
         with subprocess.Popen([*words, f"--ready-file={ready_file}", *ports], env=self._environment) as server:
             try:
                 deadline = time.monotonic() + START_S
