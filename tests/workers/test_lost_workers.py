@@ -69,7 +69,7 @@ def test_health_shows_the_stores_of_a_worker_that_is_down(tmp_path: Path) -> Non
         down = {"is_available": False, "takes_messages": False, "reason": reason}
         expected = {
             "status": "degraded",
-            "reason": f"store 1: {reason}; store 3: {reason}",
+            "reason": f"store 1, 3: {reason}",
             "stores": [{"name": "0", **up}, {"name": "1", **down}, {"name": "2", **up}, {"name": "3", **down}],
         }
         wait_until(lambda: json.loads(stores()) == expected)

@@ -181,9 +181,13 @@ class Replica:
     def health(self) -> dict[str, object]:
         """Which stores work, and which of them take messages; `reason` says why one does not."""
         stores = [_health_of(journal) for journal in self._namespace.journals]
-        reasons = [f"store {store['name']}: {store['reason']}" for store in stores if "reason" in store]
-        if not reasons:
+        by_reason: dict[object, list[str]] = {}
+        for store in stores:
+            if "reason" in store:
+                by_reason.setdefault(store["reason"], []).append(str(store["name"]))
+        if not by_reason:
             return {"status": "ok", "stores": stores}
+        reasons = [f"store {', '.join(names)}: {reason}" for reason, names in by_reason.items()]
         return {"status": "degraded", "reason": "; ".join(reasons), "stores": stores}
 
     # --- inside -------------------------------------------------------------------------------------------------------
