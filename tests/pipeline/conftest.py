@@ -32,7 +32,9 @@ SMALL = {
     "spark.driver.memory": "1g",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
 }
+"""Without what pays for itself with millions of rows only: planning a query takes longer than running it here."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

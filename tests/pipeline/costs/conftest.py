@@ -39,16 +39,6 @@ class Outage:
 
 
 @pytest.fixture(scope="session")
-def spark(spark: SparkSession) -> SparkSession:
-    """Without what pays for itself with millions of rows only: compiling each query takes longer than all of these."""
-    quick = spark.newSession()
-    quick.conf.set("spark.sql.codegen.wholeStage", "false")
-    quick.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-    quick.conf.set("spark.sql.adaptive.enabled", "false")
-    return quick
-
-
-@pytest.fixture(scope="session")
 def outage(tmp_path_factory: pytest.TempPathFactory) -> Outage:
     """4,000 messages to orders, 1,000 parked, brought back, and all received; the news have two subscriptions."""
     folder = tmp_path_factory.mktemp("outage")
