@@ -25,15 +25,15 @@ ENOUGH = 400
 Patch = pytest.MonkeyPatch
 
 
-def found(expected: str) -> str:
-    """What the first run says that finds what is expected; other signs of the same fault may come before."""
+def found(signs: tuple[str, ...]) -> str:
+    """What the first run says that finds one of these signs; if none does, what the last one said."""
     said = "nothing"
     for seed in range(ENOUGH):
         try:
             run(seed)
         except Exception as error:  # noqa: BLE001  # a fault may show as anything
             said = described(error)
-            if expected in said:
+            if any(sign in said for sign in signs):
                 break
     return said
 
@@ -101,20 +101,21 @@ def later_sends_overtake_a_batch_that_is_checked(patch: Patch) -> None:
 
 
 # What is said of each: that another thing is found is no sign that this one is.
-FAULTS: dict[Callable[[Patch], None], str] = {
-    nobody_is_told_that_there_is_something: "which waits",
-    nobody_is_fed_when_a_process_is_well_again: "which waits",
-    what_is_not_taken_is_forgotten: "is lost",
-    what_is_lent_to_one_that_died_stays_lent: "which waits",
-    who_waits_for_one_that_died_is_not_told: "waits for",
-    nobody_comes_again_to_one_that_was_started_again: "which waits",
-    nobody_hears_of_stores: "believes of store",
-    more_is_claimed_than_is_lent: "are reserved",
-    later_sends_overtake_a_batch_that_is_checked: "was stored out of turn",
+FAULTS: dict[Callable[[Patch], None], tuple[str, ...]] = {
+    nobody_is_told_that_there_is_something: ("which waits",),
+    nobody_is_fed_when_a_process_is_well_again: ("which waits",),
+    what_is_not_taken_is_forgotten: ("is lost", "comes after"),
+    what_is_lent_to_one_that_died_stays_lent: ("which waits",),
+    who_waits_for_one_that_died_is_not_told: ("waits for",),
+    nobody_comes_again_to_one_that_was_started_again: ("which waits",),
+    nobody_hears_of_stores: ("believes of store",),
+    more_is_claimed_than_is_lent: ("are reserved", "are given back"),
+    later_sends_overtake_a_batch_that_is_checked: ("was stored out of turn",),
 }
 
 
 @pytest.mark.parametrize("plant", FAULTS, ids=lambda plant: plant.__name__)
 def test_a_planted_fault_is_found(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     plant(monkeypatch)
-    assert FAULTS[plant] in found(FAULTS[plant])
+    said = found(FAULTS[plant])
+    assert any(sign in said for sign in FAULTS[plant]), said
