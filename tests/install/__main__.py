@@ -107,7 +107,7 @@ class Environment:
         self._folder = folder
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         path = str(folder / "bin")
-        if compiler == "yes":
+        if compiler != "no":
             path += os.pathsep + os.environ["PATH"]
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TWINBUS"))}
         self._environment = kept | {"PATH": path}
