@@ -184,6 +184,8 @@ class Disk:
 
     def _load(self, path: Path, folder: Folder) -> None:
         for one in sorted(path.iterdir()):
+            if one.is_socket():
+                continue  # it holds nothing, and the next start of the program replaces it
             status = one.lstat()
             mode = status.st_mode & 0o777
             known = self._by_inode.get(status.st_ino)
@@ -269,7 +271,7 @@ class Disk:
     def differences(self) -> list[str]:
         """Where the root differs from what the trace tells of it: what the shim did not see. Nothing is to run then."""
         told = dict(_walk(self._top, durable=False))
-        real = {str(path.relative_to(self._root)): path for path in self._root.rglob("*")}
+        real = {str(path.relative_to(self._root)): path for path in self._root.rglob("*") if not path.is_socket()}
         found = [f"{name} is only on disk" for name in real.keys() - told.keys()]
         found += [f"{name} is not on disk" for name in told.keys() - real.keys()]
         for name in real.keys() & told.keys():

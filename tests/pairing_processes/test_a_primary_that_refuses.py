@@ -71,7 +71,7 @@ async def test_a_full_disk_is_an_outage_until_pings_find_that_it_is_not_full_any
         async with application(primary, secondary, enable_syphon=True) as app:
             await app.send("apples")
             assert app.is_in(EntityState.FAILED_OVER)
-            assert "is unavailable" in app.why
+            assert "its disk is full" in app.why
             await app.until_told(EventKind.PINGED, 2)
             assert app.is_in(EntityState.FAILED_OVER), "a ping needs the disk, too"
             assert not app.told(EventKind.MOVED)
