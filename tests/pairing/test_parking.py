@@ -231,7 +231,7 @@ async def test_q22_a_batch_that_cannot_be_parked_whole_is_split_in_order() -> No
 
 
 @in_virtual_time
-async def test_q22_if_the_secondary_fails_between_the_parts_of_a_batch_the_error_says_how_many_messages_are_safe() -> None:
+async def test_q22_if_the_secondary_fails_between_parts_of_a_batch_the_error_says_how_many_messages_are_safe() -> None:
     async with paired(failover_interval=0, operation_timeout=20) as app:
         namespaces, batch = app.namespaces, large_batch()
         namespaces.primary.outage.stop()

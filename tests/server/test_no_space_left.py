@@ -6,15 +6,21 @@ import asyncio
 import http.client
 import json
 from contextlib import closing
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.served import started, wait_until
 from tests.small_disk import fill, small_disk
+from twinbus.broker.namespace import Namespace
 from twinbus.client import NO_RETRY, BrokeredMessage, MessagingFactory
 from twinbus.model.errors import DiskFull
 from twinbus.server.disk import OUT_OF_SPACE
+from twinbus.server.stores import Stores
+from twinbus.testing import in_virtual_time
+from twinbus.testing.clock import LoopClock
+from twinbus.testing.disks import LoopDisks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,3 +66,40 @@ async def test_a_store_that_finds_no_space_left_says_so_and_opens_again_when_the
             message = await patient.create_message_receiver(queue).receive()
             assert message is not None
             assert message.body == b"accepted"
+
+
+class AilingDisks(LoopDisks):
+    """Disks whose probe says what the test wants."""
+
+    trouble: str | None = "its disk does not work: No space left on device"
+
+    async def why_not(self, number: int) -> str | None:
+        assert number == 0
+        return self.trouble
+
+
+@in_virtual_time
+async def test_a_store_that_stays_closed_for_another_reason_is_not_said_to_have_a_full_disk() -> None:
+    loop = asyncio.get_running_loop()
+    disks = AilingDisks(1, loop)
+    namespace = Namespace(
+        clock=LoopClock(),
+        random=Random(0),
+        defer=loop.call_soon,
+        on_failed=lambda journal: stores.reopen(journal),  # noqa: PLW0108  # made below
+    )
+    stores = Stores(namespace, disks, min_free_bytes=0)
+    await stores.open()
+    (journal,) = namespace.journals
+    journal.fail("IO error: No space left on device: while appending to 000005.log")
+    assert journal.refusal == OUT_OF_SPACE
+    await asyncio.sleep(60)
+    assert journal.refusal == OUT_OF_SPACE
+    disks.trouble = "its disk does not work: Input/output error"
+    await asyncio.sleep(60)
+    assert journal.trouble is not None
+    assert journal.refusal is None
+    disks.trouble = None
+    await asyncio.sleep(60)
+    assert journal.trouble is None
+    await stores.close()

@@ -154,10 +154,13 @@ class Stores:
             log.warning("store could not be closed well: %s", error)
 
     def _note_space(self, journal: Journal, failure: str) -> None:
-        """Tell clients that the disk is full, if that is why the store failed or cannot be opened again."""
+        """Tell clients that the disk is full, as long as that is why the store failed or cannot be opened again."""
+        number = self._namespace.journals.index(journal)
         if is_out_of_space(failure):
-            self._out_of_space.add(self._namespace.journals.index(journal))
-            journal.refusal = OUT_OF_SPACE
+            self._out_of_space.add(number)
+        else:
+            self._out_of_space.discard(number)
+        journal.refusal = self._refusal(number)
 
     def _refusal(self, number: int) -> str | None:
         """Why a store takes no messages."""

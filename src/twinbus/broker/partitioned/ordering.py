@@ -51,7 +51,7 @@ class SendOrder:
         return bool(self.queues) and any(self.holds_one(number) for number in numbers)
 
     def holds_one(self, number: int) -> bool:
-        """Whether a send to this fragment has to wait. What a turn sends as it runs does not wait behind later turns."""
+        """Whether a send to this fragment has to wait. A turn that runs does not wait behind later turns."""
         running = self._running
         return number in self.queues and (running is None or number not in running.numbers)
 
