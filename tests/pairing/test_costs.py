@@ -60,11 +60,12 @@ async def test_r080_a_pump_that_starts_as_the_primary_is_lost_receives_nothing_e
     async with paired(failover_interval=0, backlog_queue_count=1, enable_syphon=True, operation_timeout=600) as app:
         await asyncio.sleep(1)
         primary, secondary = app.namespaces.primary, app.namespaces.secondary
+        has_started = asyncio.Event()
+        app.pairing.on_event(lambda _event: has_started.set(), {EventKind.PUMP_STARTED})
         secondary.outage.cut()
         await asyncio.sleep(0.01)
         secondary.outage.slow(2)
-        while len(app.told(EventKind.PUMP_STARTED)) < 1 + 1:  # the new pump begins by looking for deferred messages
-            await asyncio.sleep(0.1)
+        await has_started.wait()  # it looks for deferred messages now, before it receives
         primary.outage.stop()
         await app.queue().send_batch([BrokeredMessage(f"order {number}") for number in range(PARKED)])
         await asyncio.sleep(30)
