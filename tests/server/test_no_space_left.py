@@ -91,15 +91,18 @@ async def test_a_store_that_stays_closed_for_another_reason_is_not_said_to_have_
     stores = Stores(namespace, disks, min_free_bytes=0)
     await stores.open()
     (journal,) = namespace.journals
+
+    def state() -> tuple[bool, str | None]:
+        return journal.trouble is None, journal.refusal
+
     journal.fail("IO error: No space left on device: while appending to 000005.log")
-    assert journal.refusal == OUT_OF_SPACE
+    assert state() == (False, OUT_OF_SPACE)
     await asyncio.sleep(60)
-    assert journal.refusal == OUT_OF_SPACE
+    assert state() == (False, OUT_OF_SPACE)
     disks.trouble = "its disk does not work: Input/output error"
     await asyncio.sleep(60)
-    assert journal.trouble is not None
-    assert journal.refusal is None
+    assert state() == (False, None)
     disks.trouble = None
     await asyncio.sleep(60)
-    assert journal.trouble is None
+    assert state() == (True, None)
     await stores.close()
