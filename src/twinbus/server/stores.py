@@ -143,8 +143,8 @@ class Stores:
             log.warning("store %d cannot be opened again yet: %s", number, store)
         log.info("store %d is open again", number)
         self._out_of_space.discard(number)
-        journal.refusal = self._refusal(number)
         journal.resume(store)
+        journal.refusal = self._refusal(number)
 
     async def _close(self, store: Store) -> None:
         answer: asyncio.Future[StoreError | None] = self._loop.create_future()
@@ -163,10 +163,10 @@ class Stores:
         journal.refusal = self._refusal(number)
 
     def _refusal(self, number: int) -> str | None:
-        """Why a store takes no messages."""
+        """Why a store takes no messages. Low space is no reason while the store does not work at all."""
         if number in self._out_of_space:
             return OUT_OF_SPACE
-        return self._watch.reason(number)
+        return self._watch.reason(number) if self._own[number].trouble is None else None
 
     async def _look_at_disks(self) -> None:
         while True:
