@@ -55,6 +55,23 @@ async def test_r080_each_of_the_four_stages_of_a_parked_message_is_charged_exact
         assert operations(there) + operations(here) == 6 * PARKED + 2 + 3
 
 
+@in_virtual_time
+async def test_r080_a_pump_that_starts_as_the_primary_is_lost_receives_nothing_either() -> None:
+    async with paired(failover_interval=0, backlog_queue_count=1, enable_syphon=True, operation_timeout=600) as app:
+        await asyncio.sleep(1)
+        primary, secondary = app.namespaces.primary, app.namespaces.secondary
+        has_started = asyncio.Event()
+        app.pairing.on_event(lambda _event: has_started.set(), {EventKind.PUMP_STARTED})
+        secondary.outage.cut()
+        await asyncio.sleep(0.01)
+        secondary.outage.slow(2)
+        await has_started.wait()  # it looks for deferred messages now, before it receives
+        primary.outage.stop()
+        await app.queue().send_batch([BrokeredMessage(f"order {number}") for number in range(PARKED)])
+        await asyncio.sleep(30)
+        assert used(secondary, app.backlog_path(0)).receives == 0
+
+
 @pytest.mark.parametrize(
     ("size", "units"),
     [

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from tests.pairing.application import Application, application, paired
 from twinbus.client import BrokeredMessage
-from twinbus.client.pairing import EventKind, FailedOver, MessageCannotBeParked, ReservedPropertyName
+from twinbus.client.pairing import EventKind, FailedOver, MessageCannotBeParked, NotSent, ReservedPropertyName
 from twinbus.model.errors import MessageTooLarge
 from twinbus.model.message import encode_batch
 from twinbus.testing import InMemoryPair, in_virtual_time
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LIMIT = 262_144
 OUTAGE: Final[dict[str, Any]] = {"failover_interval": 0, "enable_syphon": True}
@@ -225,6 +228,31 @@ async def test_q22_a_batch_that_cannot_be_parked_whole_is_split_in_order() -> No
         app.namespaces.primary.outage.restore()
         await asyncio.sleep(120)
         assert [text[:3] for text in await app.arrived()] == numbers * 2
+
+
+@in_virtual_time
+async def test_q22_if_the_secondary_fails_between_parts_of_a_batch_the_error_says_how_many_messages_are_safe() -> None:
+    async with paired(failover_interval=0, operation_timeout=20) as app:
+        namespaces, batch = app.namespaces, large_batch()
+        namespaces.primary.outage.stop()
+        app.pairing.on_event(lambda _event: namespaces.secondary.outage.stop(), {EventKind.PARKED})
+        with pytest.raises(NotSent, match="its first 50 messages are safe, the others were not sent") as failed:
+            await app.queue().send_batch(batch)
+        assert (failed.value.safe, failed.value.may_have_arrived) == (50, True)
+        namespaces.secondary.outage.restore()
+        assert [message.text[:3] for message in await app.parked()] == [message.text[:3] for message in batch[:50]]
+
+
+@in_virtual_time
+async def test_q18_q22_a_part_of_a_batch_does_not_overtake_an_earlier_part_in_the_spool(tmp_path: Path) -> None:
+    async with paired(failover_interval=0, operation_timeout=20, spool_dir=tmp_path) as app:
+        namespaces, batch = app.namespaces, large_batch()
+        namespaces.primary.outage.stop()
+        namespaces.secondary.outage.stop()
+        app.pairing.on_event(lambda _event: namespaces.secondary.outage.restore(), {EventKind.SPOOLED})
+        await app.queue().send_batch(batch)
+        await asyncio.sleep(120)
+        assert [message.text[:3] for message in await app.parked()] == [message.text[:3] for message in batch]
 
 
 @in_virtual_time

@@ -240,6 +240,23 @@ async def test_q19_an_entity_that_is_made_again_in_time_gets_its_messages() -> N
 
 
 @in_virtual_time
+async def test_q19_only_the_time_for_which_an_entity_is_missing_without_a_break_counts() -> None:
+    async with paired(backlog_queue_count=1, not_found_grace=600, **OUTAGE) as app:
+        primary = app.namespaces.primary
+        await park(app, "apples")
+        await primary.entities.delete("orders")
+        await drained(app, 300)
+        await primary.create_queue("orders")
+        primary.broker.find_sendable("orders").set_status("SendDisabled")
+        await asyncio.sleep(600)
+        await primary.entities.delete("orders")
+        await asyncio.sleep(300)
+        await primary.create_queue("orders")
+        await asyncio.sleep(120)
+        assert await app.arrived() == ["apples"]
+
+
+@in_virtual_time
 async def test_q19_a_disabled_destination_is_waited_for_and_raises_an_alarm() -> None:
     async with paired(("orders", "invoices"), backlog_queue_count=1, not_found_grace=0, **OUTAGE) as app:
         await park(app, "apples", "pears", session_id="7")

@@ -87,7 +87,7 @@ async def test_r031_as_documented_a_refused_ping_is_no_reason_to_stop_parking() 
     """R038: pings go on until one is delivered, and messages are parked meanwhile."""
     async with paired(failover_interval=0, triggers=triggers.AS_DOCUMENTED, enable_syphon=True) as app:
         await send_to_disabled(app)
-        await asyncio.sleep(600)
+        await asyncio.sleep(630)
         await app.queue().send(BrokeredMessage("pears"))
         assert len(app.told(EventKind.PINGED)) == 10
         assert sorted(message.text for message in await app.parked()) == ["apples", "pears"]

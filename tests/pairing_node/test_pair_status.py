@@ -44,6 +44,8 @@ def test_without_senders_and_backlog_queues_it_says_so(reporter: Reporter) -> No
         {"entities": "none", "backlog": 7, "alarms": {"a": 1}, "at": 7, "since": "yesterday", "pid": None},
         {"entities": [None, 7, {}, {"state": None}], "backlog": [None, {}, {"path": "p"}], "alarms": [None, {"x": 1}]},
         {"entities": [{"path": "[red]markup[/nothing]", "state": "[bold]", "why": "[/]"}]},
+        {"at": "0001-01-01T00:00:00Z", "entities": [{"path": "far", "state": "x", "since": "9999-12-31T00:00:00Z"}]},
+        {"entities": [{"path": "far", "state": "x", "since": "0001-01-01T00:00:00+23:00"}], "healthy": 1.7e308},
         {"healthy": "many", "backlog_queues": [], "report_interval_s": 5, "instance": None, "host": None},
     ],
     ids=str,

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
 from contextlib import closing
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.served import started, wait_until
 from tests.small_disk import fill, small_disk
+from twinbus.broker.namespace import Namespace
 from twinbus.client import NO_RETRY, BrokeredMessage, MessagingFactory
 from twinbus.model.errors import DiskFull
-from twinbus.server.disk import OUT_OF_SPACE
+from twinbus.server.disk import OUT_OF_SPACE, low_space
+from twinbus.server.stores import Stores
+from twinbus.testing import in_virtual_time
+from twinbus.testing.clock import LoopClock
+from twinbus.testing.disks import LoopDisks
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from tests.served import Served
+    from twinbus.broker.journal import Journal
 
 BODY = bytes(200_000)
 """Ten of them are more than the space that is left."""
@@ -60,3 +69,65 @@ async def test_a_store_that_finds_no_space_left_says_so_and_opens_again_when_the
             message = await patient.create_message_receiver(queue).receive()
             assert message is not None
             assert message.body == b"accepted"
+
+
+class AilingDisks(LoopDisks):
+    """Disks whose probe says what the test wants."""
+
+    trouble: str | None = "its disk does not work: No space left on device"
+
+    async def why_not(self, number: int) -> str | None:
+        assert number == 0
+        return self.trouble
+
+
+@contextlib.asynccontextmanager
+async def ailing(min_free_bytes: int) -> AsyncIterator[tuple[AilingDisks, Journal]]:
+    """A store on such disks."""
+    loop = asyncio.get_running_loop()
+    disks = AilingDisks(1, loop)
+    namespace = Namespace(
+        clock=LoopClock(),
+        random=Random(0),
+        defer=loop.call_soon,
+        on_failed=lambda journal: stores.reopen(journal),  # noqa: PLW0108  # made below
+    )
+    stores = Stores(namespace, disks, min_free_bytes=min_free_bytes)
+    await stores.open()
+    yield disks, namespace.journals[0]
+    await stores.close()
+
+
+def state(journal: Journal) -> tuple[bool, str | None]:
+    """Whether the store works, and why it takes no messages."""
+    return journal.trouble is None, journal.refusal
+
+
+@in_virtual_time
+async def test_a_store_that_stays_closed_for_another_reason_is_not_said_to_have_a_full_disk() -> None:
+    async with ailing(min_free_bytes=0) as (disks, journal):
+        journal.fail("IO error: No space left on device: while appending to 000005.log")
+        assert state(journal) == (False, OUT_OF_SPACE)
+        await asyncio.sleep(60)
+        assert state(journal) == (False, OUT_OF_SPACE)
+        disks.trouble = "its disk does not work: Input/output error"
+        await asyncio.sleep(60)
+        assert state(journal) == (False, None)
+        disks.trouble = None
+        await asyncio.sleep(60)
+        assert state(journal) == (True, None)
+
+
+@in_virtual_time
+async def test_a_store_that_fails_with_little_space_is_not_said_to_deliver_its_messages() -> None:
+    async with ailing(min_free_bytes=2**30) as (disks, journal):
+        disks.fill()
+        await asyncio.sleep(60)
+        assert state(journal) == (True, low_space(2**30))
+        disks.trouble = "its disk does not work: Input/output error"
+        journal.fail("IO error: Input/output error: while appending to 000005.log")
+        await asyncio.sleep(60)
+        assert state(journal) == (False, None)
+        disks.trouble = None
+        await asyncio.sleep(60)
+        assert state(journal) == (True, low_space(2**30))

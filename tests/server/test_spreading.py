@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.broker.partitioned.rig import STORES, PartitionedRig, key_for, message
+from tests.broker.remote.rig import TwoProcesses
 from tests.broker.rig import SessionConsumer
-from twinbus.amqp.message import data
+from twinbus.amqp.message import Message, data
 from twinbus.amqp.outcomes import Accepted, Rejected
 from twinbus.model.description import FRAGMENTS
 from twinbus.model.errors import EntityDisabled, StoreUnavailable
@@ -49,12 +50,15 @@ class FakeLink:
 
 
 class Sender:
-    def __init__(self, rig: PartitionedRig) -> None:
+    def __init__(self, rig: PartitionedRig | TwoProcesses) -> None:
         self.rig = rig
         self.end = FakeLink()
         nothing: Any = None
         link: Any = self.end
-        self.link = SpreadIncoming(link, rig.namespace, rig.queue, nothing)
+        if isinstance(rig, TwoProcesses):
+            self.link = SpreadIncoming(link, rig.near.namespace, rig.queue(), nothing)
+        else:
+            self.link = SpreadIncoming(link, rig.namespace, rig.queue, nothing)
         self.deliveries: list[FakeDelivery] = []
 
     def read(self, *deliveries: FakeDelivery) -> None:
@@ -209,3 +213,20 @@ def test_with_duplicates_detected_copies_in_one_read_are_stored_once() -> None:
     rig.settle()
     assert all(are_accepted(sender))
     assert sum(rig.counts()) == 7
+
+
+def test_r113_messages_that_fit_one_by_one_keep_their_order_behind_a_batch_that_is_checked() -> None:
+    rig, near, far = TwoProcesses(), key_for(0), key_for(1)
+    sender, queue = Sender(rig), rig.queue()
+    rig.silent.add(1)
+    batch = data(message(b"first", key=near), message(b"first", key=far))
+    sender.read(FakeDelivery(batch, BATCH_FORMAT))
+    sender.read(FakeDelivery(message(b"second", key=near)), FakeDelivery(message(b"x" * 5_000, key=near)))
+    sender.read(FakeDelivery(message(b"third", key=near)))
+    queue.parts[0].main.holdings.active_bytes = 2**30 - 1_000  # there is room for all but the large one
+    rig.wake()
+    assert are_accepted(sender) == [True, True, False, True]
+    found: list[Any] = []
+    queue.parts[0].main.browsing.peek(0, 100, 100_000, found.append)
+    rig.settle()
+    assert [b"".join(Message(payload).data) for payload in found[0]] == [b"first", b"second", b"third"]

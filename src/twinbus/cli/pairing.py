@@ -236,14 +236,8 @@ def _states(entity: dict[str, Any], skew: dt.timedelta) -> Iterator[EntityState]
 
 
 def _state(path: str, state: str, found: dict[str, Any], skew: dt.timedelta) -> EntityState:
-    since, next_ping = _moment(found.get("since")), _moment(found.get("next_ping"))
-    return EntityState(
-        path,
-        state,
-        _text(found, "why"),
-        None if since is None else since + skew,
-        None if next_ping is None else next_ping + skew,
-    )
+    since, next_ping = (_moment(found.get(name), skew) for name in ("since", "next_ping"))
+    return EntityState(path, state, _text(found, "why"), since, next_ping)
 
 
 def _queue(found: dict[str, Any]) -> BacklogQueue:
@@ -285,9 +279,10 @@ def _number(found: dict[str, Any], name: str) -> float:
     return value if isinstance(value, int | float) else 0
 
 
-def _moment(found: object) -> dt.datetime | None:
+def _moment(found: object, skew: dt.timedelta = dt.timedelta(0)) -> dt.datetime | None:
+    """A time by a clock that is behind ours by `skew`; None if it is no time, or none that there can be."""
     try:
-        moment = dt.datetime.fromisoformat(found) if isinstance(found, str) else None
-    except ValueError:
+        moment = dt.datetime.fromisoformat(found) + skew if isinstance(found, str) else None
+    except (ValueError, OverflowError):
         return None
     return moment if moment is None or moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)

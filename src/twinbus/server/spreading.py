@@ -115,8 +115,7 @@ class SpreadIncoming(Incoming):
     def _send_portion(self, number: int, portion: _Portion) -> None:
         target = self._target
         assert isinstance(target, PartitionedQueue | PartitionedTopic)
-        queues = target.order.queues
-        if queues and number in queues and portion.keyed:  # a batch of its key came before it, and is being checked
+        if portion.keyed and target.order.holds_one(number):  # a batch of its key came before it, and is being checked
             size = sum([len(record) for record in portion.parcel.records])
             try:
                 target.order.enter(Turn([number], size, partial(self._store_portion, number, portion), is_ready=True))

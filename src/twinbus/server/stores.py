@@ -143,8 +143,8 @@ class Stores:
             log.warning("store %d cannot be opened again yet: %s", number, store)
         log.info("store %d is open again", number)
         self._out_of_space.discard(number)
-        journal.refusal = self._refusal(number)
         journal.resume(store)
+        journal.refusal = self._refusal(number)
 
     async def _close(self, store: Store) -> None:
         answer: asyncio.Future[StoreError | None] = self._loop.create_future()
@@ -154,16 +154,19 @@ class Stores:
             log.warning("store could not be closed well: %s", error)
 
     def _note_space(self, journal: Journal, failure: str) -> None:
-        """Tell clients that the disk is full, if that is why the store failed or cannot be opened again."""
+        """Tell clients that the disk is full, as long as that is why the store failed or cannot be opened again."""
+        number = self._namespace.journals.index(journal)
         if is_out_of_space(failure):
-            self._out_of_space.add(self._namespace.journals.index(journal))
-            journal.refusal = OUT_OF_SPACE
+            self._out_of_space.add(number)
+        else:
+            self._out_of_space.discard(number)
+        journal.refusal = self._refusal(number)
 
     def _refusal(self, number: int) -> str | None:
-        """Why a store takes no messages."""
+        """Why a store takes no messages. Low space is no reason while the store does not work at all."""
         if number in self._out_of_space:
             return OUT_OF_SPACE
-        return self._watch.reason(number)
+        return self._watch.reason(number) if self._own[number].trouble is None else None
 
     async def _look_at_disks(self) -> None:
         while True:

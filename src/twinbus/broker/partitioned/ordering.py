@@ -44,10 +44,16 @@ class SendOrder:
         """Fragments without waiting sends are not in it."""
         self._path = path
         self._bytes = 0
+        self._running: Turn | None = None
 
     def holds(self, numbers: Iterable[int]) -> bool:
         """Whether a send to any of these fragments has to wait."""
-        return bool(self.queues) and any(number in self.queues for number in numbers)
+        return bool(self.queues) and any(self.holds_one(number) for number in numbers)
+
+    def holds_one(self, number: int) -> bool:
+        """Whether a send to this fragment has to wait. A turn that runs does not wait behind later turns."""
+        running = self._running
+        return number in self.queues and (running is None or number not in running.numbers)
 
     def enter(self, turn: Turn) -> None:
         """Queue a send. ServerBusy if too many bytes wait."""
@@ -70,10 +76,12 @@ class SendOrder:
             if first is None:
                 continue
             numbers += first.numbers
+            before, self._running = self._running, first
             try:
                 first.run()
             except Exception as fault:  # noqa: BLE001  # raised below: one send's fault must not leave the others waiting
                 faults.append(fault)
+            self._running = before
         if faults:
             raise ExceptionGroup("sends that waited for other processes failed", faults)
 

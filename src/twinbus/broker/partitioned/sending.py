@@ -97,7 +97,7 @@ def _send_to(target: Target, number: int, parcel: Parcel, answer: Answered, numb
     def told(error: ServiceBusError | None) -> None:
         answer(error if error is None else of_fragment(target, number, error))
 
-    if number in target.order.queues:  # behind a batch with a message of that fragment, which is being checked
+    if target.order.holds_one(number):  # behind a batch with a message of that fragment, which is being checked
         size = sum([len(record) for record in parcel.records])
         send_now = partial(_send_now, target.parts[number], parcel, told, numbers)
         target.order.enter(Turn([number], size, send_now, is_ready=True))

@@ -130,7 +130,7 @@ class Destination:
         """Those that took nothing once: what leads there has a way of its own from then on."""
         self._not_found_grace_s = not_found_grace_s
         self._missing_since_s: float | None = None
-        """When the entity was first found missing; None once it has taken a message since."""
+        """When the entity was first found missing; None once it has answered anything else since."""
         self._refusal: ServiceBusError | None = None
         """Why the entity refuses all messages now."""
         self._is_id_a_key = False
@@ -306,6 +306,8 @@ class Destination:
         self._advance(load)
 
     def _failed(self, load: list[Parcel], error: ServiceBusError) -> None:
+        if not isinstance(error, EntityNotFound):
+            self._missing_since_s = None
         if isinstance(error, LOST):
             self._lost(error)
         elif error.failure_class is not FailureClass.CALLER or isinstance(error, QuotaExceeded) or self._waits(error):

@@ -87,7 +87,7 @@ class Draining:
         self._link.on_over = self._end
         if self._link.failure is not None:
             return self._link.failure
-        self._link.keep_credit(WINDOW)
+        self._grant_credit()
         while not self._over.done():
             await self._pause()
             if not self._over.done():
@@ -131,6 +131,11 @@ class Draining:
             async with asyncio.timeout(FINISH_S):
                 await asyncio.gather(*[destination.finish() for destination in self._destinations.values()])
                 await asyncio.sleep(0)  # what was completed in this turn is told at its end
+
+    def _grant_credit(self) -> None:
+        """Receive, unless it is over: a message that comes then goes back unsent, and is charged again."""
+        if not self._over.done():
+            self._link.keep_credit(WINDOW)
 
     def _end(self, error: ServiceBusError) -> None:
         if not self._over.done():
@@ -301,7 +306,7 @@ class Draining:
             self._drained = self._loop.create_future()
             over: list[asyncio.Future[Any]] = [self._drained, self._over]
             await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
-        self._link.keep_credit(WINDOW)
+        self._grant_credit()
 
     async def _renew_locks(self) -> None:
         now_s = self._loop.time()

@@ -22,7 +22,10 @@ class PairingRefused(CallerError):
 
 
 class NotSent(ServiceBusError):
-    """Neither the primary nor any backlog queue took the message: it was not sent."""
+    """Neither the primary nor any backlog queue took the message: it was not sent.
+
+    Of a batch that was split, the first messages may be safe: `safe` says how many.
+    """
 
     def __init__(
         self,
@@ -32,19 +35,25 @@ class NotSent(ServiceBusError):
         *,
         spool: BaseException | None = None,
         may_have_arrived: bool = False,
+        safe: int = 0,
     ) -> None:
         """`backlog` has the reason of each backlog queue that was tried."""
         reasons = [f"the primary: {primary}"] if primary is not None else []
         reasons += [f"{queue}: {reason}" for queue, reason in backlog.items()]
         reasons += [f"the spool: {spool}"] if spool is not None else []
-        super().__init__(f"the message for '{path}' was not sent. {'; '.join(reasons)}")
+        what = f"the message for '{path}' was not sent"
+        if safe:
+            what = f"the batch for '{path}' was split: its first {safe:,} messages are safe, the others were not sent"
+        super().__init__(f"{what}. {'; '.join(reasons)}")
         self.path = path
         self.primary = primary
         self.backlog = dict(backlog)
         self.spool = spool
         """Why the local disk did not take it; None where there is no spool."""
         self.may_have_arrived = may_have_arrived
-        """Some attempt had no answer: sent again, the message may be there twice."""
+        """Some attempt had no answer, or the first messages are safe: what is sent again may be there twice."""
+        self.safe = safe
+        """How many messages of the batch, from its first, are parked or spooled."""
 
     @property
     def causes(self) -> list[BaseException]:

@@ -81,7 +81,7 @@ class SendAvailabilitySender(MessageSender):
         for message in messages:
             if message.properties:
                 rewriting.check_names(message.properties)
-        health, is_behind = self.health, self._pairing.spool is not None and self._is_behind(messages)
+        health, is_behind = self.health, self._pairing.spool is not None and self.is_behind(messages)
         is_held = bool(self._fragments_down) and health.fragments.outage_for(messages) is not None
         if transaction is not None:
             self._check_fit_for_transactions(is_held=is_held, is_behind=is_behind)
@@ -130,7 +130,7 @@ class SendAvailabilitySender(MessageSender):
         else:
             await sending.run(failure)
 
-    def _is_behind(self, messages: Sequence[BrokeredMessage]) -> bool:
+    def is_behind(self, messages: Sequence[BrokeredMessage]) -> bool:
         """What their sessions have sent before is in the spool: they must not overtake it."""
         spool = self._pairing.spool
         return spool is not None and not spool.is_empty and spool.holds(self.path, sessions_of(messages))
@@ -202,7 +202,7 @@ class SendAvailabilitySender(MessageSender):
         (limit_s, attempt_s), failure = self._limits_s, None
         deadline_s = asyncio.get_running_loop().time() + limit_s
         payload = message.encode(self.factory.settings.clock.wall_ms())
-        health, is_behind = self.health, self._is_behind([message])
+        health, is_behind = self.health, self.is_behind([message])
         if health.takes_sends and not is_behind and health.fragments.outage_for([message]) is None:
             try:
                 numbers = await self._schedule([message], timeout_s=attempt_s, policy=self._schedule_policy)

@@ -174,13 +174,21 @@ class Sending:
                 raise
         else:
             return
-        parts = self._sender.split(self._payload, self._messages)
-        for place, (payload, messages) in enumerate(parts):
+        safe = 0
+        for payload, messages in self._sender.split(self._payload, self._messages):
+            part = self._part(payload, messages)
             try:
-                await self._part(payload, messages).park_whole()
+                if self._spool is not None and self._sender.is_behind(messages):  # as an earlier part of its session
+                    await part.spool_behind()
+                else:
+                    await part.park_whole()
             except NotSent as error:
-                error.may_have_arrived = error.may_have_arrived or place > 0  # the parts before this one are safe
-                raise
+                if not safe:
+                    raise
+                raise NotSent(
+                    error.path, error.primary, error.backlog, spool=error.spool, may_have_arrived=True, safe=safe
+                ) from error
+            safe += len(messages)
 
     def _part(self, payload: bytes, messages: Sequence[BrokeredMessage]) -> Sending:
         """Some messages of this batch, which share its time and its history."""
