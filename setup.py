@@ -177,8 +177,10 @@ class Build(build_ext):
         one_after_the_other = self.compiler.compile
 
         def compile_files(sources: list[str], **options: Any) -> list[str]:  # noqa: ANN401  # handed on
+            # The largest first: else one processor is still busy with it when the others have nothing left.
+            largest_first = sorted(sources, key=lambda source: Path(source).stat().st_size, reverse=True)
             with ThreadPoolExecutor(os.cpu_count()) as pool:
-                made = pool.map(lambda source: one_after_the_other([source], **options), sources)
+                made = pool.map(lambda source: one_after_the_other([source], **options), largest_first)
                 return [name for names in made for name in names]
 
         self.compiler.compile = compile_files
