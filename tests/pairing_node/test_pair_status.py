@@ -15,6 +15,8 @@ from tests.pairing_node.reporter import report
 from twinbus.cli.main import app
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.pairing_node.reporter import Reporter
 
 
@@ -35,7 +37,8 @@ def test_without_senders_and_backlog_queues_it_says_so(reporter: Reporter) -> No
     result = status(reporter, "--primary", "lonely")
     assert result.exit_code == 0
     where = f"{reporter.server.host}:{reporter.server.https_port}"
-    assert result.output == f"No paired client reports to {where}, and it has no backlog queues.\n"
+    text = f"No paired client of 'lonely' reports to {where}, and it has no backlog queues of 'lonely'."
+    assert result.output == f"{text} Without --primary, all primaries are shown.\n"
 
 
 @pytest.mark.parametrize(
@@ -70,4 +73,25 @@ def test_who_may_not_read_is_told_so(reporter: Reporter) -> None:
 def test_a_server_whose_certificate_is_not_trusted_is_not_spoken_to(reporter: Reporter) -> None:
     result = CliRunner().invoke(app, ("pair", "status", reporter.server.admin_connection_string))
     assert result.exit_code == 1
-    assert "certificate" in result.output.lower()
+    assert "has a certificate that is not trusted" in result.output
+    assert "give the authority with --ca-file FILE" in result.output
+
+
+def test_a_connection_string_for_messaging_is_refused_with_advice(reporter: Reporter) -> None:
+    server = reporter.server
+    over_tls = server.admin_connection_string.replace(f":{server.https_port}", f":{server.amqps_port}")
+    for string in (server.connection_string, over_tls):
+        result = CliRunner().invoke(app, ("pair", "status", string, "--ca-file", server.ca_file))
+        assert result.exit_code == 1
+        assert "use the admin_connection_string of the ready file" in result.output
+
+
+def test_a_file_of_an_authority_that_cannot_be_read_is_named(reporter: Reporter, tmp_path: Path) -> None:
+    missing, empty = tmp_path / "missing.pem", tmp_path / "empty.pem"
+    empty.touch()
+    for file, reason in ((missing, "No such file or directory"), (empty, "it is no certificate in PEM format")):
+        result = CliRunner().invoke(
+            app, ("pair", "status", reporter.server.admin_connection_string, "--ca-file", str(file))
+        )
+        assert result.exit_code == 1
+        assert f"--ca-file {file} cannot be read: {reason}" in result.output
