@@ -13,6 +13,7 @@ import pytest
 from tests.served import started, wait_until
 from tests.small_disk import fill, small_disk
 from twinbus.client import NO_RETRY, BrokeredMessage, MessagingFactory
+from twinbus.client.management import NamespaceManager
 from twinbus.model.errors import DiskFull
 from twinbus.server.disk import OUT_OF_SPACE
 
@@ -60,3 +61,15 @@ async def test_a_store_that_finds_no_space_left_says_so_and_opens_again_when_the
             message = await patient.create_message_receiver(queue).receive()
             assert message is not None
             assert message.body == b"accepted"
+
+
+async def test_creating_a_queue_without_space_left_raises_disk_full_and_changes_nothing(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", 24) as disk, started(disk, "--stores=1", "--min-free=0") as server:
+        string = server.admin_connection_string
+        async with NamespaceManager.from_connection_string(string, ca_file=server.ca_file) as manager:
+            filler = fill(disk, leave_mebibytes=0)
+            with pytest.raises(DiskFull, match=r"catalogue\.db cannot be written: .*Free space on that disk"):
+                await manager.create_queue("invoices")
+            assert not await manager.queue_exists("invoices")
+            filler.unlink()
+            await manager.create_queue("invoices")
