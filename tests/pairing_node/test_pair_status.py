@@ -6,11 +6,13 @@ That it shows what real clients report is in `tests/pairing_processes/test_pair_
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from typer.testing import CliRunner
 
+from tests.pairing_node.real import report_of
 from tests.pairing_node.reporter import report
 from twinbus.cli.main import app
 
@@ -20,10 +22,10 @@ if TYPE_CHECKING:
     from tests.pairing_node.reporter import Reporter
 
 
-def status(reporter: Reporter, *options: str) -> Any:  # noqa: ANN401  # click's result
+def status(reporter: Reporter, *options: str, columns: int = 220) -> Any:  # noqa: ANN401  # click's result
     server = reporter.server
     arguments = ("pair", "status", server.admin_connection_string, "--ca-file", server.ca_file, *options)
-    return CliRunner(env={"COLUMNS": "220"}).invoke(app, arguments, prog_name="twinbus")
+    return CliRunner(env={"COLUMNS": str(columns)}).invoke(app, arguments, prog_name="twinbus")
 
 
 def test_all_pages_are_read(reporter: Reporter) -> None:
@@ -31,6 +33,15 @@ def test_all_pages_are_read(reporter: Reporter) -> None:
         content = report(primary="paged-status", client=f"page-{number}", padding=["x" * 4_000] * 15)
         assert reporter.put(content).status == 204
     assert len(json.loads(status(reporter, "--primary", "paged-status", "--json").output)["senders"]) == 30
+
+
+def test_80_columns_break_no_duration(reporter: Reporter) -> None:
+    assert reporter.put(report_of("shop", failed_over=("orders", "invoices/paid")) | {"primary": "wide"}).status == 204
+    one_line = r"  orders  failed over for .*, since .* UTC, next ping in \d+ s$"
+    assert re.search(one_line, status(reporter, "--primary", "wide").output, re.MULTILINE)
+    narrow = status(reporter, "--primary", "wide", columns=80).output
+    assert re.search(r"invoices/paid  failed over for .*,\n +since .* UTC, next ping in \d+ s\n", narrow)
+    assert not re.search(r"\d\s*\n\s*(s|min|h|d)\b", narrow)
 
 
 def test_without_senders_and_backlog_queues_it_says_so(reporter: Reporter) -> None:

@@ -33,7 +33,12 @@ def show(console: Console, pairs: list[PairStatus], address: str, primary: str |
     for number, pair in enumerate(pairs):
         if number:
             console.print()
-        console.print(Text(_headline(pair), style="bold"))
+        words, age = _headline(pair)
+        if len(words) + len(age) <= console.width:
+            line(console, 0, (words + age, "bold"))
+        else:
+            line(console, 0, (f"{words},", "bold"))
+            line(console, 2, (age.removeprefix(", "), "bold"))
         for sender in sorted(pair.senders, key=lambda one: (not one.entities and not one.alarms, one.key)):
             _show_sender(console, sender, pair.now)
         _show_backlog(console, pair)
@@ -57,13 +62,14 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def _headline(pair: PairStatus) -> str:
+def _headline(pair: PairStatus) -> tuple[str, str]:
+    """Senders and parked messages; and, where there are any, the age of these."""
     failed = sum(any(one.is_failed_over for one in sender.entities) for sender in pair.senders)
     words = plural(len(pair.senders), "sender") if pair.senders else "no live sender"
     words += f" ({failed:,} failed over)" if failed else ""
     parked = plural(pair.parked, "message") if pair.parked else "no message"
     age = f", the oldest for {_age(pair.oldest, pair.now)}" if pair.oldest is not None else ""
-    return f"{pair.primary}: {words}, {parked} parked{age}"
+    return f"{pair.primary}: {words}, {parked} parked", age
 
 
 # --- senders ----------------------------------------------------------------------------------------------------------
