@@ -84,6 +84,12 @@ def test_the_whole_namespace_and_the_kind_are_asked_for(server: Served, switch: 
     assert server.key not in result.output
 
 
+def test_without_a_secondary_it_says_that_the_outage_is_over(server: Served, queue: str) -> None:
+    result = twinbus("rehearse", http_string(server), "--entity", queue, "--for", "1")
+    assert result.exit_code == 0
+    assert f"The outage of '{queue}' is over after 1 s. Give --secondary to see" in result.output
+
+
 @pytest.mark.parametrize(
     ("options", "code", "text"),
     [

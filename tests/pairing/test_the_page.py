@@ -6,6 +6,8 @@ import json
 import os
 import re
 import runpy
+import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +19,7 @@ from tests.served import START_S, wait_until
 from twinbus.client.pairing.failover import TRANSITIONS
 from twinbus.client.pairing.rewriting import ALIASES
 from twinbus.client.sync import MessagingFactory
+from twinbus.model.errors import EntityNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +34,8 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     """Where `make run` was started, on ports of its own: the usual ones may be in use."""
     environment = {**os.environ, "PORTS": " ".join("0" * 8)}
     command = [ROOT / "tools" / "run", tmp_path / ".run"]
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with (tmp_path / "said").open("w") as said:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=subprocess.DEVNULL)
     try:
         wait_until(lambda: all((tmp_path / ".run" / f"{name}.json").exists() for name in NAMES), patience_s=START_S)
         yield tmp_path
@@ -51,6 +55,24 @@ def test_the_example_runs_as_printed_against_the_pair_of_make_run(directory: Pat
     with MessagingFactory.from_connection_string(ready["connection_string"]) as factory:
         messages = factory.create_queue_client("orders").receive_batch(2, 5)
     assert [message.text for message in messages] == ["two pounds of apples"] * 2
+
+
+def test_the_secondary_of_make_run_goes_on_when_the_primary_is_killed(directory: Path) -> None:
+    ready = {name: json.loads((directory / ".run" / f"{name}.json").read_text()) for name in NAMES}
+    os.kill(ready["contoso"]["pid"], signal.SIGKILL)
+    said = directory / "said"
+    wait_until(lambda: "To start it again" in said.read_text(), patience_s=START_S)
+    (command,) = re.findall(r"^    (.* serve contoso --data .*)$", said.read_text(), re.MULTILINE)
+    backup = MessagingFactory.from_connection_string(ready["contoso-backup"]["connection_string"])
+    with backup as factory, pytest.raises(EntityNotFound):
+        factory.create_queue_client("missing").receive(1)
+    again = subprocess.Popen(shlex.split(command), cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        file = directory / ".run" / "contoso.json"
+        wait_until(lambda: json.loads(file.read_text())["pid"] == again.pid, patience_s=START_S)
+    finally:
+        again.terminate()
+        again.wait(START_S)
 
 
 def test_the_diagram_is_that_of_the_table() -> None:

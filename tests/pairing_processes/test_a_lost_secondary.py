@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.pairing_processes.command import pair_status
 from tests.pairing_processes.namespaces import (
     OPERATION_S,
     QUEUE,
@@ -35,7 +36,8 @@ SIZE = 250_000
 
 
 async def test_with_both_down_the_error_says_that_it_was_not_sent_and_why(tmp_path: Path) -> None:
-    async with servers(tmp_path) as (primary, secondary), application(primary, secondary) as app:
+    both = servers(tmp_path)
+    async with both as (primary, secondary), application(primary, secondary, backlog_queue_count=3) as app:
         await app.send("before")
         primary.kill()
         secondary.kill()
@@ -43,14 +45,19 @@ async def test_with_both_down_the_error_says_that_it_was_not_sent_and_why(tmp_pa
             await app.send("apples")
         text = str(raised.value)
         assert text.startswith("the message for 'orders' was not sent. the primary: ")
-        for index in range(2):
-            assert f"; contoso/x-servicebus-transfer/{index}: " in text
-        assert text.count("cannot be reached") == 3
-        assert raised.value.backlog.keys() == {f"contoso/x-servicebus-transfer/{index}" for index in range(2)}
+        assert text.count("cannot be reached") == 2, "the same reason of all backlog queues is said once"
+        queues = {f"contoso/x-servicebus-transfer/{index}" for index in range(3)}
+        assert set(text.rsplit("; ", maxsplit=1)[-1].partition(": ")[0].split(", ")) == queues
+        assert raised.value.backlog.keys() == queues
         await asyncio.to_thread(secondary.start)
         await app.send("pears")
         assert await app.parked_texts() == ["pears"]
-        assert len(app.told(EventKind.QUEUE_OUT)) == 2
+        assert len(app.told(EventKind.QUEUE_OUT)) == 3
+        async with asyncio.timeout(10):
+            while "does not use" not in (shown := await pair_status(secondary)):  # noqa: ASYNC110  # another process
+                await asyncio.sleep(0.1)
+        assert shown.count("does not use") == 1, "the same reason is shown once"
+        assert "does not use 2 of its 3 backlog queues: 127." in " ".join(shown.split())
 
 
 async def test_x08_with_both_down_and_a_spool_sends_are_accepted_to_disk_and_all_arrive(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from twinbus.model.errors import EntityAlreadyExists, EntityNotFound, StoreUnavailable
+from twinbus.model.errors import DiskFull, EntityAlreadyExists, EntityNotFound, StoreUnavailable
 from twinbus.model.queue import QueueDescription
 from twinbus.model.rule import CorrelationFilter, FalseFilter, RuleDescription, SqlAction, SqlFilter, TrueFilter, Value
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
@@ -181,7 +181,7 @@ def test_a_full_disk_refuses_a_change_and_keeps_the_rest(catalogue: Catalogue, f
         for number, description in enumerate(large):
             catalogue.create(QUEUE, f"queue-{number}", description, [0], 1000)
 
-    with pytest.raises(StoreUnavailable, match="database or disk is full; nothing was changed"):
+    with pytest.raises(DiskFull, match=r"database or disk is full; nothing was changed\. Free space on that disk"):
         fill()
     kept = catalogue.all()
     assert kept[0] == orders

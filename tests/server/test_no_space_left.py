@@ -16,6 +16,7 @@ from tests.served import started, wait_until
 from tests.small_disk import fill, small_disk
 from twinbus.broker.namespace import Namespace
 from twinbus.client import NO_RETRY, BrokeredMessage, MessagingFactory
+from twinbus.client.management import NamespaceManager
 from twinbus.model.errors import DiskFull
 from twinbus.server.disk import OUT_OF_SPACE, low_space
 from twinbus.server.stores import Stores
@@ -131,3 +132,15 @@ async def test_a_store_that_fails_with_little_space_is_not_said_to_deliver_its_m
         disks.trouble = None
         await asyncio.sleep(60)
         assert state(journal) == (True, low_space(2**30))
+
+
+async def test_creating_a_queue_without_space_left_raises_disk_full_and_changes_nothing(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", 24) as disk, started(disk, "--stores=1", "--min-free=0") as server:
+        string = server.admin_connection_string
+        async with NamespaceManager.from_connection_string(string, ca_file=server.ca_file) as manager:
+            filler = fill(disk, leave_mebibytes=0)
+            with pytest.raises(DiskFull, match=r"catalogue\.db cannot be written: .*Free space on that disk"):
+                await manager.create_queue("invoices")
+            assert not await manager.queue_exists("invoices")
+            filler.unlink()
+            await manager.create_queue("invoices")

@@ -33,7 +33,7 @@ def drain(  # noqa: PLR0913  # as many as there are options
         typer.Option("--primary-name", help="What backlog queues are named after, where the host does not tell it."),
     ] = None,
     deduct: Annotated[bool, typer.Option("--deduct", help="Take the parked time off the time to live.")] = False,
-    wait: Annotated[float, typer.Option(help="Seconds after which what has not moved is left.")] = 60.0,
+    wait: Annotated[float, typer.Option(help="End when no message has moved for so many seconds.")] = 60.0,
     ca_file: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="An authority to trust, as in a ready file; repeatable.")
     ] = None,
@@ -48,7 +48,11 @@ def drain(  # noqa: PLR0913  # as many as there are options
             )
         )
     except (ServiceBusError, ValueError, OSError) as error:
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            stop("pair drain", ValueError(f"{error}. Give the authority of each namespace with --ca-file FILE"))
         stop("pair drain", error)
     if left:
-        typer.echo(f"twinbus pair drain: {left:,} messages are left: their destinations do not take them now", err=True)
+        are_left = "1 message is left" if left == 1 else f"{left:,} messages are left"
+        text = f"{are_left}: nothing has moved for {wait:g} s (--wait). Run it again when the primary takes messages"
+        typer.echo(f"twinbus pair drain: {text}", err=True)
         raise typer.Exit(2)

@@ -68,13 +68,13 @@ async def _watch(draining: DrainingByHand, wait_s: float) -> int:
         left = await draining.left()
         task = progress.add_task("moved", total=left)
         draining.start()
-        last, since_s = left, loop.time()
+        least, last_done, since_s = left, 0, loop.time()
         while left and loop.time() - since_s < wait_s:
             await asyncio.sleep(LOOK_S)
             left = await draining.left()
-            if left != last:
-                last, since_s = left, loop.time()
             done = draining.moved + draining.dead_lettered
+            if done != last_done or left < least:  # more messages being parked is no progress
+                least, last_done, since_s = left, done, loop.time()
             progress.update(task, completed=done, total=done + left)
         progress.update(task, description=f"moved {draining.moved:,}, dead-lettered {draining.dead_lettered:,}")
     return left

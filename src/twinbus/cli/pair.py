@@ -51,7 +51,7 @@ def status(
 
     from twinbus.cli.pair_view import show  # noqa: PLC0415
 
-    show(Console(highlight=False), status_of(answers), service.address)
+    show(Console(highlight=False), status_of(answers), service.address, primary)
 
 
 def stop(command: str, error: Exception) -> NoReturn:

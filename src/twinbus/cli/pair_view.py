@@ -10,7 +10,6 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from rich.box import SIMPLE_HEAD
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -24,14 +23,22 @@ if TYPE_CHECKING:
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
-def show(console: Console, pairs: list[PairStatus], address: str) -> None:
-    """Print all pairs of a secondary."""
-    if not pairs:
-        console.print(Text(f"No paired client reports to {address}, and it has no backlog queues."))
+def show(console: Console, pairs: list[PairStatus], address: str, primary: str | None = None) -> None:
+    """Print all pairs of a secondary, or those of one primary."""
+    if not pairs and primary is None:
+        line(console, 0, f"No paired client reports to {address}, and it has no backlog queues.")
+    elif not pairs:
+        text = f"No paired client of '{primary}' reports to {address}, and it has no backlog queues of '{primary}'."
+        line(console, 0, text, " Without --primary, all primaries are shown.")
     for number, pair in enumerate(pairs):
         if number:
             console.print()
-        console.print(Text(_headline(pair), style="bold"))
+        words, age = _headline(pair)
+        if len(words) + len(age) <= console.width:
+            line(console, 0, (words + age, "bold"))
+        else:
+            line(console, 0, (f"{words},", "bold"))
+            line(console, 2, (age.removeprefix(", "), "bold"))
         for sender in sorted(pair.senders, key=lambda one: (not one.entities and not one.alarms, one.key)):
             _show_sender(console, sender, pair.now)
         _show_backlog(console, pair)
@@ -55,13 +62,14 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def _headline(pair: PairStatus) -> str:
+def _headline(pair: PairStatus) -> tuple[str, str]:
+    """Senders and parked messages; and, where there are any, the age of these."""
     failed = sum(any(one.is_failed_over for one in sender.entities) for sender in pair.senders)
     words = plural(len(pair.senders), "sender") if pair.senders else "no live sender"
     words += f" ({failed:,} failed over)" if failed else ""
     parked = plural(pair.parked, "message") if pair.parked else "no message"
     age = f", the oldest for {_age(pair.oldest, pair.now)}" if pair.oldest is not None else ""
-    return f"{pair.primary}: {words}, {parked} parked{age}"
+    return f"{pair.primary}: {words}, {parked} parked", age
 
 
 # --- senders ----------------------------------------------------------------------------------------------------------
@@ -84,23 +92,34 @@ def _show_sender(console: Console, sender: Sender, now: dt.datetime) -> None:
         line(console, 4, ("unprotected: it has no backlog queues", "bold red"))
     for entity in sender.entities:
         style = "yellow" if entity.state == SUSPECT else "bold red"
-        line(console, 4, (entity.path, "bold"), "  ", (entity.state, style), _since(entity, sender, now))
+        _show_state(console, entity, style, _since(entity, sender, now))
         if entity.why:
             line(console, 6, entity.why)
     if sender.entities_not_shown:
         line(console, 4, (f"{sender.entities_not_shown:,} more entities are not healthy", "bold red"))
-    for queue in sender.queues_out:
-        line(console, 4, ("does not use ", "yellow"), queue)
+    for why, queues in sender.queues_out.items():
+        some = queues[0] if len(queues) == 1 else f"{len(queues):,} of its {sender.backlog_queues:,} backlog queues"
+        line(console, 4, ("does not use ", "yellow"), f"{some}: {why}")
     for alarm in sender.alarms:
         line(console, 4, ("alarm: ", "bold red"), alarm)
 
 
-def _since(entity: EntityState, sender: Sender, now: dt.datetime) -> str:
-    words = ""
+def _show_state(console: Console, entity: EntityState, style: str, details: list[str]) -> None:
+    """Print the state in one line; on a narrow terminal, the details below it."""
+    name = (entity.path, "bold"), "  ", (entity.state, style)
+    if 4 + len(entity.path) + 2 + len(entity.state) + len("".join(details)) <= console.width:
+        line(console, 4, *name, *details)
+    else:
+        line(console, 4, *name, *details[:1])
+        line(console, 6, "".join(details[1:]).strip())
+
+
+def _since(entity: EntityState, sender: Sender, now: dt.datetime) -> list[str]:
+    words = []
     if entity.since is not None:
-        words = f" for {_age(entity.since, now)}, since {entity.since.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S} UTC"
+        words += [f" for {_age(entity.since, now)},", f" since {entity.since.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S} UTC"]
     if entity.next_ping is not None:
-        words += f", next ping in {span(_until_ping_s(entity.next_ping, sender.ping_interval_s, now))}"
+        words += [f", next ping in {span(_until_ping_s(entity.next_ping, sender.ping_interval_s, now))}"]
     return words
 
 
@@ -154,8 +173,10 @@ def _table(first: str, *others: str) -> Table:
 
 
 def line(console: Console, indent: int, *parts: str | tuple[str, str]) -> None:
-    """Print a line, and indent what does not fit in it as well."""
-    console.print(Padding(Text.assemble(*parts, overflow="fold"), (0, 0, 0, indent), expand=False))
+    """Print a line; if it does not fit, the rest in further lines, with the same indent."""
+    for one in Text.assemble(*parts).wrap(console, max(20, console.width - indent), overflow="fold"):
+        one.rstrip()
+        console.print(Text(" " * indent).append_text(one), soft_wrap=True)
 
 
 def _age(moment: dt.datetime | None, now: dt.datetime) -> str:

@@ -65,8 +65,8 @@ class Sender:
     """Those that are not."""
     entities_not_shown: int
     """Unhealthy ones that the report had no room for."""
-    queues_out: tuple[str, ...]
-    """Backlog queues that this client does not use now, and why."""
+    queues_out: dict[str, list[str]]
+    """Backlog queues that this client does not use now, by the reason."""
     alarms: tuple[str, ...]
 
     @property
@@ -222,9 +222,16 @@ def _sender(report: dict[str, Any]) -> Sender:
         healthy=int(_number(report, "healthy")),
         entities=tuple(state for one in _objects(report, "entities") for state in _states(one, skew)),
         entities_not_shown=int(_number(report, "entities_not_shown")),
-        queues_out=tuple(f"{_text(one, 'path')}: {_text(one, 'why_out')}" for one in _objects(report, "backlog")),
+        queues_out=_queues_out(_objects(report, "backlog")),
         alarms=tuple(f"{_text(one, 'kind')}: {_text(one, 'reason')}" for one in _objects(report, "alarms")),
     )
+
+
+def _queues_out(queues: list[dict[str, Any]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for one in queues:
+        found.setdefault(_text(one, "why_out"), []).append(_text(one, "path"))
+    return found
 
 
 def _states(entity: dict[str, Any], skew: dt.timedelta) -> Iterator[EntityState]:

@@ -43,7 +43,7 @@ def rehearse(
         list[Path] | None, typer.Option(metavar="FILE", help="An authority to trust, as in a ready file; repeatable.")
     ] = None,
 ) -> None:
-    """Rehearse an outage, and tell what the senders saw: who failed over when, and who came back when."""
+    """Rehearse an outage, and show which senders failed over and came back, and when."""
     if (entity is None) == (not namespace):
         typer.echo("twinbus rehearse: say either --entity PATH or --namespace", err=True)
         raise typer.Exit(_MISUSED)
@@ -60,6 +60,9 @@ def rehearse(
         stop("rehearse", error)
     if second is not None:
         _tell(rehearsal.witness)
+    elif is_whole:
+        what = "all entities" if entity is None else f"'{entity}'"
+        typer.echo(f"The outage of {what} is over after {seconds:g} s. Give --secondary to see what senders reported.")
     if not is_whole:
         typer.echo("twinbus rehearse: interrupted; the outage is switched off", err=True)
         raise typer.Exit(_INTERRUPTED)

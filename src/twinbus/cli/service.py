@@ -61,7 +61,7 @@ class Service:
             answer = connection.getresponse()
             content = answer.read(ANSWER_MAX_BYTES)
         except (OSError, http.client.HTTPException) as error:
-            raise ServiceFailed(f"{self.address} does not answer: {type(error).__name__}: {error}") from error
+            raise ServiceFailed(f"{self.address} {_failure(error)}") from error
         finally:
             connection.close()
         if answer.status >= http.HTTPStatus.BAD_REQUEST:
@@ -90,11 +90,24 @@ class Service:
         return make_token(scope, self._to.key_name, self._to.key, int(time.time()) + TOKEN_S)
 
 
+def _failure(error: Exception) -> str:
+    """What a failed request says to people, with advice where the cause is known."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"has a certificate that is not trusted ({error.verify_message}): give the authority with --ca-file FILE"
+    if isinstance(error, http.client.BadStatusLine | ssl.SSLError):  # another protocol, such as AMQP
+        return f"is no address for administration: use the admin_connection_string of the ready file ({error!r})"
+    return f"does not answer: {type(error).__name__}: {error}"
+
+
 def trusting(ca_files: Sequence[Path]) -> ssl.SSLContext:
     """What takes the certificates of these authorities, and of this machine's. OSError where one cannot be read."""
     context = ssl.create_default_context()
     for file in ca_files:
-        context.load_verify_locations(file)
+        try:
+            context.load_verify_locations(file)
+        except OSError as error:  # its text has no name of the file; SSLError, for another content, is one, too
+            reason = "it is no certificate in PEM format" if isinstance(error, ssl.SSLError) else error.strerror
+            raise OSError(f"--ca-file {file} cannot be read: {reason}") from error
     return context
 
 

@@ -7,7 +7,7 @@ of failure it is. A message says what was wrong, with what, and what to do. `doc
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +22,10 @@ class FailureClass(Enum):
     """There is too much at once: wait, and try again."""
     CALLER = "caller's fault"
     """The same call will fail again."""
+
+
+NAME_HEADER: Final = "x-twinbus-error"
+"""The header of an HTTP response that names an error whose status others have, too."""
 
 
 class ServiceBusError(Exception):

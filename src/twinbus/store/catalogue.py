@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
-from twinbus.model.errors import EntityAlreadyExists, EntityNotFound, ServiceBusError, StoreUnavailable
+from twinbus.model.errors import DiskFull, EntityAlreadyExists, EntityNotFound, ServiceBusError, StoreUnavailable
 from twinbus.model.path import key_of
 from twinbus.model.queue import QueueDescription
 from twinbus.model.rule import RuleDescription
@@ -276,9 +276,10 @@ class Catalogue:
             self._database.execute("COMMIT")
         except sqlite3.Error as error:
             self._roll_back()
-            raise StoreUnavailable(
-                f"the catalogue {self._file} cannot be written: {error}; nothing was changed"
-            ) from error
+            text = f"the catalogue {self._file} cannot be written: {error}; nothing was changed"
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+                raise DiskFull(f"{text}. Free space on that disk, and try again") from error
+            raise StoreUnavailable(text) from error
         except BaseException:
             self._roll_back()
             raise

@@ -232,6 +232,7 @@ def test_queues_out_of_the_rotation_and_alarms_are_in_it(node: Node) -> None:
         await asyncio.sleep(1)
         first, second = node.reports[0], node.reports[-1]
         assert first["backlog"] == [{"path": "contoso/x-servicebus-transfer/0", "why_out": "it is full"}]
+        assert second["backlog"] == [], "its cool-down is over"
         (alarm,) = second["alarms"]
         assert (alarm["kind"], alarm["path"]) == ("parked messages are not taken back", rotation.queues[1].path)
 

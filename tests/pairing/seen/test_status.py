@@ -109,6 +109,18 @@ def test_a_queue_out_of_the_rotation_says_why_and_since_when() -> None:
     run(scenario)
 
 
+def test_a_queue_is_in_the_rotation_again_when_its_cool_down_is_over() -> None:
+    async def scenario(pair: Pair) -> None:
+        rotation = pair.pairing.rotation
+        rotation.pull(rotation.queues[1], QuotaExceeded("it is full"))
+        await asyncio.sleep(31)  # its cool-down is 30 s
+        assert rotation.choose(tried=rotation.queues[:1]) is rotation.queues[1], "it is used again"
+        _, pulled = (await pair.pairing.status()).backlog_queues
+        assert (pulled.is_in_rotation, pulled.why_out, pulled.out_since) == (True, None, None)
+
+    run(scenario)
+
+
 def test_r022_an_extra_backlog_queue_is_shown_while_messages_are_in_it() -> None:
     async def scenario(pair: Pair) -> None:
         assert (await pair.pairing.status()).extra_backlog_queues == ()

@@ -39,8 +39,8 @@ _NOT_ALLOWED: Final = "SubCode=40301"
 _MAX_TEXT: Final = 1_000
 
 
-def failure(status: int, body: bytes, what: str, *, is_create: bool) -> ServiceBusError:
-    """The error of an answer; `what` was asked for, which was to make something new or was not."""
+def failure(status: int, body: bytes, what: str, *, is_create: bool, name: str | None = None) -> ServiceBusError:
+    """The error of an answer; `what` was asked for, which was to make something new or was not. `name`: NAME_HEADER."""
     detail = detail_of(body)
     text = f"{what}: {detail}" if detail else f"{what}: answered with status {status}, and no reason"
     if status == _TIMEOUT:
@@ -49,7 +49,7 @@ def failure(status: int, body: bytes, what: str, *, is_create: bool) -> ServiceB
         return model.ServerBusy(text)  # what is asked for is there already, or gone: it was a race that was lost
     if status == _FORBIDDEN and _NOT_ALLOWED in detail:
         return model.NotAllowed(text)
-    kind = _BY_STATUS.get(status)
+    kind = model.DiskFull if name == model.DiskFull.__name__ else _BY_STATUS.get(status)
     if kind is not None:
         return kind(text)
     return _unheard_of(status, text)

@@ -28,7 +28,7 @@ from twinbus.client.settings import trust
 from twinbus.client.tokens import provider_of
 from twinbus.model.atom import envelope
 from twinbus.model.atom.kinds import NEWEST
-from twinbus.model.errors import EntityAlreadyExists, InvalidArgument, ServiceBusError, Unauthorized
+from twinbus.model.errors import NAME_HEADER, EntityAlreadyExists, InvalidArgument, ServiceBusError, Unauthorized
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
@@ -180,7 +180,8 @@ class AtomService:
         if response.status_code in _GOOD:
             return body
         is_create = request.method == "PUT" and not request.is_update
-        error = failure(response.status_code, body, str(request), is_create=is_create)
+        name = response.headers.get(NAME_HEADER)
+        error = failure(response.status_code, body, str(request), is_create=is_create, name=name)
         if isinstance(error, Unauthorized):
             self._token.forget()
         raise error

@@ -70,7 +70,7 @@ class BacklogQueue:
         self.max_size_mb = max_size_mb
         """How much it can hold: a queue that was there before keeps its own size (R026)."""
         self.failure: ServiceBusError | None = None
-        """Why it is out of the rotation; None while it is in it."""
+        """The last failure; None after a success. The queue is out of the rotation for the cool-down only."""
         self.out_since_s = 0.0
 
 
@@ -157,8 +157,15 @@ class Rotation:
         untried = [queue for queue in self.queues if queue not in tried]
         if not untried:
             return None
-        ready = [queue for queue in untried if queue.failure is None or now_s - queue.out_since_s >= self._cool_down_s]
+        ready = [queue for queue in untried if not self._is_cooling_down(queue, now_s)]
         return self._random.choice(ready) if ready else min(untried, key=lambda queue: queue.out_since_s)
+
+    def why_out(self, queue: BacklogQueue) -> ServiceBusError | None:
+        """The failure for which a queue is left out now; None if it can be chosen, as after its cool-down."""
+        return queue.failure if self._is_cooling_down(queue, asyncio.get_running_loop().time()) else None
+
+    def _is_cooling_down(self, queue: BacklogQueue, now_s: float) -> bool:
+        return queue.failure is not None and now_s - queue.out_since_s < self._cool_down_s
 
     def is_in(self, queue: BacklogQueue) -> bool:
         """Whether a client may go on using the queue it has chosen."""

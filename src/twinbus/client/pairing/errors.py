@@ -39,7 +39,7 @@ class NotSent(ServiceBusError):
     ) -> None:
         """`backlog` has the reason of each backlog queue that was tried."""
         reasons = [f"the primary: {primary}"] if primary is not None else []
-        reasons += [f"{queue}: {reason}" for queue, reason in backlog.items()]
+        reasons += [f"{', '.join(queues)}: {reason}" for reason, queues in _queues_by_reason(backlog).items()]
         reasons += [f"the spool: {spool}"] if spool is not None else []
         what = f"the message for '{path}' was not sent"
         if safe:
@@ -59,6 +59,14 @@ class NotSent(ServiceBusError):
     def causes(self) -> list[BaseException]:
         """All of them."""
         return [*self.backlog.values(), *([self.primary] if self.primary is not None else [])]
+
+
+def _queues_by_reason(backlog: Mapping[str, BaseException]) -> dict[str, list[str]]:
+    """Each reason once: a secondary that is down is the same reason for every backlog queue."""
+    found: dict[str, list[str]] = {}
+    for queue, reason in backlog.items():
+        found.setdefault(str(reason), []).append(queue)
+    return found
 
 
 class SpoolFailed(ServiceBusError):

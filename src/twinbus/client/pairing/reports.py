@@ -189,7 +189,8 @@ class Reports(ClientEntity):
     def _body(self, most: int) -> Mapping[str, object]:
         pairing = self._pairing
         unwell = [one for one in pairing.healths if not one.is_well]
-        out = [queue for queue in pairing.rotation.queues if queue.failure is not None]
+        whys_out = [(queue.path, pairing.rotation.why_out(queue)) for queue in pairing.rotation.queues]
+        out = [(path, _short(str(why))) for path, why in whys_out if why is not None]
         alarms = pairing.seen.alarms.raised
         return {
             "client": self._client,
@@ -208,7 +209,7 @@ class Reports(ClientEntity):
             "healthy": sum(one.state is EntityState.HEALTHY for one in pairing.healths),
             "entities": [_entity(health) for health in unwell[:most]],
             "entities_not_shown": max(0, len(unwell) - most),
-            "backlog": [{"path": queue.path, "why_out": _short(str(queue.failure))} for queue in out[:most]],
+            "backlog": [{"path": path, "why_out": why} for path, why in out[:most]],
             "alarms": [_alarm(alarm) for alarm in alarms[:most]],
         }
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from twinbus.client.pairing.fragments import FragmentOutage
     from twinbus.client.pairing.pairing import Pairing
     from twinbus.client.pairing.pump import Pump
+    from twinbus.model.errors import ServiceBusError
 
 LIMIT_S: Final = 5.0
 """How long looking may take."""
@@ -136,7 +137,7 @@ async def status_of(pairing: Pairing, *, limit_s: float = LIMIT_S) -> PairingSta
         is_protected=pairing.is_protected,
         entities=tuple(entity_status(health) for health in pairing.healths),
         backlog_queues=tuple(
-            _queue_status(queue, found, now_ms, now_s)
+            _queue_status(queue, pairing.rotation.why_out(queue), found, now_ms, now_s)
             for queue, found in zip(queues, contents[: len(queues)], strict=True)
         ),
         extra_backlog_queues=tuple(
@@ -171,12 +172,14 @@ def _fragment_status(outage: FragmentOutage) -> FragmentStatus:
     )
 
 
-def _queue_status(queue: BacklogQueue, contents: Contents, now_ms: int, now_s: float) -> BacklogQueueStatus:
-    is_in = queue.failure is None
+def _queue_status(
+    queue: BacklogQueue, why_out: ServiceBusError | None, contents: Contents, now_ms: int, now_s: float
+) -> BacklogQueueStatus:
+    is_in = why_out is None
     return BacklogQueueStatus(
         path=queue.path,
         is_in_rotation=is_in,
-        why_out=None if is_in else str(queue.failure),
+        why_out=None if is_in else str(why_out),
         out_since=None if is_in else moment_of(now_ms - round((now_s - queue.out_since_s) * 1000)),
         contents=contents,
     )

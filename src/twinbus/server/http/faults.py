@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element
 from starlette.responses import Response
 
 from twinbus.model.atom import envelope
-from twinbus.model.errors import CallerError, OperationTimeout, ServiceBusError
+from twinbus.model.errors import NAME_HEADER, CallerError, DiskFull, OperationTimeout, ServiceBusError
 
 MEDIA_TYPE: Final = "application/xml; charset=utf-8"
 
@@ -74,6 +74,8 @@ def answer(error: ServiceBusError) -> Response:
         response.headers.update({"upgrade": "websocket", "connection": "upgrade", "sec-websocket-version": "13"})
     if isinstance(error, BodyTooSlow):
         response.headers["connection"] = "close"  # what would come next is the rest of that body
+    if isinstance(error, DiskFull):
+        response.headers[NAME_HEADER] = DiskFull.__name__
     return response
 
 
