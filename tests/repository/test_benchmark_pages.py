@@ -10,7 +10,7 @@ import pytest
 
 from bench.record import RESULTS, results_folder, uncommitted
 
-AWAITED = ("depth", "entities", "indexes", "partitioned")
+AWAITED = ("depth", "indexes", "partitioned")
 """Figures of uncommitted code that wait to be measured again."""
 PAGES = sorted(page for page in RESULTS.glob("*.*") if page.stem not in AWAITED)
 
