@@ -1,4 +1,4 @@
-"""Copies that actions make count against the size of a topic and against what waits to be written."""
+"""Copies that actions make count against the size of a topic and against the bytes that are pending."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fault while copies are put into a batch: nothing of that batch is stored, and everyone is told once."""
+"""A fault while copies are put into a batch: nothing of that batch is stored, and every sender gets one error."""
 
 from __future__ import annotations
 

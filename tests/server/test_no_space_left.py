@@ -1,4 +1,4 @@
-"""A write that finds no space left closes its store; clients and `/health` are told why until there is space again."""
+"""A write that finds no space left closes its store; clients and `/health` get the reason until there is space."""
 
 from __future__ import annotations
 

@@ -335,7 +335,7 @@ class TopicFragment(Fragment):
         return allowance
 
     def _hold_all_of(self, publication: Publication) -> None:
-        """Count a publication that takes more turns among what waits, with the copies that there are by now."""
+        """Count a publication that takes more turns as pending, with the copies made so far."""
         self._hold(publication.weight - publication.held)
         publication.held = publication.weight
 

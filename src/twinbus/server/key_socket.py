@@ -195,7 +195,7 @@ def ask(path: Path, order: Order) -> Answer | None:
 
 @contextlib.contextmanager
 def _short(path: Path) -> Iterator[str]:
-    """Yield a name for the socket that is not too long: by way of its open directory, where the path itself is."""
+    """Yield a short enough name for the socket: if its path is too long, one through the open directory."""
     if len(os.fsencode(path)) <= _NAME_MAX_BYTES or not os.path.isdir("/proc/self/fd"):  # noqa: PTH112  # no Path needed
         yield str(path)
         return

@@ -43,7 +43,7 @@ def run(
     announce: Callable[[ReadyFile], None] | None = None,
     reread: Callable[[], ServeSettings] | None = None,
 ) -> int:
-    """Serve until a signal says stop; the exit code. `announce` is told once it serves.
+    """Serve until a signal says stop; the exit code. `announce` is called once it serves.
 
     `reread` is called by SIGHUP: it returns the settings as they are said now, or raises StartError.
     """

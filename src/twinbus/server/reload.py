@@ -5,7 +5,7 @@
     await reloader.handle(order)           # twinbus key
 
 Owns: that changes come one after the other, that each is made as a whole or not at all, and that the ready file says
-what is true now. Everything is read and checked before anything is changed; what cannot be used is logged, and the
+what is true now. Everything is read and checked before anything is changed; an unusable file is logged, and the
 server goes on as before. Reading takes place on a thread, so messages flow meanwhile.
 """
 

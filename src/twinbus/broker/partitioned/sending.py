@@ -5,7 +5,7 @@ one key, or one without keys, is sent, all of it goes to one part; one without a
 take it, so that what is down takes nobody with it.
 
 A batch of several keys is not one batch of a store. All of its parts are checked first, also those of other processes
-(`checking`); if one fails after that, the sender is told which messages are stored.
+(`checking`); if one fails after that, the response names the messages that are stored.
 
 Whoever sends with a key, and cannot because of the one part that it leads to, is told which: other keys may work.
 """

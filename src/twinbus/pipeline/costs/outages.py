@@ -1,7 +1,7 @@
 """What each outage cost: pings, and messages that went through the backlog.
 
 Owns: which pings and parked messages belong to which outage, and what a parked message of each entity costs on average.
-Of many outages the dearest are told.
+Of many outages, the most expensive are reported.
 """
 
 from __future__ import annotations

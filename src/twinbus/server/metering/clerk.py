@@ -192,7 +192,7 @@ class Clerk:
         return quiet
 
     def _put_partial(self, minute: int, counters: list[Counter], peak: int) -> list[Counter]:
-        """Write what changed since the last time; what cannot be written is tried again with the next change."""
+        """Write the changes since the last call; changes that cannot be written are tried again with the next ones."""
         began_s = time.thread_time()
         rows = take_partial_rows(counters, minute)
         if peak > self._partial_peak:

@@ -90,7 +90,7 @@ class Supervisor:
         if found.log_level is not None:
             self._settings = replace(self._settings, log_level=found.log_level)
             logs.set_level(found.log_level)
-        # Nothing is awaited before the workers are told: one that starts meanwhile has either all of this, or hears it.
+        # Nothing is awaited before the workers are notified: one that starts meanwhile has all of this, or is notified.
         files = self._certificate_files() if found.certificate is not None else None
         await self._fleet.publish(Reloaded(list(found.keys.all), files, found.log_level))
         return self._ready()
