@@ -59,6 +59,11 @@ class Rates:
     """How many processes held the clients' connections; the fewer of sending and receiving."""
     hung_up: int = 0
 
+    @property
+    def through(self) -> list[float]:
+        """Messages a second that were sent and then received: what an application gets of the queue in all."""
+        return [1 / (1 / send + 1 / receive) for send, receive in zip(self.send, self.receive, strict=True)]
+
     def median(self, what: str) -> float:
         """Of all rounds."""
         values: list[float] = getattr(self, what)
@@ -186,6 +191,8 @@ def find_bars(beside: dict[str, Rates], table: Table, plain_of_two: Rates) -> li
             bars.append(Bar(f"two processes' total {what} rate of one's, two clients", ratio, LEAST_OF_ONE, "x"))
             ratio = two.ratio(plain_of_two, what)
             bars.append(Bar(f"{DIVIDED} {what} rate of a plain queue's, two processes", ratio, LEAST_OF_ONE, "x"))
+        ratio = two.ratio(plain_of_two, "through")
+        bars.append(Bar(f"{DIVIDED} queue's throughput of a plain queue's, two processes", ratio, LEAST_OF_ONE, "x"))
         name = "processor time for a message (send, receive, settle) of two processes, of one's"
         bars.append(Bar(name, two.ratio(one, "cpu_us"), MOST_CPU_OF_ONE, "x", is_ceiling=True))
     return bars
@@ -292,7 +299,8 @@ def main(words: list[str] | None = None) -> int:
         "that of the rounds' ratios. Where two clients are measured, both send to one partitioned queue, or receive\n"
         "from it, at a time, and their connections are held by different processes where there are several: the\n"
         "kernel chooses who accepts, so a client whose connection came to the other's process hung up and tried\n"
-        "again. Processor time is that of all broker processes with their supervisor.\n\n"
+        "again. Throughput is messages a second that are sent, then received and settled. Processor time is that\n"
+        "of all broker processes with their supervisor; the clients need the same two cores.\n\n"
         f"{bars_table(bars)}\n\n"
         "How both grow, two clients, four stores; a fragment is used if a key leads to it:\n\n"
         f"{growth_table(table)}\n\n![Rates and processor time by fragments and processes](partitioned.svg)\n\n"
