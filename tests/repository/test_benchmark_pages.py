@@ -10,9 +10,7 @@ import pytest
 
 from bench.record import RESULTS, results_folder, uncommitted
 
-AWAITED = ("depth", "indexes", "partitioned")
-"""Figures of uncommitted code that wait to be measured again."""
-PAGES = sorted(page for page in RESULTS.glob("*.*") if page.stem not in AWAITED)
+PAGES = sorted(RESULTS.glob("*.*"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
