@@ -161,7 +161,44 @@ def test_a_message_parked_twice_tells_of_the_last_time() -> None:
     )
     assert isinstance(once, Restored)
     properties = restored(parked(once.payload)).properties
-    assert sorted(properties) == ["x-ms-parked-at", "x-ms-parked-for"]
+    assert sorted(properties) == ["x-ms-parked-at", "x-ms-parked-for", "x-ms-possible-duplicate"]
+
+
+def test_q04_parking_keeps_a_mark_that_is_there() -> None:
+    """The application's own, or that of a message which was received with one and is sent again."""
+    own = BrokeredMessage("x", properties={"x-ms-possible-duplicate": True, "price": 3})
+    for possible_duplicate in (False, True):
+        message = restored(parked(own, possible_duplicate=possible_duplicate))
+        assert (message.properties["x-ms-possible-duplicate"], message.properties["price"]) == (True, 3)
+
+
+@pytest.mark.parametrize("own", [{}, {"price": 3}, {"x-ms-possible-duplicate": False, "price": 3}])
+def test_q04_a_mark_is_added_and_nothing_else_changes(own: dict[str, object]) -> None:
+    message = BrokeredMessage(
+        {"fruit": ["apples"]}, message_id="1", session_id="7", time_to_live=dt.timedelta(days=60), properties=own
+    )
+    message.scheduled_enqueue_time_utc = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+    payload = build(delivery_annotations={"hop": 1}) + message.encode(NOW_MS) + build(footer={"sum": 7})
+    before, after = Message(payload), Message(rewriting.mark(payload))
+    assert dict(after.application_properties) == own | {"x-ms-possible-duplicate": True}
+    untouched = set(Section) - {Section.APPLICATION_PROPERTIES}
+    assert {section: after.raw(section) for section in untouched} == {
+        section: before.raw(section) for section in untouched
+    }
+    assert rewriting.mark(after.payload) is after.payload
+
+
+def test_q04_each_message_of_a_batch_is_marked() -> None:
+    messages = [BrokeredMessage(str(number), message_id=str(number), partition_key="7") for number in range(3)]
+    messages[1].properties["x-ms-possible-duplicate"] = True
+    batch = encode_batch([message.encode(NOW_MS) for message in messages], messages[0])
+    marked = rewriting.mark(batch, BATCH_FORMAT)
+    found = [BrokeredMessage.decode(one) for one in Message(marked).data]
+    assert [(one.text, one.properties["x-ms-possible-duplicate"]) for one in found] == [
+        (str(number), True) for number in range(3)
+    ]
+    assert marked.startswith(batch[: batch.index(Message(batch).data[0]) - 5]), "the label is as it was"
+    assert rewriting.mark(marked, BATCH_FORMAT) is marked
 
 
 @pytest.mark.parametrize(

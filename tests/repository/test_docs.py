@@ -34,11 +34,17 @@ def test_the_diagrams_are_those_of_the_tables() -> None:
 
 def test_the_page_on_errors_tells_every_error() -> None:
     page = (ROOT / "docs" / "errors.md").read_text()
-    told = set(re.findall(r"^\| (\w+) \| `(\S+)` \| (\d+) \| ([a-z' ]+) \|", page, re.MULTILINE))
+    told = set(re.findall(r"^\| (\w+) \| `(\S+)` \| (\d+) \| ([a-z' ]+) \| (yes|no) \|", page, re.MULTILINE))
     classes = [kind for kind in vars(errors).values() if isinstance(kind, type)]
     kinds = [kind for kind in classes if issubclass(kind, errors.ServiceBusError)]
     assert told == {
-        (kind.__name__, kind.condition, str(kind.status), kind.failure_class.value)
+        (
+            kind.__name__,
+            kind.condition,
+            str(kind.status),
+            kind.failure_class.value,
+            "yes" if kind.may_have_happened else "no",
+        )
         for kind in kinds
         if kind not in {errors.ServiceBusError, errors.CallerError}
     }

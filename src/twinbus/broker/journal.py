@@ -139,7 +139,7 @@ class Journal:
     def check_takes_sends(self) -> None:
         """... or takes no more messages."""
         if self.trouble is not None or self.refusal is not None:
-            raise self._error(self.trouble)
+            raise self._not_begun()
         if self.pending_bytes > self._max_pending_bytes:
             raise ServerBusy(
                 f"{self.pending_bytes:,} bytes wait to be written to store {self.store.name}: send again in a moment"
@@ -148,7 +148,7 @@ class Journal:
     def check_has_space(self) -> None:
         """DiskFull if the disk is full."""
         if self.refusal is not None:
-            raise self._error(self.trouble)
+            raise self._not_begun()
 
     def add(self, keeper: Keeper, size: int, applied: Applied, answer: Answered) -> None:
         """Changes were put into `batch`: `size` bytes of them, of `keeper`."""
@@ -316,6 +316,12 @@ class Journal:
             return StoreUnavailable(f"store {self.store.name} is unavailable: {trouble}")
         state = "takes no messages" if trouble is None else "is unavailable"
         return DiskFull(f"store {self.store.name} {state}: {self.refusal}")
+
+    def _not_begun(self) -> StoreUnavailable:
+        """The same for an operation of which nothing was given to the store: it certainly was not carried out."""
+        error = self._error(self.trouble)
+        error.may_have_happened = False
+        return error
 
     def _refuse(self, answers: list[Answered], reason: str) -> None:
         error = self._error(reason)

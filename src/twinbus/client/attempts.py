@@ -14,6 +14,7 @@ from twinbus.model.errors import ServiceBusError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from twinbus.client.doubt import Doubt
     from twinbus.client.retry import RetryPolicy
 
 T = TypeVar("T")
@@ -26,8 +27,12 @@ async def run(
     limit_s: float,
     policy: RetryPolicy,
     check_open: Callable[[], None],
+    doubt: Doubt | None = None,
 ) -> T:
-    """Try, and try again as the policy says. `check_open` raises where it should not even be tried."""
+    """Try, and try again as the policy says. `check_open` raises where it should not even be tried.
+
+    `doubt` knows whether a request has left; without one, an operation that timed out may have been carried out.
+    """
     loop = asyncio.get_running_loop()
     deadline, failures = loop.time() + limit_s, 0
     last: ServiceBusError | None = None
@@ -38,7 +43,9 @@ async def run(
                 return await attempt()
         except TimeoutError:
             reason = f"; before that: {last}" if last is not None else ""
-            raise TimedOut(f"{what} took longer than {limit_s:g} s{reason}", was_sent=True) from last
+            may_have_happened = True if doubt is None else doubt.may_have_happened
+            text = f"{what} took longer than {limit_s:g} s{reason}"
+            raise TimedOut(text, may_have_happened=may_have_happened) from last
         except ServiceBusError as error:
             failures += 1
             pause_s = policy.pause_s(error, failures)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from twinbus.client.doubt import Doubt
 from twinbus.client.errors import ObjectClosed
 from twinbus.model.path import relative
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from twinbus.client.factory import MessagingFactory
@@ -62,18 +63,27 @@ class ClientEntity:
     async def _ask(
         self,
         operation: str,
-        body: Mapping[str, object],
+        body: Mapping[str, object] | Callable[[bool], Mapping[str, object]],
         *,
         timeout_s: float | None = None,
         policy: RetryPolicy | None = None,
         link_name: str | None = None,
     ) -> Answer:
-        """Ask the entity's `$management`, with retries."""
+        """Ask the entity's `$management`, with retries.
+
+        If `body` depends on whether an earlier attempt may have been carried out, it is called with that.
+        """
         self.check_open()
         limit_s = self.factory.settings.operation_timeout_s if timeout_s is None else timeout_s
-        return await self.factory.run(
-            f"{operation} of '{self.path}'",
-            lambda: self.factory.ask(self.path, operation, body, timeout_s=limit_s, link_name=link_name),
-            timeout_s=timeout_s,
-            policy=policy,
-        )
+        doubt = Doubt()
+
+        async def attempt() -> Answer:
+            asked = body(doubt.may_have_happened) if callable(body) else body
+            return await self.factory.ask(
+                self.path, operation, asked, timeout_s=limit_s, link_name=link_name, doubt=doubt
+            )
+
+        with doubt.told():
+            return await self.factory.run(
+                f"{operation} of '{self.path}'", attempt, timeout_s=timeout_s, policy=policy, doubt=doubt
+            )

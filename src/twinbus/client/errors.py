@@ -5,6 +5,7 @@ Owns: the errors that only a client knows, and the way from an AMQP condition ba
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.model import errors as model
@@ -23,14 +24,20 @@ class ConnectionFailed(ServiceBusError):
 class ConnectionLost(ServiceBusError):
     """The connection, or the link, ended before the answer came: what was asked for may have happened."""
 
+    may_have_happened = True
+
 
 class TimedOut(model.OperationTimeout):
-    """No answer within the operation's time."""
+    """No answer within the operation's time. `may_have_happened` says whether the request had left."""
 
-    def __init__(self, message: str, *, was_sent: bool) -> None:
-        """`was_sent`: it may have happened all the same."""
-        super().__init__(message)
-        self.was_sent = was_sent
+    def __init__(self, message: str, *, may_have_happened: bool = True, was_sent: bool | None = None) -> None:
+        """`was_sent` is the older name of `may_have_happened`."""
+        super().__init__(message, may_have_happened=may_have_happened if was_sent is None else was_sent)
+
+    @property
+    def was_sent(self) -> bool:
+        """The older name of `may_have_happened`."""
+        return self.may_have_happened
 
 
 class ObjectClosed(CallerError):
@@ -80,7 +87,9 @@ _FRAGMENT: Final = "twinbus:fragment"
 _ERROR: Final = "twinbus:error"
 """... its name, where the condition is shared."""
 _STORED: Final = "twinbus:stored"
-"""... and the places of those messages of a batch that are stored, where others are not."""
+"""... the places of those messages of a batch that are stored, where others are not."""
+_MAY_HAVE_HAPPENED: Final = "twinbus:may-have-happened"
+"""... and whether the operation may have been carried out, where the server knows more than the error's class says."""
 
 
 class EntityNotFound(model.EntityNotFound, model.EntityDeleted):
@@ -105,6 +114,8 @@ def error_of(condition: str | None, description: str | None) -> ServiceBusError:
 class UnknownAnswer(ServiceBusError):
     """An error condition that this version does not know; its text begins with it."""
 
+    may_have_happened = True
+
 
 def from_peer(error: Error | None) -> ServiceBusError:
     """The same, of an AMQP error."""
@@ -124,18 +135,18 @@ def with_info(found: ServiceBusError, info: Mapping[Any, object]) -> ServiceBusE
         if isinstance(found, model.InternalFault):  # the condition that both have
             found = model.FragmentUnavailable(str(found))
         found.fragment = int(fragment)
+    known = info.get(_MAY_HAVE_HAPPENED)
+    if isinstance(known, bool):
+        found.may_have_happened = known
     return found
 
 
 def may_have_happened(error: BaseException) -> bool:
-    """Whether what failed so may have been done nevertheless.
+    """Whether an operation may have been carried out although it failed with this error: its outcome is uncertain.
 
-    Its answer got lost, or a store failed with it: nobody knows then what is on disk, and a store that did not answer
-    in time may do so later.
+    The response was lost, or a store failed meanwhile: nobody knows then what is on disk, and a store that does not
+    answer in time may do so later. An operation that was cancelled may have been carried out, too.
     """
-    return isinstance(error, _DOUBTFUL) or (
-        isinstance(error, model.OperationTimeout) and getattr(error, "was_sent", True)
-    )
-
-
-_DOUBTFUL: Final = (ConnectionLost, UnknownAnswer, model.InternalFault, model.StoreUnavailable)
+    if isinstance(error, ServiceBusError):
+        return error.may_have_happened
+    return isinstance(error, asyncio.CancelledError)

@@ -29,12 +29,14 @@ from twinbus.client.settings import FactorySettings, read_options, trust
 from twinbus.client.shared_attempt import SharedAttempt
 from twinbus.client.tokens import Tokens, provider_of
 from twinbus.client.transaction import Transaction
+from twinbus.model.errors import ServiceBusError
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Awaitable, Callable, Mapping
     from types import TracebackType
 
+    from twinbus.client.doubt import Doubt
     from twinbus.client.entity import ClientEntity
     from twinbus.client.pairing.options import SendAvailabilityPairedNamespaceOptions
     from twinbus.client.requests import Answer
@@ -306,9 +308,19 @@ class MessagingFactory:
             await self._conversation.close()
 
     async def ask(
-        self, path: str, operation: str, body: Mapping[str, object], *, timeout_s: float, link_name: str | None = None
+        self,
+        path: str,
+        operation: str,
+        body: Mapping[str, object],
+        *,
+        timeout_s: float,
+        link_name: str | None = None,
+        doubt: Doubt | None = None,
     ) -> Answer:
-        """Ask an entity's `$management`; the answer if it is good (2xx), else its error."""
+        """Ask an entity's `$management`; the answer if it is good (2xx), else its error.
+
+        `doubt` is told if the operation may have been carried out although there is no good answer.
+        """
         conversation = await self.converse(path)
         links = self._management.get(path)
         if links is None or links.failure is not None:
@@ -319,9 +331,14 @@ class MessagingFactory:
         properties: dict[str, object] = {"operation": operation, "type": "entity-mgmt"}
         if link_name is not None:
             properties["associated-link-name"] = link_name
-        answer = await links.ask(properties, dict(body), timeout_s=timeout_s)
-        if not answer.is_good:
-            raise answer.error
+        try:
+            answer = await links.ask(properties, dict(body), timeout_s=timeout_s, doubt=doubt)
+            if not answer.is_good:
+                raise answer.error
+        except ServiceBusError as error:
+            if doubt is not None:
+                doubt.note(error)
+            raise
         return answer
 
     async def run(
@@ -331,6 +348,7 @@ class MessagingFactory:
         *,
         timeout_s: float | None,
         policy: RetryPolicy | None = None,
+        doubt: Doubt | None = None,
     ) -> T:
         """Try, and try again as the retry policy says, within the operation's time."""
         return await attempts.run(
@@ -339,4 +357,5 @@ class MessagingFactory:
             limit_s=self.settings.operation_timeout_s if timeout_s is None else timeout_s,
             policy=policy if policy is not None else self.settings.retry_policy,
             check_open=self.check_open,
+            doubt=doubt,
         )

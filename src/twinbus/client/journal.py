@@ -211,7 +211,7 @@ class FactoryJournal(Witness):
 
     def failed(self, path: str, messages: Sequence[BrokeredMessage], error: BaseException) -> None:
         """A row for each: failed, or unknown where a namespace may have it all the same."""
-        outcome, reason = "unknown" if _is_unknown(error) else "failed", _reason_of(error)
+        outcome, reason = "unknown" if may_have_happened(error) else "failed", _reason_of(error)
         for message in messages:
             self._row("send", path, outcome, reason, message_id=message.message_id, session_id=message.session_id)
 
@@ -290,13 +290,6 @@ class FactoryJournal(Witness):
         about = (message_id, path, session_id, number, backlog_queue)
         said = (outcome, reason and reason[:LONGEST_TEXT], count)
         self._write((self._clock.wall_ms(), kind, *about, *said, *where, time_to_live_ms, enqueued_ms))
-
-
-def _is_unknown(error: BaseException) -> bool:
-    """A namespace may have the message although the send was given up."""
-    causes = getattr(error, "causes", ())
-    is_cancelled = isinstance(error, asyncio.CancelledError)
-    return is_cancelled or may_have_happened(error) or any(may_have_happened(cause) for cause in causes)
 
 
 def _reason_of(error: BaseException) -> str:

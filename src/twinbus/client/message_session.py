@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.terminus import Source
 from twinbus.amqp.types import Symbol, UInt
+from twinbus.client.doubt import Doubt
 from twinbus.client.errors import UnknownAnswer
 from twinbus.client.receiver import MessageReceiver
 from twinbus.model.errors import CallerError, OperationTimeout, ServiceBusError, SessionLockLost
@@ -79,14 +80,14 @@ class MessageSession(MessageReceiver):
         session = cls(factory, path, mode, prefetch=prefetch, wanted=session_id, wait_s=wait_s, epoch=epoch)
         try:
             none_was_free = await factory.run(
-                f"accepting a session of '{path}'", session._attempt, timeout_s=wait_s + _ANSWER_S
+                f"accepting a session of '{path}'", session._attempt, timeout_s=wait_s + _ANSWER_S, doubt=Doubt()
             )
         except BaseException:
             await session.close()
             raise
         if none_was_free is not None:
             await session.close()
-            raise none_was_free
+            raise none_was_free.retold(may_have_happened=False) from none_was_free
         if auto_renew is not None:
             session._renewing = asyncio.ensure_future(session._renew_for(duration_s(auto_renew)))
         return session

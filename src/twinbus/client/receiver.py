@@ -18,6 +18,7 @@ from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Modified, Rejected
 from twinbus.amqp.performatives import Error
 from twinbus.amqp.terminus import Source, Target
 from twinbus.amqp.types import Array, Int, Symbol, UInt
+from twinbus.client.doubt import Doubt
 from twinbus.client.entity import ClientEntity
 from twinbus.client.errors import ConnectionFailed, ConnectionLost, MessageNotHeld, UnknownAnswer
 from twinbus.client.inbox import Inbox
@@ -298,7 +299,8 @@ class MessageReceiver(ClientEntity):
         future: asyncio.Future[None] | None,
     ) -> None:
         """Wait for what was told on its link; tell it by its lock where that was lost, or is silent."""
-        if link is not None and future is not None:
+        is_again = link is not None and future is not None
+        if future is not None:
             try:
                 await future
             except ConnectionLost:
@@ -309,7 +311,13 @@ class MessageReceiver(ClientEntity):
             else:
                 self.was_settled(message)
                 return
-        await self._settle_by_lock(verb, message, body)
+        try:
+            await self._settle_by_lock(verb, message, body)
+        except ServiceBusError as error:  # if the first try was carried out, its lock is gone
+            if not is_again or error.may_have_happened:
+                raise
+            text = f"an earlier attempt got no answer and may have been carried out; then {error}"
+            raise error.retold(may_have_happened=True, text=text) from error
         self.was_settled(message)
 
     async def _settle_by_lock(self, verb: str, message: BrokeredMessage, body: Mapping[str, object]) -> None:
@@ -439,7 +447,8 @@ class MessageReceiver(ClientEntity):
     async def link(self) -> ReceivingLink:
         """Its link, attached: for a pump, which takes messages as they come."""
         self.check_open()
-        return await self.factory.run(f"opening a receiver of '{self.path}'", self._attached, timeout_s=None)
+        what = f"opening a receiver of '{self.path}'"
+        return await self.factory.run(what, self._attached, timeout_s=None, doubt=Doubt())
 
     async def _attached(self) -> ReceivingLink:
         self.check_open()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from twinbus.client.conversation import Conversation
+    from twinbus.client.doubt import Doubt
     from twinbus.model.errors import ServiceBusError
 
 CREDIT: Final = 100
@@ -90,8 +91,10 @@ class RequestLinks:
         await asyncio.shield(self._answers.attached)
         await asyncio.shield(self._requests.attached)
 
-    async def ask(self, properties: Mapping[str, object], body: object, *, timeout_s: float) -> Answer:
-        """Ask, and wait for the answer, whatever it says; TimedOut where none came."""
+    async def ask(
+        self, properties: Mapping[str, object], body: object, *, timeout_s: float, doubt: Doubt | None = None
+    ) -> Answer:
+        """Ask, and wait for the answer, whatever it says; TimedOut where none came. `doubt` is told if it has left."""
         message_id = str(uuid.uuid4())
         payload = build(
             properties=Properties(message_id=message_id, reply_to=self._reply_to),
@@ -99,14 +102,20 @@ class RequestLinks:
             body=value(body),
         )
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        request = self._requests.send(payload)
         self._asked[message_id] = answer
         try:
             async with asyncio.timeout(timeout_s):
-                await self._requests.send(payload)
+                await request
                 return await answer
         except TimeoutError:
-            operation = properties.get("operation")
-            raise TimedOut(f"'{self._node}' did not answer {operation} within {timeout_s:g} s", was_sent=True) from None
+            has_left = not self._requests.withdraw(request)
+            text = f"'{self._node}' did not answer {properties.get('operation')} within {timeout_s:g} s"
+            raise TimedOut(text, may_have_happened=has_left) from None
+        except asyncio.CancelledError:
+            if not self._requests.withdraw(request) and doubt is not None:
+                doubt.may_have_happened = True
+            raise
         finally:
             self._asked.pop(message_id, None)
             if answer.done() and not answer.cancelled():

@@ -13,19 +13,12 @@ from typing import TYPE_CHECKING
 
 from twinbus.amqp.terminus import Source, Target
 from twinbus.amqp.types import Array
+from twinbus.client.doubt import STORED, UNSENT, Doubt, of_send
 from twinbus.client.entity import ClientEntity
-from twinbus.client.errors import (
-    ConnectionFailed,
-    ConnectionLost,
-    FactoryFaulted,
-    ObjectClosed,
-    TimedOut,
-    UnknownAnswer,
-    may_have_happened,
-)
+from twinbus.client.errors import ConnectionFailed, TimedOut, UnknownAnswer
 from twinbus.client.shared_attempt import SharedAttempt
 from twinbus.client.witness import tell
-from twinbus.model.errors import FailureClass, ServiceBusError
+from twinbus.model.errors import ServiceBusError
 from twinbus.model.message import BATCH_FORMAT, BrokeredMessage, encode_batch
 from twinbus.model.times import duration_s
 
@@ -108,16 +101,21 @@ class MessageSender(ClientEntity):
         policy: RetryPolicy | None = None,
     ) -> list[int]:
         now_ms = self.factory.settings.clock.wall_ms()
-        entries = []
-        for message in messages:
-            keys = {"session-id": message.session_id, "partition-key": message.partition_key}
-            entry: dict[str, object] = {name: key for name, key in keys.items() if key is not None}
-            entries.append(entry | {"message-id": str(message.message_id), "message": message.encode(now_ms)})
-        answer = await self._ask(
-            "com.microsoft:schedule-message", {"messages": entries}, timeout_s=timeout_s, policy=policy
-        )
+
+        def body(is_again: bool) -> dict[str, object]:  # noqa: FBT001  # as `_ask` calls it
+            entries = []
+            for message in messages:
+                keys = {"session-id": message.session_id, "partition-key": message.partition_key}
+                entry: dict[str, object] = {name: key for name, key in keys.items() if key is not None}
+                payload = message.encode(now_ms)
+                entry["message-id"] = str(message.message_id)
+                entry["message"] = self._copies_of(payload, 0, None)[0] if is_again else payload
+                entries.append(entry)
+            return {"messages": entries}
+
+        answer = await self._ask("com.microsoft:schedule-message", body, timeout_s=timeout_s, policy=policy)
         numbers = answer.body.get("sequence-numbers")
-        if not isinstance(numbers, Array) or len(numbers.items) != len(entries):
+        if not isinstance(numbers, Array) or len(numbers.items) != len(messages):
             raise UnknownAnswer(f"'{self.path}' scheduled messages and gave no numbers for them")
         given = [number for number in numbers.items if isinstance(number, int)]
         tell(self.factory.witnesses, lambda witness: witness.sent(self.path, messages, scheduled=given))
@@ -137,7 +135,7 @@ class MessageSender(ClientEntity):
     async def link(self, policy: RetryPolicy | None = None) -> SendingLink:
         """Its link, attached: for a pump, which sends without waiting for each message."""
         what = f"opening a sender to '{self.path}'"
-        return await self.factory.run(what, self._attached, timeout_s=None, policy=policy)
+        return await self.factory.run(what, self._attached, timeout_s=None, policy=policy, doubt=Doubt())
 
     async def max_message_bytes(self) -> int | None:
         """The largest message, or batch, that the entity takes; None where it does not say."""
@@ -201,7 +199,7 @@ class MessageSender(ClientEntity):
             try:
                 await future
             except TimeoutError:
-                raise self._timed_out(limit_s, was_sent=not link.withdraw(future)) from None
+                raise self._timed_out(limit_s, has_left=not link.withdraw(future)) from None
             except asyncio.CancelledError:
                 link.withdraw(future)
                 raise
@@ -225,33 +223,46 @@ class MessageSender(ClientEntity):
         policy: RetryPolicy | None,
     ) -> None:
         """Send where there is no link yet, or where it failed `first`: in what is left of the operation's time."""
-        failed, is_unsure = first, first is not None and may_have_happened(first)
+        failed, doubt = first, Doubt(may_have_happened=first is not None and first.may_have_happened)
 
         async def attempt() -> None:
-            nonlocal failed, is_unsure
+            nonlocal failed
             if failed is not None:  # it counts as the first try
                 failure, failed = failed, None
                 raise failure
             link = await self._attached()
-            future = link.send(payload, message_format)
-            try:
-                await future
-            except asyncio.CancelledError:
-                is_unsure = not link.withdraw(future) or is_unsure
-                raise
-            except ServiceBusError as error:
-                is_unsure = is_unsure or may_have_happened(error)
-                raise
+            copies = [payload]
+            if doubt.may_have_happened:
+                copies = self._copies_of(payload, message_format, link.max_message_bytes)
+            for one in copies:
+                future = link.send(one, message_format)
+                try:
+                    await future
+                except asyncio.CancelledError:
+                    doubt.may_have_happened = not link.withdraw(future) or doubt.may_have_happened
+                    raise
+                except ServiceBusError as error:
+                    doubt.note(error)
+                    raise
 
         try:
-            await self.factory.run(f"a send to '{self.path}'", attempt, timeout_s=timeout_s, policy=policy)
+            await self.factory.run(f"a send to '{self.path}'", attempt, timeout_s=timeout_s, policy=policy, doubt=doubt)
         except ServiceBusError as error:
-            _tell_whether_sent(error, is_unsure=is_unsure)
-            raise
+            told = of_send(error, may_have_happened=doubt.may_have_happened)
+            if told is error:
+                raise
+            raise told from error
 
-    def _timed_out(self, limit_s: float, *, was_sent: bool) -> TimedOut:
-        known = "it may have been stored" if was_sent else "it was not sent"
-        return TimedOut(f"a send to '{self.path}' took longer than {limit_s:g} s: {known}", was_sent=was_sent)
+    def _copies_of(self, payload: bytes, message_format: int, most: int | None) -> list[bytes]:  # noqa: ARG002
+        """What to send after an attempt that may have arrived, in order; `most` is how large a message can be.
+
+        An ordinary sender sends the same again: its message id is how a receiver, or the entity, knows a duplicate.
+        """
+        return [payload]
+
+    def _timed_out(self, limit_s: float, *, has_left: bool) -> TimedOut:
+        text = f"a send to '{self.path}' took longer than {limit_s:g} s: {STORED if has_left else UNSENT}"
+        return TimedOut(text, may_have_happened=has_left)
 
     async def send_in(self, state: Composite, payload: bytes, message_format: int) -> None:
         """Send in a transaction: without retries, since that is over when its connection is."""
@@ -291,15 +302,3 @@ class MessageSender(ClientEntity):
         self._attaching.cancel()
         if self._link is not None:
             self._link.detach()
-
-
-def _tell_whether_sent(error: ServiceBusError, *, is_unsure: bool) -> None:
-    """Raise what the last try says, unless it says the wrong thing of all of them: whether a message may be stored."""
-    if isinstance(error, TimedOut):
-        error.was_sent = is_unsure
-    elif isinstance(error, ObjectClosed | FactoryFaulted) and is_unsure:
-        raise ConnectionLost(f"the sender has ended before the answer came: {error}") from error
-    elif error.failure_class is FailureClass.UNAVAILABLE and may_have_happened(error) is not is_unsure:
-        if is_unsure:  # the last try did not even leave; but whoever sends again has to know of the one before
-            raise ConnectionLost(f"no answer came, it may have been stored; then {error}") from error
-        raise ConnectionFailed(str(error)) from error

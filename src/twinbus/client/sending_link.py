@@ -96,7 +96,7 @@ class SendingLink(LinkEnd):
         super().fail(error)
         pending, waiting = self._pending, self._waiting
         self._pending, self._waiting = {}, OrderedDict()
-        lost = error if error.failure_class is FailureClass.CALLER else ConnectionLost(f"no answer came: {error}")
+        lost = _unanswered(error)
         for future in pending.values():
             if not future.done():
                 future.set_exception(lost)
@@ -105,9 +105,18 @@ class SendingLink(LinkEnd):
                 future.set_exception(_unsent(error))
 
 
+def _unanswered(error: ServiceBusError) -> ServiceBusError:
+    """Why there is no answer for a message that has left: the peer may have stored it before it ended the link."""
+    if error.failure_class is FailureClass.CALLER:
+        return error.retold(may_have_happened=True, text=f"no answer came, it may have been stored: {error}")
+    return ConnectionLost(f"no answer came: {error}")
+
+
 def _unsent(error: ServiceBusError) -> ServiceBusError:
     """Why a message did not leave at all."""
-    return error if error.failure_class is FailureClass.CALLER else ConnectionFailed(f"not sent: {error}")
+    if error.failure_class is FailureClass.CALLER:
+        return error.retold(may_have_happened=False)
+    return ConnectionFailed(f"not sent: {error}")
 
 
 def _refusal(outcome: object) -> ServiceBusError:

@@ -57,7 +57,7 @@ class SharedAttempt(Generic[T]):
             async with asyncio.timeout(self._limit_s):
                 return await self._make()
         except TimeoutError:
-            raise TimedOut(f"{self._what} took longer than {self._limit_s:g} s", was_sent=False) from None
+            raise TimedOut(f"{self._what} took longer than {self._limit_s:g} s", may_have_happened=False) from None
 
     def _done(self, task: asyncio.Task[T]) -> None:
         self._task = None

@@ -141,7 +141,7 @@ class Tokens:
             async with asyncio.timeout(PUT_TIMEOUT_S):
                 await links.open()
         except TimeoutError:
-            raise TimedOut(f"'$cbs' was not there after {PUT_TIMEOUT_S:g} s", was_sent=False) from None
+            raise TimedOut(f"'$cbs' was not there after {PUT_TIMEOUT_S:g} s", may_have_happened=False) from None
         properties = {
             "operation": "put-token",
             "type": token.kind,

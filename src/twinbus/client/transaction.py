@@ -83,7 +83,7 @@ class Transaction:
     async def commit(self) -> None:
         """All of it, now; TransactionRolledBack, and nothing of it, if that cannot be.
 
-        ConnectionLost or TimedOut if the answer got lost: then its state is in doubt.
+        If the answer got lost, the error's `may_have_happened` says so, and the transaction's state is IN_DOUBT.
         """
         if self._failure is not None:
             await self._roll_back_quietly()
@@ -150,6 +150,12 @@ class Transaction:
         try:
             await self._declared(path)
             yield
+        except ServiceBusError as error:
+            self._failure = error
+            if not error.may_have_happened:
+                raise
+            # Whatever became of it: the transaction cannot be committed any more, and so nothing of it will happen.
+            raise error.retold(may_have_happened=False) from error
         except BaseException as error:
             self._failure = error
             raise
@@ -189,11 +195,14 @@ class Transaction:
 
     async def _discharge(self, *, fail: bool) -> None:
         assert self._coordinator is not None
-        discharge = build(body=value(Discharge(txn_id=self._id, fail=fail)))
+        coordinator = self._coordinator
+        discharge = coordinator.send(build(body=value(Discharge(txn_id=self._id, fail=fail))))
         try:
-            await self._in_time(self._coordinator.send(discharge))
+            await self._in_time(discharge)
+        except TimedOut as error:
+            raise error.retold(may_have_happened=not coordinator.withdraw(discharge)) from None
         finally:
-            self._coordinator.detach()
+            coordinator.detach()
 
     async def _roll_back_quietly(self) -> None:
         """Something failed, and that is what the caller hears. What is not discharged is rolled back, too."""
@@ -206,4 +215,4 @@ class Transaction:
             async with asyncio.timeout(limit_s):
                 return await awaitable
         except TimeoutError:
-            raise TimedOut(f"a transaction's operation took longer than {limit_s:g} s", was_sent=True) from None
+            raise TimedOut(f"a transaction's operation took longer than {limit_s:g} s") from None

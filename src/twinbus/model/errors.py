@@ -1,13 +1,15 @@
 """What can go wrong in a namespace, one class per kind.
 
-Each carries its AMQP condition, its HTTP status, whether the same call may succeed later, and which of three classes
-of failure it is. A message says what was wrong, with what, and what to do. `docs/errors.md` lists them.
+Each carries its AMQP condition, its HTTP status, whether the same call may succeed later, which of three classes of
+failure it is, and whether the operation may have been carried out although it failed (`may_have_happened`). A message
+says what was wrong, with what, and what to do. `docs/errors.md` lists them.
 """
 
 from __future__ import annotations
 
+import copy
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +38,30 @@ class ServiceBusError(Exception):
     failure_class: ClassVar[FailureClass] = FailureClass.UNAVAILABLE
     fragment: int | None = None
     """Of a partitioned entity: the fragment that is meant, where it is not all of the entity."""
+    may_have_happened: bool = False
+    """The operation may have been carried out although it failed: its outcome is uncertain. A class has the value that
+    holds unless more is known; an instance may have its own."""
+
+    def __init__(self, *args: object, may_have_happened: bool | None = None) -> None:
+        """`may_have_happened` (default: that of the class) tells whether the operation may have been carried out."""
+        super().__init__(*args)
+        if may_have_happened is not None:
+            self.may_have_happened = may_have_happened
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copy and pickle whatever the arguments of a subclass are."""
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+    def retold(self, *, may_have_happened: bool, text: str | None = None) -> Self:
+        """Return a copy that says whether the operation may have been carried out, in other words if `text` has some.
+
+        A copy, because one error can be raised to many callers: all that used a connection get the same when it fails.
+        """
+        told = copy.copy(self)
+        told.may_have_happened = may_have_happened
+        if text is not None:
+            told.args = (text,)
+        return told
 
     @property
     def is_retriable(self) -> bool:
@@ -43,10 +69,17 @@ class ServiceBusError(Exception):
         return self.failure_class is not FailureClass.CALLER
 
 
+def _rebuild(kind: type[ServiceBusError], args: tuple[object, ...], state: dict[str, object]) -> ServiceBusError:
+    error = kind.__new__(kind, *args)  # not its __init__: some make their texts themselves
+    error.__dict__.update(state)
+    return error
+
+
 class StoreUnavailable(ServiceBusError):
     """The store that holds the entity, or this fragment of it, does not work."""
 
     status = 503
+    may_have_happened = True
 
 
 class FragmentUnavailable(StoreUnavailable):
@@ -59,6 +92,8 @@ class DiskFull(StoreUnavailable):
 
 class InternalFault(ServiceBusError):
     """A fault of the server's own; its log says more."""
+
+    may_have_happened = True
 
 
 class ServerBusy(ServiceBusError):
@@ -74,6 +109,7 @@ class OperationTimeout(ServiceBusError):
 
     condition = "com.microsoft:timeout"
     status = 408
+    may_have_happened = True
 
 
 class CallerError(ServiceBusError):
@@ -167,6 +203,7 @@ class PartlyStored(CallerError):
 
     condition = "amqp:precondition-failed"
     status = 412
+    may_have_happened = True
     stored: Sequence[int] = ()
     """The places of these in the batch."""
 

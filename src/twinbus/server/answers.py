@@ -1,7 +1,8 @@
 """Errors of the namespace as AMQP writes them.
 
 Owns: where what the condition cannot say is told. Conditions are those that clients know and act upon; so the fragment
-that failed, what of a batch is stored, and that a disk is full, stand in `info`, where nobody is disturbed by them.
+that failed, what of a batch is stored, that a disk is full, and that nothing was stored, stand in `info`, where nobody
+is disturbed by them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ STORED: Final = Symbol("twinbus:stored")
 """The places of messages in a batch."""
 ERROR: Final = Symbol("twinbus:error")
 """The name of an error whose condition others have, too."""
+MAY_HAVE_HAPPENED: Final = Symbol("twinbus:may-have-happened")
+"""Whether the operation may have been carried out, where more is known than the error's class says."""
 
 
 def error_of(error: ServiceBusError) -> Error:
@@ -31,4 +34,6 @@ def error_of(error: ServiceBusError) -> Error:
         info[FRAGMENT] = error.fragment
     if isinstance(error, PartlyStored):
         info[STORED] = list(error.stored)
+    if error.may_have_happened is not type(error).may_have_happened:
+        info[MAY_HAVE_HAPPENED] = error.may_have_happened
     return Error(condition=Symbol(error.condition), description=str(error), info=info or None)

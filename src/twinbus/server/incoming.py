@@ -124,13 +124,14 @@ class Incoming:
             self._count([delivery], len(messages_in(delivery.payload, delivery.message_format)), 0)
             self.link.settle([delivery], answer)
 
-    def _send(self, parcel: Parcel, deliveries: list[IncomingDelivery]) -> None:
+    def _send(self, parcel: Parcel, deliveries: list[IncomingDelivery], *, is_in_doubt: bool = False) -> None:
+        """Store messages. `is_in_doubt`: an earlier attempt may have stored them, whatever this one's error says."""
         messages, pings = len(parcel.records), parcel.pings
 
         def answer(error: ServiceBusError | None) -> None:
             if error is None:
                 self._count(deliveries, messages, pings)
-            self._answer(deliveries, error)
+            self._answer(deliveries, error, is_in_doubt=is_in_doubt)
 
         try:
             if self.destination is not None and parcel.records:
@@ -140,22 +141,26 @@ class Incoming:
                 self._target.send(parcel, answer)
         except ServiceBusError as error:
             if len(deliveries) == 1 or error.is_retriable:
-                self._answer(deliveries, error)
+                self._answer(deliveries, error, is_in_doubt=is_in_doubt)
             else:
                 self._send_each(deliveries)
 
-    def _send_each(self, deliveries: list[IncomingDelivery]) -> None:
+    def _send_each(self, deliveries: list[IncomingDelivery], *, is_in_doubt: bool = False) -> None:
         """Together they do not fit: the first ones may."""
         now_ms = self._namespace.clock.wall_ms()
         for delivery in deliveries:
             parcel = Parcel()
             self._namespace.intake.add_to(parcel, delivery.payload, delivery.message_format, now_ms, self._terms)
-            self._send(parcel, [delivery])
+            self._send(parcel, [delivery], is_in_doubt=is_in_doubt)
 
-    def _answer(self, deliveries: list[IncomingDelivery], error: ServiceBusError | None) -> None:
+    def _answer(
+        self, deliveries: list[IncomingDelivery], error: ServiceBusError | None, *, is_in_doubt: bool = False
+    ) -> None:
         if error is None:
             self.link.settle(deliveries, ACCEPTED)
         else:
+            if is_in_doubt:
+                error = error.retold(may_have_happened=True)
             self._count_failed(deliveries)
             rejected = Rejected(error=error_of(error))
             tell(self, error, lambda: self.link.settle(deliveries, rejected))

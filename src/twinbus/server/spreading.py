@@ -153,4 +153,5 @@ class SpreadIncoming(Incoming):
         bound = [delivery for place, delivery in places if place in portion.keyed]
         if bound:
             self._answer(bound, of_fragment(target, number, error))
-        self._send_each([delivery for place, delivery in places if place not in portion.keyed])
+        others = [delivery for place, delivery in places if place not in portion.keyed]
+        self._send_each(others, is_in_doubt=error.may_have_happened)

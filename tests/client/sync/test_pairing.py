@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from tests.served import started
+import pytest
+
+from tests.served import started, wait_until
 from twinbus.client.pairing import EntityState, EventKind, PairingEvent
 from twinbus.client.sync import (
     BrokeredMessage,
@@ -14,38 +18,73 @@ from twinbus.client.sync import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
+
+    from tests.served import Served
+    from twinbus.client.sync import Pairing
 
 
-def test_sends_survive_the_loss_of_the_primary(tmp_path: Path) -> None:
-    for name in ("primary", "secondary"):
-        (tmp_path / name).mkdir()
-    with started(tmp_path / "primary") as primary, started(tmp_path / "secondary") as secondary:
-        queue = primary.make_queue()
-        manager = NamespaceManager.from_connection_string(secondary.admin_connection_string, ca_file=secondary.ca_file)
-        factory = MessagingFactory.from_connection_string(primary.connection_string)
-        options = SendAvailabilityPairedNamespaceOptions(
-            secondary_factory=MessagingFactory.from_connection_string(secondary.connection_string),
-            secondary_namespace_manager=manager,
-            primary_namespace_name="contoso",
-            backlog_queue_count=2,
-            failover_interval=0,
-        )
-        with manager, factory.pair_namespace(options) as pairing:
-            heard: list[PairingEvent] = []
-            pairing.on_event(heard.append)
-            states: list[PairingEvent] = []
-            pairing.on_event(states.append, {EventKind.FAILED_OVER})
-            client = factory.create_queue_client(queue)
-            assert client.sender.can_be_parked(BrokeredMessage("small"))
-            assert not client.sender.can_be_parked(BrokeredMessage(b"x" * 262_144))
-            client.send(BrokeredMessage("before"))
-            primary.kill()
-            client.send(BrokeredMessage("meanwhile"))
-            status = pairing.status()
-            assert [(entity.path, entity.state) for entity in status.entities] == [(queue, EntityState.FAILED_OVER)]
-            assert EventKind.PARKED in {event.kind for event in heard}
-            assert [event.kind for event in states] == [EventKind.FAILED_OVER]
-            assert status.parked == 1
-            assert len([one for one in manager.get_queues() if "x-servicebus-transfer" in one.path]) == 2
-        primary.start()
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Served]]:
+    folders = [tmp_path_factory.mktemp(name) for name in ("primary", "secondary")]
+    with started(folders[0]) as primary, started(folders[1]) as secondary:
+        yield primary, secondary
+
+
+@contextlib.contextmanager
+def paired(primary: Served, secondary: Served) -> Iterator[tuple[MessagingFactory, NamespaceManager, Pairing]]:
+    manager = NamespaceManager.from_connection_string(secondary.admin_connection_string, ca_file=secondary.ca_file)
+    factory = MessagingFactory.from_connection_string(primary.connection_string)
+    options = SendAvailabilityPairedNamespaceOptions(
+        secondary_factory=MessagingFactory.from_connection_string(secondary.connection_string),
+        secondary_namespace_manager=manager,
+        primary_namespace_name="contoso",
+        backlog_queue_count=2,
+        failover_interval=0,
+    )
+    with manager, factory.pair_namespace(options) as pairing:
+        yield factory, manager, pairing
+
+
+def test_q03_q04_a_send_that_had_left_when_its_client_was_closed_is_uncertain(both: tuple[Served, Served]) -> None:
+    primary, _ = both
+    queue = primary.make_queue()
+    with paired(*both) as (factory, _, _), ThreadPoolExecutor() as threads:
+        client = factory.create_queue_client(queue)
+        client.send(BrokeredMessage("before"))
+        link = client.inner.sender._link  # noqa: SLF001  # a message that has left shows nowhere else
+        assert link is not None
+        primary.pause()
+        try:
+            sends = [threads.submit(client.send, BrokeredMessage(str(number))) for number in range(3)]
+            wait_until(lambda: len(link._pending) == 3)  # noqa: SLF001
+            client.close()
+            errors = [send.exception() for send in sends]
+        finally:
+            primary.resume()
+        assert [getattr(error, "may_have_happened", None) for error in errors] == [True] * 3
+        assert not any("not sent" in str(error) for error in errors)
+        wait_until(lambda: primary.counts(queue)[0] == 4)
+
+
+def test_sends_survive_the_loss_of_the_primary(both: tuple[Served, Served]) -> None:
+    primary, secondary = both
+    queue = primary.make_queue()
+    with paired(primary, secondary) as (factory, manager, pairing):
+        heard: list[PairingEvent] = []
+        pairing.on_event(heard.append)
+        states: list[PairingEvent] = []
+        pairing.on_event(states.append, {EventKind.FAILED_OVER})
+        client = factory.create_queue_client(queue)
+        assert client.sender.can_be_parked(BrokeredMessage("small"))
+        assert not client.sender.can_be_parked(BrokeredMessage(b"x" * 262_144))
+        client.send(BrokeredMessage("before"))
+        primary.kill()
+        client.send(BrokeredMessage("meanwhile"))
+        status = pairing.status()
+        assert [(entity.path, entity.state) for entity in status.entities] == [(queue, EntityState.FAILED_OVER)]
+        assert EventKind.PARKED in {event.kind for event in heard}
+        assert [event.kind for event in states] == [EventKind.FAILED_OVER]
+        assert status.parked == 1
+        assert len([one for one in manager.get_queues() if "x-servicebus-transfer" in one.path]) == 2
+    primary.start()

@@ -125,6 +125,7 @@ def of_fragment(target: Target, number: int, error: ServiceBusError) -> ServiceB
         return error
     told = kind(f"fragment {number}: {error}")
     told.fragment = number
+    told.may_have_happened = error.may_have_happened
     return told
 
 
@@ -150,10 +151,20 @@ def _or_elsewhere(target: Target, parcel: Parcel, answer: Answered, numbers: lis
             answer(error)
             return
         numbers.clear()
+        onward = _in_doubt(answer) if error.may_have_happened else answer
         try:
-            _send_anywhere(target, parcel, answer, numbers, tried)
+            _send_anywhere(target, parcel, onward, numbers, tried)
         except ServiceBusError as refusal:  # whoever sent it waits for the answer by now
-            answer(refusal)
+            onward(refusal)
+
+    return told
+
+
+def _in_doubt(answer: Answered) -> Answered:
+    """What hears of a message that a part may have stored all the same: no error says that it certainly is not."""
+
+    def told(error: ServiceBusError | None) -> None:
+        answer(error if error is None else error.retold(may_have_happened=True))
 
     return told
 
@@ -177,6 +188,8 @@ def all_of(count: int, answer: Answered) -> Answered:
     def told(error: ServiceBusError | None) -> None:
         nonlocal left, first
         left -= 1
+        if first is not None and error is not None and error.may_have_happened:
+            first = first.retold(may_have_happened=True)
         first = first or error
         if not left:
             answer(first)
@@ -290,7 +303,8 @@ class _Mixed:
         stored = [number for number in self._places if number not in self._errors]
         reason = next(iter(self._errors.values()))
         if not stored or not self._parcel.records:
-            self._answer(reason)
+            is_unsure = any(error.may_have_happened for error in self._errors.values())
+            self._answer(reason.retold(may_have_happened=True) if is_unsure else reason)
             return
         places = [place for number in stored for place in self._places[number]]
         ids = [_id_of(self._parcel.records[place]) for place in places]

@@ -44,12 +44,14 @@ def failure(status: int, body: bytes, what: str, *, is_create: bool, name: str |
     detail = detail_of(body)
     text = f"{what}: {detail}" if detail else f"{what}: answered with status {status}, and no reason"
     if status == _TIMEOUT:
-        return TimedOut(text, was_sent=True)
+        return TimedOut(text)
     if status == _CONFLICT and (not is_create or _ANOTHER_OPERATION in detail):
         return model.ServerBusy(text)  # what is asked for is there already, or gone: it was a race that was lost
     if status == _FORBIDDEN and _NOT_ALLOWED in detail:
         return model.NotAllowed(text)
     kind = model.DiskFull if name == model.DiskFull.__name__ else _BY_STATUS.get(status)
+    if kind is model.DiskFull:
+        return kind(text, may_have_happened=False)  # the catalogue's disk is full: nothing was changed
     if kind is not None:
         return kind(text)
     return _unheard_of(status, text)

@@ -6,6 +6,7 @@ queues, topics or rules: descriptions go in and come out as elements.
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -14,13 +15,13 @@ from urllib.parse import quote, urlencode
 import httpx
 
 from twinbus.client import attempts
+from twinbus.client.doubt import Doubt
 from twinbus.client.errors import (
     ConnectionFailed,
     ConnectionLost,
     EntityNotFound,
     ObjectClosed,
     UnknownAnswer,
-    may_have_happened,
 )
 from twinbus.client.management.failures import failure
 from twinbus.client.management.kept_token import KeptToken
@@ -147,28 +148,32 @@ class AtomService:
 
     async def _ask(self, request: _Request) -> bytes:
         """The body of a good answer, after as many tries as it takes."""
-        is_unanswered = False
+        doubt = Doubt()
 
         async def attempt() -> bytes:
-            nonlocal is_unanswered
             try:
                 return await self._ask_once(request)
             except (EntityAlreadyExists, EntityNotFound) as error:
-                if is_unanswered:
+                if doubt.may_have_happened:
                     error.add_note("a try before this one got no answer: it may be what did it")
                 raise
             except ServiceBusError as error:
-                is_unanswered = is_unanswered or may_have_happened(error)
+                doubt.note(error)
+                raise
+            except asyncio.CancelledError:  # nobody knows how much of the request had left
+                doubt.may_have_happened = True
                 raise
 
         settings = self._settings
-        return await attempts.run(
-            str(request),
-            attempt,
-            limit_s=settings.operation_timeout_s,
-            policy=settings.retry_policy,
-            check_open=self._check_open,
-        )
+        with doubt.told():
+            return await attempts.run(
+                str(request),
+                attempt,
+                limit_s=settings.operation_timeout_s,
+                policy=settings.retry_policy,
+                check_open=self._check_open,
+                doubt=doubt,
+            )
 
     async def _ask_once(self, request: _Request) -> bytes:
         headers = request.headers(await self._token.header())

@@ -24,10 +24,12 @@ from twinbus.client.pairing.events import EventKind, PairingEvent
 from twinbus.client.pairing.failover import EntityState
 from twinbus.client.pairing.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
 from twinbus.client.pairing.pairing import Pairing
+from twinbus.client.pairing.rewriting import POSSIBLE_DUPLICATE
 from twinbus.client.pairing.spool import SpoolStatus
 from twinbus.client.pairing.status import PairingStatus, PumpState
 
 __all__ = [
+    "POSSIBLE_DUPLICATE",
     "Alarm",
     "AlarmKind",
     "EntityState",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from twinbus.model.errors import CallerError, InvalidArgument, InvalidOperation, MessageTooLarge, ServiceBusError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 class PairingFailed(ServiceBusError):
@@ -22,9 +22,10 @@ class PairingRefused(CallerError):
 
 
 class NotSent(ServiceBusError):
-    """Neither the primary nor any backlog queue took the message: it was not sent.
+    """Neither the primary nor any backlog queue confirmed the message.
 
-    Of a batch that was split, the first messages may be safe: `safe` says how many.
+    It was not sent, or, if `may_have_happened`, one of them may have it. Of a batch that was split, some messages may
+    be safe: `stored` has their positions.
     """
 
     def __init__(
@@ -34,26 +35,42 @@ class NotSent(ServiceBusError):
         backlog: Mapping[str, BaseException],
         *,
         spool: BaseException | None = None,
-        may_have_arrived: bool = False,
-        safe: int = 0,
+        may_have_happened: bool = False,
+        stored: Sequence[int] = (),
     ) -> None:
-        """`backlog` has the reason of each backlog queue that was tried."""
+        """`backlog` has the reason of each backlog queue that was tried.
+
+        `may_have_happened`: one of the messages that are not in `stored` may have been stored all the same.
+        """
         reasons = [f"the primary: {primary}"] if primary is not None else []
         reasons += [f"{', '.join(queues)}: {reason}" for reason, queues in _queues_by_reason(backlog).items()]
         reasons += [f"the spool: {spool}"] if spool is not None else []
         what = f"the message for '{path}' was not sent"
-        if safe:
-            what = f"the batch for '{path}' was split: its first {safe:,} messages are safe, the others were not sent"
-        super().__init__(f"{what}. {'; '.join(reasons)}")
+        if may_have_happened:
+            what = f"the message for '{path}' may have been stored, but no response confirms it"
+        self.stored = sorted(stored)
+        """The positions of the messages in the batch that are parked or spooled."""
+        if stored:
+            count = len(self.stored)
+            which = f"its first {count:,} messages" if self.safe == count else f"{count:,} messages of it"
+            others = "may have been stored, too" if may_have_happened else "were not sent"
+            what = f"the batch for '{path}' was split: {which} are safe, the others {others}"
+        super().__init__(f"{what}. {'; '.join(reasons)}", may_have_happened=may_have_happened or bool(stored))
         self.path = path
         self.primary = primary
         self.backlog = dict(backlog)
         self.spool = spool
         """Why the local disk did not take it; None where there is no spool."""
-        self.may_have_arrived = may_have_arrived
-        """Some attempt had no answer, or the first messages are safe: what is sent again may be there twice."""
-        self.safe = safe
+
+    @property
+    def may_have_arrived(self) -> bool:
+        """The older name of `may_have_happened`."""
+        return self.may_have_happened
+
+    @property
+    def safe(self) -> int:
         """How many messages of the batch, from its first, are parked or spooled."""
+        return next((place for place, stored in enumerate(self.stored) if stored != place), len(self.stored))
 
     @property
     def causes(self) -> list[BaseException]:

@@ -36,13 +36,15 @@ POSSIBLE_DUPLICATE: Final = "x-ms-possible-duplicate"
 PARKED_AT: Final = "x-ms-parked-at"
 PARKED_FOR: Final = "x-ms-parked-for"
 _TOLD: Final = frozenset({POSSIBLE_DUPLICATE, PARKED_AT, PARKED_FOR})
-"""What a message tells of its way; it keeps them at its destination. Parked again, it gets new ones."""
+"""What a message tells of its way; it keeps them at its destination. Parked again, it gets new times, and keeps the
+mark of a possible duplicate."""
 
 _HEADER: Final = Section.HEADER
 _ANNOTATIONS: Final = Section.MESSAGE_ANNOTATIONS
 _PROPERTIES: Final = Section.PROPERTIES
 _OWN: Final = Section.APPLICATION_PROPERTIES
 _FOOTER: Final = Section.FOOTER
+_BEFORE_OWN: Final = (_HEADER, Section.DELIVERY_ANNOTATIONS, _ANNOTATIONS, _PROPERTIES)
 
 MAX_PROPERTIES_BYTES: Final = 65_536
 _LARGEST_TTL_MS: Final = 2**32 - 1
@@ -119,9 +121,42 @@ def _park(payload: bytes, path: str, *, is_possible_duplicate: bool) -> bytes:
             annotations.append(raw)
         elif type(decode(raw, value_at)[0]) is Timestamp:
             added.append(_SCHEDULED_TIME + raw[value_at:])
-    own = [raw for key, _, raw in message.entries(_OWN) if key not in _TOLD]
+    replaced = _TOLD if is_possible_duplicate else _TOLD_AT_LAST
+    own = [raw for key, _, raw in message.entries(_OWN) if key not in replaced]
     section = _compound(_PROPERTIES, _LIST32, properties, len(properties))
     return _assemble(message, header, annotations, section, own + added)
+
+
+def mark(payload: bytes, message_format: int = 0) -> bytes:
+    """Mark a message, or each message of a batch, as a possible duplicate; the same bytes if it is marked already.
+
+    Nothing else is changed, neither the other properties nor the body.
+    """
+    message = Message(payload)
+    if message_format != BATCH_FORMAT:
+        return _mark(message)
+    messages = message.data
+    marked = [_mark(Message(one)) for one in messages]
+    return payload if marked == messages else _replace(message, message.raw(_OWN), data(*marked))
+
+
+def _mark(message: Message) -> bytes:
+    own: list[bytes] = []
+    for key, value_at, raw in message.entries(_OWN):
+        if key != POSSIBLE_DUPLICATE:
+            own.append(raw)
+        elif decode(raw, value_at)[0] is True:
+            return message.payload
+    own.append(_POSSIBLE_DUPLICATE)
+    body = message.body_section
+    return _replace(message, _compound(_OWN, _MAP32, own, 2 * len(own)), message.raw(body) if body is not None else b"")
+
+
+def _replace(message: Message, own: bytes, body: bytes) -> bytes:
+    """Put a message together with other application properties or another body; the rest stays as it came."""
+    pieces = [message.raw(section) for section in _BEFORE_OWN]
+    pieces += (own, body, message.raw(_FOOTER))
+    return b"".join(pieces)
 
 
 def check_parked_size(parked: bytes, most: int, message_format: int = 0) -> None:
@@ -129,7 +164,7 @@ def check_parked_size(parked: bytes, most: int, message_format: int = 0) -> None
     if len(parked) > most:
         raise MessageCannotBeParked(
             f"parked, the message has {len(parked):,} bytes, {len(parked) - most:,} more than a backlog queue takes"
-            f" ({most:,}): it was not sent; make it smaller by as much, or send it when the primary is back"
+            f" ({most:,}): make it smaller by as much, or send it when the primary is back"
         )
     messages = Message(parked).data if message_format == BATCH_FORMAT else [parked]
     for one in messages:
@@ -137,7 +172,7 @@ def check_parked_size(parked: bytes, most: int, message_format: int = 0) -> None
         if size > MAX_PROPERTIES_BYTES:
             raise MessageCannotBeParked(
                 f"parked, the message has {size:,} bytes of properties, {size - MAX_PROPERTIES_BYTES:,} more than there"
-                f" can be ({MAX_PROPERTIES_BYTES:,}): it was not sent"
+                f" can be ({MAX_PROPERTIES_BYTES:,}): use fewer or shorter ones"
             )
 
 

@@ -18,8 +18,8 @@ from twinbus.client.pairing.failover import EntityState
 from twinbus.client.pairing.sending import Sending, sessions_of
 from twinbus.client.retry import RetryPolicy
 from twinbus.client.sender import MessageSender
-from twinbus.model.errors import ServiceBusError
-from twinbus.model.message import BATCH_FORMAT, encode_batch
+from twinbus.model.errors import MessageTooLarge, ServiceBusError
+from twinbus.model.message import BATCH_FORMAT, BrokeredMessage, encode_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from twinbus.client.pairing.failover import EntityHealth
     from twinbus.client.pairing.pairing import Pairing
     from twinbus.client.transaction import Transaction
-    from twinbus.model.message import BrokeredMessage
 
 _HEALTHY: Final = EntityState.HEALTHY
 
@@ -157,6 +156,31 @@ class SendAvailabilitySender(MessageSender):
             limit_s=limit_s,
         )
         await sending.run_from_spool(may_have_arrived=may_have_arrived)
+
+    def marked_copies_of(self, payload: bytes, message_format: int) -> list[bytes]:
+        """What to send, in order, after an attempt that may have arrived."""
+        known = None if self._link is None else self._link.max_message_bytes
+        return self._copies_of(payload, message_format, self._pairing.max_parked_bytes if known is None else known)
+
+    def _copies_of(self, payload: bytes, message_format: int, most: int | None) -> list[bytes]:
+        """Mark what is sent again after an attempt that may have arrived: every copy but the first says so.
+
+        A batch that is too large with its marks is split, in order. MessageTooLarge if a message is.
+        """
+        marked = rewriting.mark(payload, message_format)
+        if most is None or len(marked) <= most:
+            return [marked]
+        messages = Message(payload).data if message_format == BATCH_FORMAT else []
+        if len(messages) < 2:  # noqa: PLR2004  # there is nothing to split
+            raise MessageTooLarge(
+                f"no answer came, and the message for '{self.path}' may have been stored. It is not sent again: marked"
+                f" as a possible duplicate it has {len(marked):,} bytes, and the entity takes {most:,}",
+                may_have_happened=True,
+            )
+        middle = len(messages) // 2
+        halves = (messages[:middle], messages[middle:])
+        batches = [encode_batch(half, BrokeredMessage.decode(half[0])) for half in halves]
+        return [copy for batch in batches for copy in self._copies_of(batch, BATCH_FORMAT, most)]
 
     def park(self, payload: bytes, message_format: int, *, is_possible_duplicate: bool) -> bytes:
         """A message as it is parked; MessageCannotBeParked if it is too large for that."""

@@ -10,7 +10,8 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from twinbus.client.errors import ConnectionFailed, ConnectionLost, TimedOut, may_have_happened
+from twinbus.client.doubt import UNSENT, of_send
+from twinbus.client.errors import ConnectionFailed, ConnectionLost, TimedOut
 from twinbus.client.pairing.errors import MessageCannotBeParked, NotSent, SpoolFailed
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.failover import EntityState
@@ -67,6 +68,7 @@ class Sending:
         self._loop = asyncio.get_running_loop()
         self._primary_error: ServiceBusError | None = None
         self._may_have_arrived = False
+        """Some attempt got no answer: whatever is sent from now on is marked as a possible duplicate."""
         self._is_fragment_down = False
         """The primary has just said so of the one that it leads to."""
         self._spool = pairing.spool
@@ -78,7 +80,27 @@ class Sending:
         await self.run()
 
     async def run(self, failure: ServiceBusError | None = None) -> None:
-        """Go on from the state the entity is in; `failure` is that of an attempt that was made already."""
+        """Go on from the state the entity is in; `failure` is that of an attempt that was made already.
+
+        Whatever error this raises speaks of all attempts: whether one of them may have arrived.
+        """
+        try:
+            await self._run(failure)
+        except ServiceBusError as error:
+            told = self._told(error)
+            if told is error:
+                raise
+            raise told from error
+
+    def _told(self, error: ServiceBusError) -> ServiceBusError:
+        if isinstance(error, NotSent):
+            return error  # it says so itself
+        may_have_happened = self._may_have_arrived or error.may_have_happened
+        if isinstance(error, MessageCannotBeParked) and not may_have_happened:
+            return error.retold(may_have_happened=False, text=f"{error}; {UNSENT}")
+        return of_send(error, may_have_happened=may_have_happened)
+
+    async def _run(self, failure: ServiceBusError | None) -> None:
         while True:
             if failure is None:
                 state = self._health.state
@@ -98,11 +120,14 @@ class Sending:
 
     async def _attempt(self) -> ServiceBusError | None:
         """Try the primary; why it did not take the message."""
-        attempt_s = min(self._pairing.attempt_s(self._limit_s), self._left_s())
+        sender, payload, message_format = self._sender, self._payload, self._message_format
         try:
-            await self._sender.deliver(
-                self._payload, self._message_format, timeout_s=attempt_s, policy=self._sender.policy
-            )
+            copies = [payload]
+            if self._may_have_arrived:
+                copies = sender.marked_copies_of(payload, message_format)
+            for one in copies:
+                attempt_s = min(self._pairing.attempt_s(self._limit_s), self._left_s())
+                await sender.deliver(one, message_format, timeout_s=attempt_s, policy=sender.policy)
         except ServiceBusError as error:
             return error
         self._health.send_succeeded()
@@ -111,10 +136,9 @@ class Sending:
 
     async def _after(self, error: ServiceBusError) -> None:
         """What follows a failure of the primary: this returns when it is time for the next step, or raises."""
-        if self._sender.is_closed or self._pairing.primary.ended.is_set():
-            raise error  # it is our own end that has failed: that says nothing of the entity
+        self._may_have_arrived = self._may_have_arrived or error.may_have_happened
+        self._check_not_over(error)
         self._primary_error = error
-        self._may_have_arrived = self._may_have_arrived or may_have_happened(error)
         kind = class_of(error, self._pairing.options.triggers)
         if kind is FailureClass.CALLER:
             raise error
@@ -134,6 +158,11 @@ class Sending:
         elif self._pairing.options.hold_during_failover_interval:
             await self._hold()
         else:
+            raise error
+
+    def _check_not_over(self, error: ServiceBusError) -> None:
+        """Raise `error` if the sender was closed: then it is our own end that failed, which says nothing of others."""
+        if self._sender.is_closed or self._pairing.primary.ended.is_set():
             raise error
 
     def _tell_failure(self, error: ServiceBusError) -> None:
@@ -182,13 +211,33 @@ class Sending:
                     await part.spool_behind()
                 else:
                     await part.park_whole()
-            except NotSent as error:
+            except ServiceBusError as error:
+                self._may_have_arrived = self._may_have_arrived or part.may_have_arrived
                 if not safe:
                     raise
-                raise NotSent(
-                    error.path, error.primary, error.backlog, spool=error.spool, may_have_arrived=True, safe=safe
-                ) from error
+                raise self._partly_stored(error, range(safe)) from error
             safe += len(messages)
+
+    def _partly_stored(self, error: ServiceBusError, stored: Sequence[int]) -> NotSent:
+        """A part of the batch failed, with `error`, after others were safe."""
+        primary: BaseException | None = error
+        backlog: Mapping[str, BaseException] = {}
+        spool: BaseException | None = None
+        if isinstance(error, NotSent):
+            primary, backlog, spool = error.primary, error.backlog, error.spool
+        return NotSent(
+            self._sender.path,
+            primary,
+            backlog,
+            spool=spool,
+            may_have_happened=self._may_have_arrived or error.may_have_happened,
+            stored=stored,
+        )
+
+    @property
+    def may_have_arrived(self) -> bool:
+        """Some attempt got no answer."""
+        return self._may_have_arrived
 
     def _part(self, payload: bytes, messages: Sequence[BrokeredMessage]) -> Sending:
         """Some messages of this batch, which share its time and its history."""
@@ -223,7 +272,7 @@ class Sending:
     def _not_sent(self, reasons: Mapping[str, BaseException], spool: ServiceBusError | None = None) -> NotSent:
         outage = self._health.fragments.outage_for(self._messages)
         why = self._primary_error or self._health.why or (None if outage is None else outage.why)
-        return NotSent(self._sender.path, why, reasons, spool=spool, may_have_arrived=self._may_have_arrived)
+        return NotSent(self._sender.path, why, reasons, spool=spool, may_have_happened=self._may_have_arrived)
 
     async def _park_in(self, queue: BacklogQueue, *, is_last: bool) -> ServiceBusError | None:
         """Park it there; why that failed. A lost connection is made once more."""
@@ -233,6 +282,7 @@ class Sending:
         if error is None:
             self._pairing.rotation.took(queue)
         else:
+            self._check_not_over(error)
             self._pairing.rotation.pull(queue, error)
         return error
 
@@ -248,7 +298,7 @@ class Sending:
         except ServiceBusError as error:
             if isinstance(error, TimedOut):
                 queue.sender.factory.drop_if_silent(share_s)
-            self._may_have_arrived = self._may_have_arrived or may_have_happened(error)
+            self._may_have_arrived = self._may_have_arrived or error.may_have_happened
             return error
         return None
 
@@ -291,7 +341,10 @@ class Sending:
                 await self._spool.append(record)
         except TimeoutError:
             self._may_have_arrived = True
-            error = SpoolFailed(f"the disk gave no answer within {limit_s:g} s; if it takes the message, that is sent")
+            error = SpoolFailed(
+                f"the disk gave no answer within {limit_s:g} s; if it takes the message, that is sent",
+                may_have_happened=True,
+            )
             raise self._not_sent(reasons, error) from None
         except SpoolFailed as error:
             raise self._not_sent(reasons, error) from error

@@ -81,6 +81,8 @@ class Spool:
         """Of appends that are not on disk."""
         self._committing: asyncio.Task[None] | None = None
         self._first_new = 0
+        self._unawaited: set[int] = set()
+        """Positions of records whose senders gave up before they were on disk."""
         self._is_open = False
 
     # --- from start to end --------------------------------------------------------------------------------------------
@@ -134,9 +136,13 @@ class Spool:
         """Whether something for one of these sessions of an entity is here: what comes later must go behind it."""
         return bool(session_ids) and self._index.holds(path, session_ids)
 
-    def was_found(self, position: int) -> bool:
-        """It was here when the spool was opened: whoever left it there may have sent it."""
-        return number_of(position) < self._first_new
+    def is_doubtful(self, position: int) -> bool:
+        """Whether a message may be sent elsewhere, too, whatever its record says.
+
+        It was here when the spool was opened, and an earlier process may have sent it; or its sender gave up before it
+        was on disk, and may send it again.
+        """
+        return number_of(position) < self._first_new or position in self._unawaited
 
     # --- in and out ---------------------------------------------------------------------------------------------------
 
@@ -169,6 +175,7 @@ class Spool:
         self._removals.append((position, noted))
         self._commit_soon()
         await noted
+        self._unawaited.discard(position)
         self._index.remove(position, record.path, record.session_ids, messages=len(record.message_ids))
 
     async def refuse(self, position: int, record: Record, why: str) -> Path:
@@ -233,6 +240,8 @@ class Spool:
         pile = self._enter(outcome, append.record)
         if is_awaited:
             append.outcome.set_result(None)
+        else:
+            self._unawaited.add(outcome)
         self.added(pile)
 
     async def _on_thread(self, work: Callable[[*Given], T], *arguments: *Given) -> T:

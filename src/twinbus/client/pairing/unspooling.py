@@ -14,9 +14,11 @@ import logging
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from msgspec import structs
+
 from twinbus.amqp.message import Message
 from twinbus.client.errors import FactoryFaulted, ObjectClosed, may_have_happened
-from twinbus.client.pairing.errors import MessageCannotBeParked, NotSent, SpoolFailed
+from twinbus.client.pairing.errors import MessageCannotBeParked, SpoolFailed
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.triggers import class_of
 from twinbus.model.errors import FailureClass, QuotaExceeded, ServiceBusError, Unauthorized
@@ -197,13 +199,13 @@ class Outlet:
             self._tell(EventKind.UNSPOOLED, messages)
 
     def _is_doubtful(self, position: int, record: Record) -> bool:
-        return record.may_have_arrived or position in self._doubtful or self._spool.was_found(position)
+        return record.may_have_arrived or position in self._doubtful or self._spool.is_doubtful(position)
 
     # --- failures -----------------------------------------------------------------------------------------------------
 
     async def _failed(self, position: int, record: Record | None, error: Exception) -> None:
         verdict = self._verdict_of(error)
-        if may_have_happened(error) or (isinstance(error, NotSent) and error.may_have_arrived):
+        if may_have_happened(error):
             self._doubtful.add(position)
         if verdict is Verdict.REFUSED and record is not None:
             try:
@@ -240,6 +242,7 @@ class Outlet:
 
     async def _refuse(self, position: int, record: Record, error: Exception) -> None:
         now = dt.datetime.fromtimestamp(self._pairing.primary.settings.clock.wall_ms() / 1000, dt.UTC)
+        record = structs.replace(record, may_have_arrived=self._is_doubtful(position, record))
         file = await self._spool.refuse(
             position,
             record,

@@ -77,6 +77,8 @@ class SinkOptions:
     """The columns that these ids are derived from; none: the id of the source's message."""
     journal_dir: str | None = None
     pair: PairOptions | None = None
+    checkpoint: str | None = None
+    """The checkpoint of the query, if that was given as an option: it tells which batches may have been sent before."""
 
 
 def read_options(given: Mapping[str, str]) -> SinkOptions:
@@ -92,6 +94,7 @@ def read_options(given: Mapping[str, str]) -> SinkOptions:
         id_key=_read_key(found, has_deterministic_ids=has_deterministic_ids),
         journal_dir=found.text("journalDir"),
         pair=_read_pair(found),
+        checkpoint=next((text for name, text in given.items() if name.lower() == "checkpointlocation"), None),
     )
 
 

@@ -16,7 +16,13 @@ import uvloop
 
 from twinbus.client import MessagingFactory, NamespaceManager
 from twinbus.client.journal import Journal
-from twinbus.client.pairing import EventKind, PairingFailed, SendAvailabilityPairedNamespaceOptions, SpoolFailed
+from twinbus.client.pairing import (
+    POSSIBLE_DUPLICATE,
+    EventKind,
+    PairingFailed,
+    SendAvailabilityPairedNamespaceOptions,
+    SpoolFailed,
+)
 from twinbus.model.errors import FailureClass, ServiceBusError
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.sink.messages import messages_of
@@ -52,25 +58,31 @@ class Counts:
     """They are on the disk of the machine that the task ran on: both namespaces were down."""
 
 
-def send_all(options: SinkOptions, batches: Iterator[pa.RecordBatch], ids: RowIds | None) -> Counts:
+def send_all(
+    options: SinkOptions, batches: Iterator[pa.RecordBatch], ids: RowIds | None, *, may_have_been_sent: bool = False
+) -> Counts:
     """Send all rows; what became of them. PipelineError names the row, or the namespace, that is in the way.
 
-    `ids` gives message ids to rows that have none.
+    `ids` gives message ids to rows that have none. Rows that may have been sent before are marked as such.
     """
     try:
-        return uvloop.run(_send_all(options, batches, ids))
+        return uvloop.run(_send_all(options, batches, ids, is_again=may_have_been_sent))
     except BaseExceptionGroup as group:
         raise _plain(_first(group)) from None
     except ServiceBusError as error:
         raise _plain(error) from error
 
 
-async def _send_all(options: SinkOptions, batches: Iterator[pa.RecordBatch], ids: RowIds | None) -> Counts:
+async def _send_all(
+    options: SinkOptions, batches: Iterator[pa.RecordBatch], ids: RowIds | None, *, is_again: bool
+) -> Counts:
     counts = Counts()
     async with _opened(options, counts) as factory, asyncio.TaskGroup() as group:
         sends = _Sends(factory, group)
         async for batch in _ahead(batches):
             for parcel in parcels_of(messages_of(batch, options.entity, ids)):
+                if is_again:
+                    _mark(parcel)
                 await sends.send(parcel)
                 counts.sent += len(parcel.messages)
     counts.parked = min(counts.parked, counts.sent - counts.spooled)  # what was spooled before may be among them
@@ -128,6 +140,12 @@ class _Sends:
             self._room.release()
 
 
+def _mark(parcel: Parcel) -> None:
+    """Some of it may have been sent before."""
+    for message in parcel.messages:
+        message.properties[POSSIBLE_DUPLICATE] = True
+
+
 async def _send(sender: MessageSender, parcel: Parcel) -> None:
     """A batch; where it is refused, one by one: then it is known which of them is to blame."""
     messages = parcel.messages
@@ -137,6 +155,8 @@ async def _send(sender: MessageSender, parcel: Parcel) -> None:
         except ServiceBusError as error:
             if error.failure_class is not FailureClass.CALLER:
                 raise
+            if error.may_have_happened and sender.factory.pairing is not None:
+                _mark(parcel)
         else:
             return
     for message in messages:

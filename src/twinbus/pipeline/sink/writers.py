@@ -5,7 +5,8 @@ itself is in `sending`.
 
 A task that fails is run again by Spark, and so is a batch of a stream after a restart: what it sent is sent again. With
 the option `messageIds=deterministic` it has the same ids then, and an entity that detects duplicates drops it. How ids
-are derived is in `ids`; here is what they begin with.
+are derived is in `ids`; here is what they begin with. With a pair, rows that may have been sent before are marked as
+possible duplicates; whether an earlier run began a batch is told by `begun`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from twinbus.pipeline.errors import PipelineError
+from twinbus.pipeline.sink import begun
 from twinbus.pipeline.sink.ids import RowIds, check_distinct, check_key
 from twinbus.pipeline.sink.messages import check_columns
 from twinbus.pipeline.sink.options import read_options
@@ -37,7 +39,8 @@ log: Final = logging.getLogger(__name__)
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
-"""What Spark calls them among a task's properties."""
+RUN_ID: Final = "spark.jobGroup.id"
+"""What Spark calls them among a task's properties: the jobs of a query are a group with the id of its run."""
 
 
 @dataclass
@@ -88,6 +91,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """In the driver: a batch is done. PipelineError if rows of it were given one id: it fails, and the query."""
         _tell(f"batch {batchId} written", messages)
         _check_ids(messages)
+        if self._options.pair is not None and self._options.checkpoint is not None:
+            try:
+                begun.forget_before(self._options.checkpoint, batchId)
+            except PipelineError as error:  # the files are small, and the rows are written
+                log.warning("%s", error)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """In the driver: a task of a batch has failed, and the batch is tried again after a restart."""
@@ -117,8 +125,30 @@ def _checked(options: Mapping[str, str], schema: StructType, *, overwrite: bool)
 
 def _write(options: SinkOptions, rows: Iterator[pa.RecordBatch], scope: Callable[[], str]) -> TaskSent:
     ids = RowIds(scope(), options.id_key) if options.has_deterministic_ids else None
-    counts = send_all(options, rows, ids)
+    counts = send_all(options, rows, ids, may_have_been_sent=options.pair is not None and _may_have_run(options))
     return TaskSent(counts.sent, counts.parked, counts.spooled, b"" if ids is None else ids.digests)
+
+
+def _may_have_run(options: SinkOptions) -> bool:
+    """Whether rows of this task may have been sent before: by an earlier attempt, or by an earlier run of the batch."""
+    task = TaskContext.get()
+    assert task is not None, "writers run in tasks"
+    batch, run = task.getLocalProperty(BATCH_ID), task.getLocalProperty(RUN_ID)
+    if batch is None:
+        return task.attemptNumber() > 0
+    if run is None or options.checkpoint is None:
+        log.warning(
+            "batch %s may have run before, so its rows are marked as possible duplicates: give the option"
+            " checkpointLocation to the writer, by which it can tell",
+            batch,
+        )
+        return True
+    try:
+        is_again = begun.begin(options.checkpoint, int(batch), run)
+    except PipelineError as error:
+        log.warning("batch %s may have run before, so its rows are marked as possible duplicates: %s", batch, error)
+        return True
+    return is_again or task.attemptNumber() > 0
 
 
 def _scope_in_stream() -> str:

@@ -62,7 +62,7 @@ def complete_checkpoint(checkpoint: str | Path, given: Mapping[str, str]) -> Off
 
 def processed(checkpoint: str | Path, entity: str) -> Offsets | None:
     """The offsets at which the last batch that is done ended; None where there is none."""
-    folder, root = _open(str(checkpoint))
+    folder, root = open_checkpoint(str(checkpoint))
     batches = sorted(_numbers(folder, f"{root}/{_COMMITS}"), reverse=True)
     if not batches:
         return None
@@ -73,7 +73,8 @@ def processed(checkpoint: str | Path, entity: str) -> Offsets | None:
     return found[0]
 
 
-def _open(checkpoint: str) -> tuple[pyarrow.fs.FileSystem, str]:
+def open_checkpoint(checkpoint: str) -> tuple[pyarrow.fs.FileSystem, str]:
+    """Return the file system that a checkpoint is in, and its path there. PipelineError if pyarrow does not know it."""
     from pyarrow import fs  # noqa: PLC0415  # slow to import, and only who reads a checkpoint needs it
 
     try:

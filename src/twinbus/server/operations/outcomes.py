@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.types import Int, Symbol
 from twinbus.model.errors import DiskFull, ServiceBusError
-from twinbus.server.answers import ERROR, FRAGMENT
+from twinbus.server.answers import ERROR, FRAGMENT, MAY_HAVE_HAPPENED
 from twinbus.server.requests import Response
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def nothing(body: dict[str, object] | None = None) -> Response:
 
 
 def failure(error: ServiceBusError) -> Response:
-    """Status, condition and text; also the name DiskFull, and the fragment, if the error is about one."""
+    """Status, condition and text; also the name DiskFull, the fragment, and that nothing was done, where it is so."""
     properties: dict[str, object] = {
         "statusCode": Int(error.status),
         "statusDescription": str(error),
@@ -42,6 +42,8 @@ def failure(error: ServiceBusError) -> Response:
         properties[ERROR] = DiskFull.__name__
     if error.fragment is not None:
         properties[FRAGMENT] = error.fragment
+    if error.may_have_happened is not type(error).may_have_happened:
+        properties[MAY_HAVE_HAPPENED] = error.may_have_happened
     return Response(properties, {})
 
 
