@@ -38,9 +38,10 @@ def feed(*entries: str) -> str:
     return FEED.format("".join(entries))
 
 
-def answer(status: int, body: str | bytes = "") -> bytes:
+def answer(status: int, body: str | bytes = "", *, retry_after: int | None = None) -> bytes:
     content = body if isinstance(body, bytes) else body.encode()
-    return f"HTTP/1.1 {status} Said\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
+    pause = "" if retry_after is None else f"Retry-After: {retry_after}\r\n"
+    return f"HTTP/1.1 {status} Said\r\n{pause}Content-Length: {len(content)}\r\n\r\n".encode() + content
 
 
 @dataclass(frozen=True, slots=True)

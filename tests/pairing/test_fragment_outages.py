@@ -151,17 +151,6 @@ async def test_q13_pings_go_to_each_fragment_that_is_down_once_an_interval_and_c
 
 
 @in_virtual_time
-async def test_a_batch_of_several_keys_is_parked_whole_if_a_fragment_of_it_is_down() -> None:
-    async with partitioned() as app:
-        orders = app.queue()
-        await orders.send(BrokeredMessage("first", session_id=DOWN))
-        await orders.send_batch([BrokeredMessage("a", session_id=UP), BrokeredMessage("b", session_id=DOWN)])
-        await orders.send_batch([BrokeredMessage("c", session_id=UP), BrokeredMessage("d", session_id=key_of(3))])
-        assert await texts_of_parked(app) == ["first", "a", "b"]
-        assert sorted(await peeked(app)) == ["c", "d"]
-
-
-@in_virtual_time
 async def test_a_store_that_hangs_parks_what_waits_for_it_and_says_that_it_may_be_there_twice() -> None:
     async with partitioned(None) as app:
         orders = app.queue()

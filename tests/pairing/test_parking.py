@@ -268,3 +268,69 @@ async def test_q08_q22_a_batch_with_a_message_that_cannot_be_parked_at_all_is_re
         with pytest.raises(MessageCannotBeParked, match="bytes of properties"):
             await app.queue().send_batch(batch)
         assert await app.parked() == []
+
+
+@in_virtual_time
+async def test_q08_q22_a_batch_that_a_healthy_primary_takes_can_be_parked_and_can_be_asked_about() -> None:
+    async with paired(**OUTAGE) as app:
+        queue, batch = app.queue(), large_batch(105)
+        assert queue.can_be_parked(batch)
+        assert queue.can_be_parked(iter(batch))
+        await queue.send_batch(batch)
+        app.namespaces.primary.outage.stop()
+        await queue.send_batch(batch)
+        numbers = [message.text[:3] for message in batch]
+        assert [message.text[:3] for message in await app.parked()] == numbers
+        assert len({event.backlog_queue for event in app.told(EventKind.PARKED)}) == 1
+        app.namespaces.primary.outage.restore()
+        await asyncio.sleep(120)
+        assert [text[:3] for text in await app.arrived()] == numbers * 2
+
+
+@pytest.mark.parametrize("first_back", ["primary", "secondary"])
+@in_virtual_time
+async def test_q22_x08_such_a_batch_survives_the_spool_and_a_restart_in_order(tmp_path: Path, first_back: str) -> None:
+    async with InMemoryPair() as namespaces:
+        await namespaces.primary.create_queue("orders", requires_session=True)
+        batch, options = large_batch(105), {**OUTAGE, "operation_timeout": 20, "spool_dir": tmp_path}
+        async with application(namespaces, **options) as app:
+            namespaces.primary.outage.stop()
+            namespaces.secondary.outage.stop()
+            await app.queue().send_batch(batch)
+            assert app.pairing.spool_status is not None
+            assert app.pairing.spool_status.count == len(batch)
+        getattr(namespaces, first_back).outage.restore()
+        async with application(namespaces, require_secondary=False, **options) as app:
+            await asyncio.sleep(120)
+            assert app.pairing.spool_status is not None
+            assert app.pairing.spool_status.count == 0
+            namespaces.primary.outage.restore()
+            namespaces.secondary.outage.restore()
+            await asyncio.sleep(120)
+            assert [text[:3] for text in await app.arrived()] == [message.text[:3] for message in batch]
+
+
+@in_virtual_time
+async def test_q08_a_batch_can_be_parked_if_each_of_its_messages_can() -> None:
+    async with paired() as app:
+        sender = app.primary.create_message_sender("orders")
+        small, large = BrokeredMessage("small"), sized(LIMIT)
+        assert sender.can_be_parked([])
+        assert sender.can_be_parked([small, sized(LIMIT - 200)])
+        assert not sender.can_be_parked([small, large])
+        assert not sender.can_be_parked([small, BrokeredMessage("x", properties={"x-ms-path": "reserved"})])
+        unpaired, _ = app.namespaces.factories()
+        assert not unpaired.create_queue_client("orders").can_be_parked([small])
+
+
+@in_virtual_time
+async def test_q08_q22_a_batch_of_one_message_is_parked_if_that_message_can_be() -> None:
+    async with paired(failover_interval=0) as app:
+        overhead = len(BrokeredMessage(b"x" * 1_000, message_id="1").encode(0)) - 1_000
+        queue, size = app.queue(), LIMIT - overhead
+        while not queue.can_be_parked(BrokeredMessage(b"x" * size, message_id="1")):
+            size -= 1
+        message = BrokeredMessage(b"x" * size, message_id="1")
+        app.namespaces.primary.outage.stop()
+        await queue.send_batch([message])
+        assert [len(found.body) for found in await app.parked()] == [size]  # type: ignore[arg-type]

@@ -131,8 +131,15 @@ async def test_x07_a_keyed_send_whose_fragment_is_down_is_parked_and_all_others_
             assert [event.message_id for event in app.told(EventKind.PARKED)] == ["apples"]
             assert [event.fragment for event in app.told(EventKind.FRAGMENT_DOWN)] == [1]
             assert app.is_in(EntityState.HEALTHY)
-            assert await received_texts(primary, 2) == ["pears", "plums"]
+            keys = [key_of(fragment) for fragment in range(16)]
+            batch = [BrokeredMessage(key, message_id=key, session_id=key) for key in keys]
+            assert app.queue.can_be_parked(batch)
+            await app.queue.send_batch(batch)
+            parked = [event.message_id for event in app.told(EventKind.PARKED)]
+            assert parked == ["apples", *(keys[fragment] for fragment in (1, 5, 9, 13))]
+            others = sorted(["pears", "plums", *(key for key in keys if key not in parked)])
+            assert await received_texts(primary, 14) == others
             store.refusal = None
-            await app.until_told(EventKind.FRAGMENT_BACK)
-            await app.until_told(EventKind.MOVED)
-            assert await received_texts(primary, 1) == ["apples"]
+            await app.until(lambda: len(app.told(EventKind.FRAGMENT_BACK)) == 4)
+            await app.until(lambda: len(app.told(EventKind.MOVED)) == 5)
+            assert await received_texts(primary, 5) == sorted(str(one) for one in parked)

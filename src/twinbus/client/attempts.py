@@ -9,6 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from twinbus.client.errors import TimedOut
+from twinbus.client.retry import Pauses
 from twinbus.model.errors import ServiceBusError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ async def run(
     `doubt` knows whether a request has left; without one, an operation that timed out may have been carried out.
     """
     loop = asyncio.get_running_loop()
-    deadline, failures = loop.time() + limit_s, 0
+    deadline, pauses = loop.time() + limit_s, Pauses(policy)
     last: ServiceBusError | None = None
     while True:
         check_open()
@@ -47,9 +48,8 @@ async def run(
             text = f"{what} took longer than {limit_s:g} s{reason}"
             raise TimedOut(text, may_have_happened=may_have_happened) from last
         except ServiceBusError as error:
-            failures += 1
-            pause_s = policy.pause_s(error, failures)
-            if pause_s is None or loop.time() + pause_s >= deadline:
+            pause_s = pauses.next_s(error, deadline - loop.time())
+            if pause_s is None:
                 raise
             last = error
         await asyncio.sleep(pause_s)

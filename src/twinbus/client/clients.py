@@ -61,6 +61,13 @@ class SendingClient(ClientEntity):
         """Send messages together: all are taken, or none."""
         await self.sender.send_batch(messages, transaction=transaction, timeout=timeout)
 
+    def can_be_parked(self, messages: BrokeredMessage | Iterable[BrokeredMessage]) -> bool:
+        """Return whether a message, or a batch, can also be sent while the entity is failed over.
+
+        That is so if each message is small enough to be parked. False if the factory is not paired.
+        """
+        return self.sender.can_be_parked(messages)
+
     async def schedule(self, message: BrokeredMessage, when: dt.datetime) -> int:
         """Send a message that appears at `when`; the number by which it can be cancelled until then."""
         return await self.sender.schedule(message, when)

@@ -6,6 +6,7 @@ Owns: the errors that only a client knows, and the way from an AMQP condition ba
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.model import errors as model
@@ -87,9 +88,14 @@ _FRAGMENT: Final = "twinbus:fragment"
 _ERROR: Final = "twinbus:error"
 """... its name, where the condition is shared."""
 _STORED: Final = "twinbus:stored"
-"""... the places of those messages of a batch that are stored, where others are not."""
+"""... the positions of those messages of a batch that are stored, where others are not."""
+_UNSURE: Final = "twinbus:unsure"
+"""... and of those that may be stored, too."""
 _MAY_HAVE_HAPPENED: Final = "twinbus:may-have-happened"
 """... and whether the operation may have been carried out, where the server knows more than the error's class says."""
+_PLEASE_WAIT: Final = re.compile(r"\bwait (\d+) seconds?\b", re.IGNORECASE)
+"""How Azure names a pause: "Error code : 50002. Please wait 4 seconds and try again."."""
+_SHORTEST_PAUSE_S: Final = 0.1
 
 
 class EntityNotFound(model.EntityNotFound, model.EntityDeleted):
@@ -108,7 +114,19 @@ def error_of(condition: str | None, description: str | None) -> ServiceBusError:
     if condition == "amqp:not-found":
         return EntityNotFound(text)
     kind = _BY_CONDITION.get(condition)
+    if kind is model.ServerBusy:
+        return server_busy(text)
     return kind(text) if kind is not None else UnknownAnswer(f"{condition}: {text}")
+
+
+def server_busy(text: str, retry_after: str | None = None) -> model.ServerBusy:
+    """Return the error of a busy server, with the pause that it asks for: in a `Retry-After` header, or in its text."""
+    busy = model.ServerBusy(text)
+    named = _PLEASE_WAIT.search(text)
+    seconds = retry_after if retry_after is not None and retry_after.isdecimal() else named and named[1]
+    if seconds:
+        busy.retry_after_s = max(float(seconds), _SHORTEST_PAUSE_S)
+    return busy
 
 
 class UnknownAnswer(ServiceBusError):
@@ -126,9 +144,10 @@ def from_peer(error: Error | None) -> ServiceBusError:
 
 def with_info(found: ServiceBusError, info: Mapping[Any, object]) -> ServiceBusError:
     """The same, with what twinbus says beside the condition."""
-    fragment, stored = info.get(_FRAGMENT), info.get(_STORED)
-    if isinstance(found, model.PartlyStored) and isinstance(stored, list):
-        found.stored = [int(place) for place in stored if isinstance(place, int)]
+    fragment = info.get(_FRAGMENT)
+    if isinstance(found, model.PartlyStored):
+        found.stored = _places(info.get(_STORED)) or ()
+        found.unsure = _places(info.get(_UNSURE))
     if isinstance(found, model.InternalFault) and info.get(_ERROR) == model.DiskFull.__name__:
         found = model.DiskFull(str(found))
     if isinstance(fragment, int):
@@ -139,6 +158,10 @@ def with_info(found: ServiceBusError, info: Mapping[Any, object]) -> ServiceBusE
     if isinstance(known, bool):
         found.may_have_happened = known
     return found
+
+
+def _places(given: object) -> list[int] | None:
+    return [int(place) for place in given if isinstance(place, int)] if isinstance(given, list) else None
 
 
 def may_have_happened(error: BaseException) -> bool:

@@ -101,8 +101,10 @@ class MessagingFactory:
     async def pair_namespace(self, options: SendAvailabilityPairedNamespaceOptions) -> Pairing:
         """Pair this namespace, the primary, with a secondary: from now on sends survive its loss.
 
-        Only senders made from now on are covered. PairingRefused or InvalidArgument where the two cannot be paired;
-        PairingFailed where the secondary could not be prepared: then nothing has changed, and the call may be repeated.
+        Only senders made from now on are covered. PairingRefused or InvalidArgument if the two cannot be paired;
+        PairingFailed if the secondary could not be prepared within the operation timeout: then nothing has changed, and
+        the call may be repeated. With `require_secondary=False` the call returns at once, and the secondary is prepared
+        in the background.
         """
         self.check_open()
         check_pair(self, options)

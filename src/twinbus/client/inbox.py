@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.outcomes import RELEASED
+from twinbus.client.retry import Pauses
 from twinbus.client.shared_attempt import SharedAttempt
 from twinbus.model.errors import ServiceBusError
 
@@ -105,7 +106,7 @@ class Inbox:
     async def _receive(self, max_count: int, deadline: float) -> list[tuple[ReceivingLink, IncomingDelivery]]:
         loop = asyncio.get_running_loop()
         last: ServiceBusError | None = None
-        failures = 0
+        pauses = Pauses(self._policy)
         while not self._closing.is_set():
             try:
                 link = await self._ready(deadline)
@@ -115,20 +116,20 @@ class Inbox:
                     return []
                 await self._await_arrival(link, max_count, deadline)
             except ServiceBusError as error:
-                failures, last = failures + 1, error
-                await self._pause(error, failures, deadline)
+                last = error
+                await self._pause(error, pauses, deadline)
                 continue
             taken = [] if self._closing.is_set() else self._take(max_count)
             if taken or loop.time() >= deadline:
                 return taken
         return []
 
-    async def _pause(self, error: ServiceBusError, failures: int, deadline: float) -> None:
-        """Before the next try; the error is raised if there is none."""
+    async def _pause(self, error: ServiceBusError, pauses: Pauses, deadline: float) -> None:
+        """Wait before the next try; raise the error if there is none."""
         if self._closing.is_set():
             return
-        pause_s = self._policy.pause_s(error, failures)
-        if pause_s is None or asyncio.get_running_loop().time() + pause_s >= deadline:
+        pause_s = pauses.next_s(error, deadline - asyncio.get_running_loop().time())
+        if pause_s is None:
             raise error
         try:
             async with asyncio.timeout(pause_s):

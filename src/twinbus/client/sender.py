@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from twinbus.amqp.message import Message
 from twinbus.amqp.terminus import Source, Target
 from twinbus.amqp.types import Array
 from twinbus.client.doubt import STORED, UNSENT, Doubt, of_send
@@ -18,7 +19,7 @@ from twinbus.client.entity import ClientEntity
 from twinbus.client.errors import ConnectionFailed, TimedOut, UnknownAnswer
 from twinbus.client.shared_attempt import SharedAttempt
 from twinbus.client.witness import tell
-from twinbus.model.errors import ServiceBusError
+from twinbus.model.errors import PartlyStored, ServiceBusError
 from twinbus.model.message import BATCH_FORMAT, BrokeredMessage, encode_batch
 from twinbus.model.times import duration_s
 
@@ -141,8 +142,11 @@ class MessageSender(ClientEntity):
         """The largest message, or batch, that the entity takes; None where it does not say."""
         return (await self.link()).max_message_bytes
 
-    def can_be_parked(self, message: BrokeredMessage) -> bool:  # noqa: ARG002
-        """Whether it would go through also while the entity is failed over (Q08). False where there is no pair."""
+    def can_be_parked(self, messages: BrokeredMessage | Iterable[BrokeredMessage]) -> bool:  # noqa: ARG002
+        """Return whether a message, or a batch, can also be sent while the entity is failed over (Q08).
+
+        That is so if each message is small enough to be parked. False if the factory is not paired.
+        """
         return False
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -158,7 +162,11 @@ class MessageSender(ClientEntity):
         if transaction is not None:
             await transaction.send(self, payload, message_format)
         else:
-            await self.deliver(payload, message_format, timeout_s=timeout_s)
+            try:
+                await self.deliver(payload, message_format, timeout_s=timeout_s)
+            except PartlyStored as error:
+                self.tell_sent([messages[place] for place in error.stored])
+                raise
         self.tell_sent(messages, transaction)
 
     def tell_sent(
@@ -177,7 +185,10 @@ class MessageSender(ClientEntity):
             )
 
     def _tell_failed(self, messages: Sequence[BrokeredMessage], error: BaseException) -> None:
-        tell(self.factory.witnesses, lambda witness: witness.failed(self.path, messages, error))
+        if witnesses := self.factory.witnesses:
+            stored = frozenset(getattr(error, "stored", ()))
+            others = [message for place, message in enumerate(messages) if place not in stored]
+            tell(witnesses, lambda witness: witness.failed(self.path, others, error))
 
     async def deliver(
         self,
@@ -234,12 +245,16 @@ class MessageSender(ClientEntity):
             copies = [payload]
             if doubt.may_have_happened:
                 copies = self._copies_of(payload, message_format, link.max_message_bytes)
-            for one in copies:
+            for number, one in enumerate(copies):
                 future = link.send(one, message_format)
                 try:
                     await future
                 except asyncio.CancelledError:
                     doubt.may_have_happened = not link.withdraw(future) or doubt.may_have_happened
+                    raise
+                except PartlyStored as error:
+                    if doubt.may_have_happened:
+                        raise _in_batch(error, copies[:number]) from error
                     raise
                 except ServiceBusError as error:
                     doubt.note(error)
@@ -302,3 +317,15 @@ class MessageSender(ClientEntity):
         self._attaching.cancel()
         if self._link is not None:
             self._link.detach()
+
+
+def _in_batch(error: PartlyStored, copies: Sequence[bytes]) -> PartlyStored:
+    """Return the error of a batch that was sent again: in parts, of which `copies` were stored before the one it names.
+
+    Any other message of the batch may have been stored by the attempt that got no answer.
+    """
+    before = sum(len(Message(copy).data) for copy in copies)
+    told = error.retold(may_have_happened=True)
+    told.stored = [*range(before), *(before + place for place in error.stored)]
+    told.unsure = None
+    return told

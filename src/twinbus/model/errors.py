@@ -102,6 +102,8 @@ class ServerBusy(ServiceBusError):
     condition = "com.microsoft:server-busy"
     status = 503
     failure_class = FailureClass.THROTTLED
+    retry_after_s: float | None = None
+    """The pause that the server asks for; None if it names none."""
 
 
 class OperationTimeout(ServiceBusError):
@@ -205,7 +207,9 @@ class PartlyStored(CallerError):
     status = 412
     may_have_happened = True
     stored: Sequence[int] = ()
-    """The places of these in the batch."""
+    """The positions of these in the batch."""
+    unsure: Sequence[int] | None = None
+    """The positions of messages that may be stored, too; None: the server did not say."""
 
 
 class MessageLockLost(CallerError):

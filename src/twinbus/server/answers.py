@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 FRAGMENT: Final = Symbol("twinbus:fragment")
 STORED: Final = Symbol("twinbus:stored")
-"""The places of messages in a batch."""
+"""The positions of the stored messages in a batch."""
+UNSURE: Final = Symbol("twinbus:unsure")
+"""The positions of messages in a batch that may be stored nevertheless."""
 ERROR: Final = Symbol("twinbus:error")
 """The name of an error whose condition others have, too."""
 MAY_HAVE_HAPPENED: Final = Symbol("twinbus:may-have-happened")
@@ -34,6 +36,8 @@ def error_of(error: ServiceBusError) -> Error:
         info[FRAGMENT] = error.fragment
     if isinstance(error, PartlyStored):
         info[STORED] = list(error.stored)
+        if error.unsure is not None:
+            info[UNSURE] = list(error.unsure)
     if error.may_have_happened is not type(error).may_have_happened:
         info[MAY_HAVE_HAPPENED] = error.may_have_happened
     return Error(condition=Symbol(error.condition), description=str(error), info=info or None)

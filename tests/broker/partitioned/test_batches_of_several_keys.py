@@ -50,6 +50,7 @@ def test_q27_where_a_store_fails_meanwhile_the_answer_names_what_is_stored() -> 
     assert all(f"id-{number}" in str(error) for number in (0, 1, 3))
     assert "id-2" not in str(error)
     assert not error.is_retriable
+    assert (error.stored, error.unsure, error.fragment) == ([0, 1, 3], [2], 2)
     rig.reopen()
     assert rig.counts()[:4] == [1, 1, 0, 1]
 
@@ -90,3 +91,18 @@ def test_r101_one_key_whose_fragment_is_down_fails_cleanly_and_others_do_not() -
     rig.reopen()
     rig.stored(SEVERAL[1])
     assert rig.counts()[:4] == [1, 1, 1, 1]
+
+
+def test_q27_a_full_fragment_is_not_called_down_and_is_certain_not_to_have_stored_its_messages() -> None:
+    rig = PartitionedRig()
+    answers = rig.send(*SEVERAL[:2])
+    rig.settle()
+    assert answers == [None]
+    part = rig.queue.parts[3]
+    checked = iter([0])  # there is room when the batch is checked, and none when it is stored
+    part.held_bytes = lambda: next(checked, 1 << 40)  # type: ignore[method-assign]
+    answers = rig.send(*SEVERAL)
+    rig.settle()
+    (error,) = answers
+    assert isinstance(error, PartlyStored)
+    assert (error.stored, error.unsure, error.fragment) == ([0, 1, 2], [], None)

@@ -78,6 +78,8 @@ def test_sends_survive_the_loss_of_the_primary(both: tuple[Served, Served]) -> N
         client = factory.create_queue_client(queue)
         assert client.sender.can_be_parked(BrokeredMessage("small"))
         assert not client.sender.can_be_parked(BrokeredMessage(b"x" * 262_144))
+        assert client.can_be_parked(BrokeredMessage(f"{number}") for number in range(3))
+        assert not client.can_be_parked([BrokeredMessage("small"), BrokeredMessage(b"x" * 262_144)])
         client.send(BrokeredMessage("before"))
         primary.kill()
         client.send(BrokeredMessage("meanwhile"))

@@ -241,11 +241,15 @@ class _Mixed:
         sizes = {number: sum([len(record) for record in parcel.records]) for number, parcel in self._parcels.items()}
         refusal = Checked(self._target, sizes, self._store, self._refuse).begin()
         if refusal is not None:
-            raise self._as_told(*refusal)
+            raise self._refusal(*refusal)
 
     def _refuse(self, number: int, error: ServiceBusError) -> None:
         """A part cannot store its portion: nothing is stored."""
-        self._answer(self._as_told(number, error))
+        self._answer(self._refusal(number, error))
+
+    def _refusal(self, number: int, error: ServiceBusError) -> ServiceBusError:
+        """Return the error of a batch of which nothing was handed to a part."""
+        return self._as_told(number, error.retold(may_have_happened=False))
 
     def _store(self) -> None:
         parts = self._target.parts
@@ -253,7 +257,7 @@ class _Mixed:
             try:
                 parts[number].send(parcel, partial(self._told, number), self._given[number])
             except ServiceBusError as error:
-                self._told(number, error)
+                self._told(number, error.retold(may_have_happened=False))  # it was handed nothing
 
     def _divide(self) -> dict[int, list[int]]:
         """The places of messages in the parcel, by the numbers of their parts."""
@@ -301,7 +305,7 @@ class _Mixed:
             self._answer(None)
             return
         stored = [number for number in self._places if number not in self._errors]
-        reason = next(iter(self._errors.values()))
+        reason = self._reason()
         if not stored or not self._parcel.records:
             is_unsure = any(error.may_have_happened for error in self._errors.values())
             self._answer(reason.retold(may_have_happened=True) if is_unsure else reason)
@@ -315,8 +319,20 @@ class _Mixed:
             f"{', '.join(ids[:_NAMED])}{more}. To send the batch again doubles these, unless the entity detects "
             "duplicates."
         )
-        told.stored = sorted(places)
+        told.stored, told.unsure = sorted(places), self._unsure()
+        if isinstance(reason, FragmentUnavailable):  # the fragment that is down, not one that is full or busy
+            told.fragment = reason.fragment
         self._answer(told)
+
+    def _reason(self) -> ServiceBusError:
+        """Return the error of a fragment that is down, if there is one; the first error otherwise."""
+        errors = list(self._errors.values())
+        return next((error for error in errors if isinstance(error, FragmentUnavailable)), errors[0])
+
+    def _unsure(self) -> list[int]:
+        """Return the places of messages that may be stored although their part answered with an error."""
+        unsure = [number for number, error in self._errors.items() if error.may_have_happened]
+        return sorted([place for number in unsure for place in self._places[number]])
 
 
 def _id_of(record: bytes) -> str:

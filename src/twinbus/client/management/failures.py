@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from twinbus.client.errors import EntityNotFound, TimedOut, UnknownAnswer
+from twinbus.client.errors import EntityNotFound, TimedOut, UnknownAnswer, server_busy
 from twinbus.model import errors as model
 from twinbus.model.atom import reader
 from twinbus.model.errors import InvalidArgument, ServiceBusError
@@ -39,17 +39,30 @@ _NOT_ALLOWED: Final = "SubCode=40301"
 _MAX_TEXT: Final = 1_000
 
 
-def failure(status: int, body: bytes, what: str, *, is_create: bool, name: str | None = None) -> ServiceBusError:
-    """The error of an answer; `what` was asked for, which was to make something new or was not. `name`: NAME_HEADER."""
+def failure(
+    status: int,
+    body: bytes,
+    what: str,
+    *,
+    is_create: bool,
+    name: str | None = None,
+    retry_after: str | None = None,
+) -> ServiceBusError:
+    """Return the error of an answer to `what`, a request that creates something (`is_create`) or does not.
+
+    `name` is the NAME_HEADER of the response, `retry_after` its `Retry-After`.
+    """
     detail = detail_of(body)
     text = f"{what}: {detail}" if detail else f"{what}: answered with status {status}, and no reason"
     if status == _TIMEOUT:
         return TimedOut(text)
     if status == _CONFLICT and (not is_create or _ANOTHER_OPERATION in detail):
-        return model.ServerBusy(text)  # what is asked for is there already, or gone: it was a race that was lost
+        return server_busy(text, retry_after)  # a race that was lost: what was asked for is there already, or gone
     if status == _FORBIDDEN and _NOT_ALLOWED in detail:
         return model.NotAllowed(text)
     kind = model.DiskFull if name == model.DiskFull.__name__ else _BY_STATUS.get(status)
+    if kind is model.ServerBusy:
+        return server_busy(text, retry_after)
     if kind is model.DiskFull:
         return kind(text, may_have_happened=False)  # the catalogue's disk is full: nothing was changed
     if kind is not None:

@@ -185,8 +185,14 @@ class AtomService:
         if response.status_code in _GOOD:
             return body
         is_create = request.method == "PUT" and not request.is_update
-        name = response.headers.get(NAME_HEADER)
-        error = failure(response.status_code, body, str(request), is_create=is_create, name=name)
+        error = failure(
+            response.status_code,
+            body,
+            str(request),
+            is_create=is_create,
+            name=response.headers.get(NAME_HEADER),
+            retry_after=response.headers.get("Retry-After"),
+        )
         if isinstance(error, Unauthorized):
             self._token.forget()
         raise error

@@ -99,6 +99,11 @@ class Rotation:
         self._random = random
         self._mending: set[asyncio.Task[None]] = set()
 
+    @property
+    def paths(self) -> str:
+        """The paths of all of them, as a pattern."""
+        return f"{prefix_of(self._primary_name)}*"
+
     async def prepare(self, count: int) -> None:
         """Have `count` queues: those that are there as they are, the others made. PairingFailed if there is none."""
         try:

@@ -49,7 +49,7 @@ class NotSent(ServiceBusError):
         if may_have_happened:
             what = f"the message for '{path}' may have been stored, but no response confirms it"
         self.stored = sorted(stored)
-        """The positions of the messages in the batch that are parked or spooled."""
+        """The positions of the messages in the batch that are safe."""
         if stored:
             count = len(self.stored)
             which = f"its first {count:,} messages" if self.safe == count else f"{count:,} messages of it"
@@ -69,7 +69,7 @@ class NotSent(ServiceBusError):
 
     @property
     def safe(self) -> int:
-        """How many messages of the batch, from its first, are parked or spooled."""
+        """How many messages of the batch, from its first, are safe."""
         return next((place for place, stored in enumerate(self.stored) if stored != place), len(self.stored))
 
     @property

@@ -66,8 +66,9 @@ class EventKind(Enum):
     ALARM_OVER = "alarm over"
     FACTORY_FAULTED = "factory faulted"
     UNPROTECTED = "unprotected"
-    """The secondary could not be prepared: sends fail if the primary does."""
+    """The secondary could not be prepared, or not yet, and is still being tried: sends fail if the primary does."""
     PROTECTED = "protected"
+    """The backlog queues of a secondary that is not required are there."""
     EVENTS_LOST = "events lost"
 
 

@@ -4,12 +4,14 @@ With `park_on_fragment_outage` a keyed send whose fragment is down does not fail
 held to be down: all that is sent with a key that leads there is parked, until a ping with such a key is answered. So
 what a session has parked is not overtaken by what it sends next while the fragment comes and goes.
 
-Owns: which fragments of an entity are held to be down, and which messages lead there. Who pings them and who is told is
-the pairing's affair.
+Owns: which fragments of an entity are held to be down, which messages lead there, and the turns of batches that still
+have to park such messages. Who pings the fragments and who is told is the pairing's affair.
 """
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -111,6 +113,31 @@ class FragmentOutage:
         self._fragments.restore(self, error)
 
 
+class Turn:
+    """The turn of a batch that parks messages for fragments that are down after its others are at the primary.
+
+    A later send of the same keys waits until they are parked, or it would overtake them.
+    """
+
+    def __init__(self, fragments: Fragments, numbers: set[int]) -> None:
+        """`numbers` are the fragments."""
+        self.numbers = numbers
+        self._fragments = fragments
+        self.over: Final = asyncio.Event()
+
+    async def wait(self, limit_s: float) -> None:
+        """Wait for earlier batches with messages for these fragments, but no longer than `limit_s`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                for earlier in self._fragments.ahead_of(self):
+                    await earlier.over.wait()
+
+    def end(self) -> None:
+        """Let later sends go on. May be called again."""
+        self._fragments.turns.pop(self, None)
+        self.over.set()
+
+
 class Fragments:
     """Those of one entity, to all senders of a factory."""
 
@@ -121,6 +148,8 @@ class Fragments:
         self.path = path
         self.down: Final[dict[int, FragmentOutage]] = {}
         """By their numbers. The same object always: senders look at it with each message."""
+        self.turns: Final[dict[Turn, None]] = {}
+        """Of batches under way, in their order."""
         self._is_id_a_key = False
         """The entity detects duplicates: it has said so by refusing a message with no other key."""
         self._clock = clock
@@ -132,6 +161,35 @@ class Fragments:
             return None
         numbers = (Key.of(message).leads_to(is_id_a_key=self._is_id_a_key) for message in messages)
         return next((self.down[number] for number in numbers if number in self.down), None)
+
+    def leading_down(self, messages: Iterable[BrokeredMessage]) -> dict[int, int]:
+        """Return the messages that lead to fragments that are down: the index of each, and its fragment."""
+        if not self.down:
+            return {}
+        numbers = [Key.of(message).leads_to(is_id_a_key=self._is_id_a_key) for message in messages]
+        return {index: number for index, number in enumerate(numbers) if number is not None and number in self.down}
+
+    def take_turn(self, numbers: set[int], *, is_split: bool) -> Turn | None:
+        """Queue up to park messages for some fragments; None if that can be done at once.
+
+        `is_split`: others of the batch go to the primary before. All other sends are in order without a turn, unless
+        such a batch is ahead of them.
+        """
+        if not is_split and not any(turn.numbers & numbers for turn in self.turns):
+            return None
+        turn = Turn(self, numbers)
+        self.turns[turn] = None
+        return turn
+
+    def ahead_of(self, turn: Turn) -> list[Turn]:
+        """Return the earlier turns for the same fragments."""
+        earlier = []
+        for other in self.turns:
+            if other is turn:
+                break
+            if other.numbers & turn.numbers:
+                earlier.append(other)
+        return earlier
 
     def fail(self, error: ServiceBusError, messages: Iterable[BrokeredMessage]) -> None:
         """One of these was refused because its fragment is down."""

@@ -60,7 +60,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     primary_namespace_name: str | None = None
     """What backlog queues are named after, where the primary's host is an address or `localhost`."""
     require_secondary: bool = True
-    """False: start unprotected while the secondary is down, and go on trying."""
+    """False: start at once, and prepare the secondary in the background, again and again until it is there."""
     syphon_poll: dt.timedelta | float = dt.timedelta(minutes=15)
     """How long the syphon waits for a message before it asks anew."""
     backlog_cool_down: dt.timedelta | float = dt.timedelta(seconds=30)

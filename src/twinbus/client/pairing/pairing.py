@@ -3,7 +3,7 @@
     pairing = await primary.pair_namespace(options)
 
 Owns: the making of a pair and its end, the state of each entity, and who is told what. The parts are in their own
-files: `failover`, `sender`, `backlog`, `pings`, `syphon`, `spool`.
+files: `failover`, `sender`, `backlog`, `preparation`, `pings`, `syphon`, `spool`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from twinbus.client.pairing.failover import EntityHealth, EntityState
 from twinbus.client.pairing.fragments import Fragments
 from twinbus.client.pairing.logs import STATES
 from twinbus.client.pairing.pings import Pings
+from twinbus.client.pairing.preparation import Preparation
 from twinbus.client.pairing.seen import Seen
 from twinbus.client.pairing.sender import SendAvailabilitySender
 from twinbus.client.pairing.spool import Spool
@@ -51,7 +52,6 @@ log: Final = logging.getLogger(__name__)
 
 MAX_PARKED_BYTES: Final = 262_144
 """What a backlog queue takes."""
-UNPROTECTED_RETRY_S: Final = 10.0
 _EVENTS: Final = {state: kind for kind, state in STATES.items()}
 
 
@@ -65,7 +65,7 @@ class Pairing:
         self.options = options
         self.primary_name = _name_of(primary, options)
         self.is_protected = False
-        """Backlog queues are there. False only where `require_secondary` is."""
+        """The backlog queues are there. False only until a secondary that is not required has been prepared."""
         self.is_closed = False
         self.max_parked_bytes = MAX_PARKED_BYTES
         self._events = Events()
@@ -78,6 +78,14 @@ class Pairing:
             telling=self.telling,
             random=random.SystemRandom(),
         )
+        self.preparation = Preparation(
+            self.rotation,
+            options,
+            limit_s=primary.settings.operation_timeout_s,
+            telling=self.telling,
+            prepared=self._protect,
+        )
+        """Of the backlog queues."""
         self._healths: dict[str, EntityHealth] = {}
         self._pings = Pings(primary, duration_s(options.ping_primary_interval), self.telling, self.class_of)
         self.spool: Spool | None = None
@@ -85,7 +93,6 @@ class Pairing:
         self._unspooling: Unspooling | None = None
         self.syphon: Syphon | None = None
         """What takes parked messages back, if this program does."""
-        self._preparing: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._attempt_s = (
             None if options.primary_attempt_timeout is None else duration_s(options.primary_attempt_timeout)
@@ -94,20 +101,18 @@ class Pairing:
         """Who looks on: alarms, reports, a journal, metrics."""
 
     async def start(self) -> None:
-        """Take the spool, find or make the backlog queues, and start the syphon if it is wanted."""
+        """Take the spool, find or make the backlog queues, and start the syphon if it is wanted.
+
+        If the secondary is not required, the queues, and the syphon, follow in the background.
+        """
         self.seen.start()
         self._watching = asyncio.ensure_future(self._watch())
         if self.options.spool_dir is not None:
             await self._take_spool(Path(self.options.spool_dir))
-        try:
-            await self.rotation.prepare(self.options.backlog_queue_count)
-        except ServiceBusError as error:
-            if self.options.require_secondary:
-                raise
-            self.telling.tell(EventKind.UNPROTECTED, reason=str(error))
-            self._preparing = asyncio.ensure_future(self._prepare_later())
+        if self.options.require_secondary:
+            await self.preparation.run()
         else:
-            self._protect()
+            self.preparation.start()
         if self._unspooling is not None:
             self._unspooling.start()
         self.seen.reports.start()
@@ -146,18 +151,6 @@ class Pairing:
             self.syphon.start()
             self.seen.alarms.start()
 
-    async def _prepare_later(self) -> None:
-        while True:
-            await asyncio.sleep(UNPROTECTED_RETRY_S)
-            try:
-                await self.rotation.prepare(self.options.backlog_queue_count)
-            except ServiceBusError as error:
-                log.warning("still unprotected: %s", error)
-            else:
-                self._protect()
-                self.telling.tell(EventKind.PROTECTED)
-                return
-
     # --- for applications ---------------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
@@ -173,7 +166,7 @@ class Pairing:
 
     @property
     def backlog_queue_count(self) -> int:
-        """How many backlog queues were found or made."""
+        """How many backlog queues were found or made; 0 until a secondary that is not required has been prepared."""
         return len(self.rotation.queues)
 
     @property
@@ -223,8 +216,7 @@ class Pairing:
         await self.seen.end()
         if self._watching is not None:
             self._watching.cancel()
-        if self._preparing is not None:
-            self._preparing.cancel()
+        await self.preparation.close()
         if self._unspooling is not None:
             await self._unspooling.close()
         if self.syphon is not None:

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Final
 from twinbus.amqp.message import Message
 from twinbus.client.pairing import rewriting
 from twinbus.client.pairing.backlog import Choice
-from twinbus.client.pairing.errors import FailedOver, MessageCannotBeParked
+from twinbus.client.pairing.errors import FailedOver
 from twinbus.client.pairing.failover import EntityState
 from twinbus.client.pairing.sending import Sending, sessions_of
-from twinbus.client.retry import RetryPolicy
+from twinbus.client.retry import Pauses, RetryPolicy
 from twinbus.client.sender import MessageSender
-from twinbus.model.errors import MessageTooLarge, ServiceBusError
+from twinbus.model.errors import FailureClass, MessageTooLarge, ServiceBusError
 from twinbus.model.message import BATCH_FORMAT, BrokeredMessage, encode_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from twinbus.client.pairing.failover import EntityHealth
     from twinbus.client.pairing.pairing import Pairing
@@ -64,7 +64,6 @@ class SendAvailabilitySender(MessageSender):
         """Its backlog queue."""
         self.policy = ReconnectOnce(health=self.health)
         """Of an attempt at the primary."""
-        self._schedule_policy = ReconnectOnce(health=self.health, waits_for_busy=True)
         limit_s = pairing.primary.settings.operation_timeout_s
         self._limits_s = (limit_s, pairing.attempt_s(limit_s))
         """Of an operation, where its caller sets none, and of its attempt at the primary."""
@@ -142,9 +141,18 @@ class SendAvailabilitySender(MessageSender):
             raise FailedOver(f"the session has messages in the spool for '{self.path}': a transaction has to wait")
 
     async def send_spooled(
-        self, payload: bytes, message_format: int, messages: Sequence[BrokeredMessage], *, may_have_arrived: bool
+        self,
+        payload: bytes,
+        message_format: int,
+        messages: Sequence[BrokeredMessage],
+        *,
+        may_have_arrived: bool,
+        stored: Collection[int] = (),
     ) -> None:
-        """Send what comes from the spool: to the primary, or parked; it is not spooled again."""
+        """Send what comes from the spool: to the primary, or parked; it is not spooled again.
+
+        Messages at the places `stored` of the batch are safe already.
+        """
         limit_s = self.factory.settings.operation_timeout_s
         sending = Sending(
             self._pairing,
@@ -155,12 +163,7 @@ class SendAvailabilitySender(MessageSender):
             deadline_s=asyncio.get_running_loop().time() + limit_s,
             limit_s=limit_s,
         )
-        await sending.run_from_spool(may_have_arrived=may_have_arrived)
-
-    def marked_copies_of(self, payload: bytes, message_format: int) -> list[bytes]:
-        """What to send, in order, after an attempt that may have arrived."""
-        known = None if self._link is None else self._link.max_message_bytes
-        return self._copies_of(payload, message_format, self._pairing.max_parked_bytes if known is None else known)
+        await sending.run_from_spool(may_have_arrived=may_have_arrived, stored=stored)
 
     def _copies_of(self, payload: bytes, message_format: int, most: int | None) -> list[bytes]:
         """Mark what is sent again after an attempt that may have arrived: every copy but the first says so.
@@ -172,15 +175,25 @@ class SendAvailabilitySender(MessageSender):
             return [marked]
         messages = Message(payload).data if message_format == BATCH_FORMAT else []
         if len(messages) < 2:  # noqa: PLR2004  # there is nothing to split
-            raise MessageTooLarge(
-                f"no answer came, and the message for '{self.path}' may have been stored. It is not sent again: marked"
-                f" as a possible duplicate it has {len(marked):,} bytes, and the entity takes {most:,}",
-                may_have_happened=True,
-            )
+            raise self._too_large_with_mark(len(marked), most)
         middle = len(messages) // 2
         halves = (messages[:middle], messages[middle:])
         batches = [encode_batch(half, BrokeredMessage.decode(half[0])) for half in halves]
         return [copy for batch in batches for copy in self._copies_of(batch, BATCH_FORMAT, most)]
+
+    def check_copy(self, marked: bytes, _message_format: int) -> None:
+        """MessageTooLarge if a marked message or batch is larger than the entity takes."""
+        known = None if self._link is None else self._link.max_message_bytes
+        most = self._pairing.max_parked_bytes if known is None else known
+        if len(marked) > most:
+            raise self._too_large_with_mark(len(marked), most)
+
+    def _too_large_with_mark(self, size: int, most: int) -> MessageTooLarge:
+        return MessageTooLarge(
+            f"no answer came, and the message for '{self.path}' may have been stored. It is not sent again: marked as a"
+            f" possible duplicate it has {size:,} bytes, and the entity takes {most:,}",
+            may_have_happened=True,
+        )
 
     def park(self, payload: bytes, message_format: int, *, is_possible_duplicate: bool) -> bytes:
         """A message as it is parked; MessageCannotBeParked if it is too large for that."""
@@ -188,34 +201,17 @@ class SendAvailabilitySender(MessageSender):
         rewriting.check_parked_size(parked, self._pairing.max_parked_bytes, message_format)
         return parked
 
-    def split(
-        self, payload: bytes, messages: Sequence[BrokeredMessage]
-    ) -> list[tuple[bytes, Sequence[BrokeredMessage]]]:
-        """Split a batch into smaller ones that can be parked, in order; MessageCannotBeParked if a message cannot."""
-        return self._split(Message(payload).data, messages)
+    def can_be_parked(self, messages: BrokeredMessage | Iterable[BrokeredMessage]) -> bool:
+        """Return whether a message, or a batch, can also be sent while the entity is failed over (Q08).
 
-    def _split(
-        self, payloads: Sequence[bytes], messages: Sequence[BrokeredMessage]
-    ) -> list[tuple[bytes, Sequence[BrokeredMessage]]]:
-        batch, middle = encode_batch(payloads, messages[0]), len(messages) // 2
+        That is so if each message is small enough to be parked: a batch that is too large to be parked whole is split.
+        """
+        now_ms = self.factory.settings.clock.wall_ms()
+        batch = [messages] if isinstance(messages, BrokeredMessage) else messages
         try:
-            self.park(batch, BATCH_FORMAT, is_possible_duplicate=True)
-        except MessageCannotBeParked:
-            if middle == 0:
-                raise
-        else:
-            return [(batch, messages)]
-        return [
-            *self._split(payloads[:middle], messages[:middle]),
-            *self._split(payloads[middle:], messages[middle:]),
-        ]
-
-    def can_be_parked(self, message: BrokeredMessage) -> bool:
-        """Whether it would go through also while the entity is failed over: it is small enough for that (Q08)."""
-        try:
-            rewriting.check_names(message.properties)
-            payload = message.encode(self.factory.settings.clock.wall_ms())
-            self.park(payload, 0, is_possible_duplicate=True)
+            for message in batch:
+                rewriting.check_names(message.properties)
+                self.park(message.encode(now_ms), 0, is_possible_duplicate=True)
         except ServiceBusError:
             return False
         return True
@@ -229,16 +225,30 @@ class SendAvailabilitySender(MessageSender):
         health, is_behind = self.health, self.is_behind([message])
         if health.takes_sends and not is_behind and health.fragments.outage_for([message]) is None:
             try:
-                numbers = await self._schedule([message], timeout_s=attempt_s, policy=self._schedule_policy)
+                number = await self._schedule_at_primary(message, deadline_s, attempt_s)
             except ServiceBusError as error:
                 if not self._pairing.triggers_failover(error):
                     raise
                 failure = error
             else:
                 health.send_succeeded()
-                return numbers[0]
+                return number
         await self._go_on(payload, 0, [message], failure, (deadline_s, limit_s), is_behind=is_behind)
         return 0
+
+    async def _schedule_at_primary(self, message: BrokeredMessage, deadline_s: float, attempt_s: float) -> int:
+        """Schedule a message at the primary. While that is busy, wait as it asks, or as time allows, and try again."""
+        loop, pauses = asyncio.get_running_loop(), Pauses(self.factory.settings.retry_policy)
+        while True:
+            limit_s = min(attempt_s, deadline_s - loop.time())
+            try:
+                return (await self._schedule([message], timeout_s=limit_s, policy=self.policy))[0]
+            except ServiceBusError as error:
+                is_busy = self._pairing.class_of(error) is FailureClass.THROTTLED
+                pause_s = pauses.next_busy_s(error, deadline_s - loop.time()) if is_busy else None
+                if pause_s is None:
+                    raise
+            await asyncio.sleep(pause_s)
 
     async def cancel_scheduled(self, *sequence_numbers: int) -> None:
         """Take back scheduled messages. FailedOver where that cannot be: what was parked has no number there."""

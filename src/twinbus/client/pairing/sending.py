@@ -2,12 +2,16 @@
 
 Owns: what follows a failure: another attempt, waiting, parking, spooling, or the error. And the operation's time, of
 which each step gets its share. The first attempt at a healthy primary is the sender's own, and costs nothing of this.
+
+The messages of a batch may part (`portion`). What goes to the primary goes first; messages that are held back because
+their fragment is down are parked after that, so that nothing is parked of a batch that the primary refuses.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from twinbus.client.doubt import UNSENT, of_send
@@ -16,17 +20,26 @@ from twinbus.client.pairing.errors import MessageCannotBeParked, NotSent, SpoolF
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.failover import EntityState
 from twinbus.client.pairing.fragments import key_for_pings
+from twinbus.client.pairing.portion import Portion
 from twinbus.client.pairing.spool_record import Record
 from twinbus.client.pairing.triggers import class_of
-from twinbus.client.retry import NO_RETRY
+from twinbus.client.retry import NO_RETRY, Pauses
 from twinbus.client.witness import FROM_SPOOL
-from twinbus.model.errors import FailureClass, FragmentUnavailable, MessageTooLarge, ServiceBusError
+from twinbus.model.errors import (
+    FailureClass,
+    FragmentUnavailable,
+    MessageTooLarge,
+    PartlyStored,
+    ServerBusy,
+    ServiceBusError,
+)
 from twinbus.model.times import duration_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from twinbus.client.pairing.backlog import BacklogQueue
+    from twinbus.client.pairing.fragments import Turn
     from twinbus.client.pairing.pairing import Pairing
     from twinbus.client.pairing.sender import SendAvailabilitySender
     from twinbus.model.message import BrokeredMessage
@@ -60,42 +73,66 @@ class Sending:
         self._sender = sender
         self._health = sender.health
         self._choice = sender.choice
-        self._payload = payload
-        self._message_format = message_format
-        self._messages = messages
+        self._portion = Portion(payload, message_format, messages)
+        """What is not safe yet, and goes to the primary next."""
+        self._held: Portion | None = None
+        """What is not safe yet, and is parked next, because its fragments are down."""
+        self._stored: set[int] = set()
+        """The places of messages that are safe."""
+        self._turn: Turn | None = None
+        """To park what is held."""
         self._limit_s = limit_s
         self._deadline_s = deadline_s
         self._loop = asyncio.get_running_loop()
         self._primary_error: ServiceBusError | None = None
-        self._may_have_arrived = False
-        """Some attempt got no answer: whatever is sent from now on is marked as a possible duplicate."""
+        self._unsure: set[int] = set()
+        """The places of messages of which an attempt got no answer: they are marked wherever they are sent next."""
         self._is_fragment_down = False
-        """The primary has just said so of the one that it leads to."""
+        """The primary has just said so, of one that cannot be told from the keys here: all messages are parked."""
         self._spool = pairing.spool
         self._is_from_spool = False
+        self._pauses: Pauses | None = None
+        """For a busy namespace; made when one is busy."""
 
-    async def run_from_spool(self, *, may_have_arrived: bool) -> None:
-        """Send what was spooled; it is not spooled again. `may_have_arrived`: some attempt before had no answer."""
-        self._spool, self._may_have_arrived, self._is_from_spool = None, may_have_arrived, True
+    async def run_from_spool(self, *, may_have_arrived: bool, stored: Collection[int] = ()) -> None:
+        """Send what was spooled; it is not spooled again. `may_have_arrived`: some attempt before had no answer.
+
+        `stored` are the places of messages that are safe since an earlier try: they are not sent again.
+        """
+        self._spool, self._is_from_spool = None, True
+        self._unsure.update(self._portion.places if may_have_arrived else ())
+        self._stored.update(stored)
+        self._portion = self._portion.without(stored)
         await self.run()
 
     async def run(self, failure: ServiceBusError | None = None) -> None:
         """Go on from the state the entity is in; `failure` is that of an attempt that was made already.
 
-        Whatever error this raises speaks of all attempts: whether one of them may have arrived.
+        Whatever error this raises speaks of all attempts: whether one of them may have arrived, and which messages of
+        a batch are safe.
         """
         try:
+            if failure is not None:
+                self._learn(failure, self._portion)
             await self._run(failure)
         except ServiceBusError as error:
             told = self._told(error)
             if told is error:
                 raise
             raise told from error
+        finally:
+            if self._turn is not None:
+                self._turn.end()
 
     def _told(self, error: ServiceBusError) -> ServiceBusError:
         if isinstance(error, NotSent):
             return error  # it says so itself
-        may_have_happened = self._may_have_arrived or error.may_have_happened
+        if isinstance(error, PartlyStored):
+            error.stored, error.unsure = sorted(self._stored), error.unsure and sorted(self._unsure)
+            return error
+        if self._stored:
+            return self._not_sent({}, primary=error)
+        may_have_happened = bool(self._unsure) or error.may_have_happened
         if isinstance(error, MessageCannotBeParked) and not may_have_happened:
             return error.retold(may_have_happened=False, text=f"{error}; {UNSENT}")
         return of_send(error, may_have_happened=may_have_happened)
@@ -104,49 +141,73 @@ class Sending:
         while True:
             if failure is None:
                 state = self._health.state
-                if state is EntityState.FAILED_OVER:
-                    await self._park()
-                    return
                 if state is EntityState.UNREACHABLE:
                     raise self._health.refusal
-                if self._is_fragment_down or self._health.fragments.outage_for(self._messages) is not None:
-                    await self._park()
+                if state is EntityState.FAILED_OVER or self._is_fragment_down:
+                    self._take_back()
+                    if self._portion:
+                        await self._park()
                     return
-                failure = await self._attempt()
-            if failure is None:
-                return
+                self._hold_back()
+                failure = await self._attempt() if self._portion else None
+                if failure is None:
+                    await self._park_held()
+                    return
             await self._after(failure)
             failure = None
 
     async def _attempt(self) -> ServiceBusError | None:
-        """Try the primary; why it did not take the message."""
-        sender, payload, message_format = self._sender, self._payload, self._message_format
+        """Try the primary with what goes there; why it did not take all of it."""
+        sender = self._sender
         try:
-            copies = [payload]
-            if self._may_have_arrived:
-                copies = sender.marked_copies_of(payload, message_format)
-            for one in copies:
-                attempt_s = min(self._pairing.attempt_s(self._limit_s), self._left_s())
-                await sender.deliver(one, message_format, timeout_s=attempt_s, policy=sender.policy)
-        except ServiceBusError as error:
+            copies = self._copies()
+        except MessageTooLarge as error:
             return error
-        self._health.send_succeeded()
-        self._sender.tell_sent(self._messages, is_from_spool=self._is_from_spool)
+        for portion in copies:
+            left_s = self._left_s()
+            attempt_s = min(self._pairing.attempt_s(self._limit_s), left_s if self._held is None else left_s / 2)
+            try:
+                await sender.deliver(
+                    portion.payload, portion.message_format, timeout_s=attempt_s, policy=sender.policy
+                )
+            except ServiceBusError as error:
+                self._learn(error, portion)
+                return error
+            self._have_stored(portion)
         return None
+
+    def _copies(self) -> list[Portion]:
+        """Return what is sent: marked where an attempt may have arrived; then in parts, if it is too large so."""
+        marked = self._portion.marked(self._unsure)
+        return [marked] if marked is self._portion else marked.fitting(self._sender.check_copy)
+
+    def _learn(self, error: ServiceBusError, sent: Portion) -> None:
+        """Take from a failure of the primary what it says of each message: stored, uncertain, or not stored."""
+        if not isinstance(error, PartlyStored):
+            self._unsure.update(sent.places if error.may_have_happened else ())
+            return
+        stored = sent.places_at(error.stored)
+        self._have_stored(sent.only(stored))
+        unsure = set(sent.places) if error.unsure is None else sent.places_at(error.unsure)
+        self._unsure |= unsure - stored
+
+    def _have_stored(self, portion: Portion) -> None:
+        """The primary has these."""
+        self._stored.update(portion.places)
+        self._portion = self._portion.without(portion.places)
+        self._health.send_succeeded()
+        self._sender.tell_sent(portion.messages, is_from_spool=self._is_from_spool)
 
     async def _after(self, error: ServiceBusError) -> None:
         """What follows a failure of the primary: this returns when it is time for the next step, or raises."""
-        self._may_have_arrived = self._may_have_arrived or error.may_have_happened
         self._check_not_over(error)
         self._primary_error = error
+        if self._park_for_fragment(error):
+            return
         kind = class_of(error, self._pairing.options.triggers)
         if kind is FailureClass.CALLER:
             raise error
         if kind is FailureClass.UNAVAILABLE:
-            if isinstance(error, FragmentUnavailable) and self._pairing.options.park_on_fragment_outage:
-                self._health.fragments.fail(error, self._messages)
-                self._is_fragment_down = True
-                return
             self._tell_failure(error)
         state = self._health.state
         if state is EntityState.FAILED_OVER:
@@ -165,17 +226,70 @@ class Sending:
         if self._sender.is_closed or self._pairing.primary.ended.is_set():
             raise error
 
+    def _park_for_fragment(self, error: ServiceBusError) -> bool:
+        """Whether the error says that a fragment is down whose messages are to be parked, and only those."""
+        if not self._pairing.options.park_on_fragment_outage or error.fragment is None:
+            return False
+        outage = error
+        if isinstance(error, PartlyStored):
+            text = f"fragment {error.fragment} of '{self._sender.path}' did not store its messages of a batch"
+            outage = FragmentUnavailable(text)
+            outage.fragment = error.fragment
+        is_down = isinstance(outage, FragmentUnavailable)
+        if not is_down or class_of(outage, self._pairing.options.triggers) is not FailureClass.UNAVAILABLE:
+            return False
+        fragments, messages = self._health.fragments, self._portion.messages
+        fragments.fail(outage, messages)
+        self._is_fragment_down = not fragments.leading_down(messages)
+        return True
+
+    def _hold_back(self) -> None:
+        """Set messages aside whose fragments are down: they are parked when the primary has the others."""
+        down = self._health.fragments.leading_down(self._portion.messages)
+        if not down:
+            return
+        if len(down) == len(self._portion):
+            held, others = self._portion, self._portion.only(())
+        else:
+            places = self._portion.places_at(down)
+            held, others = self._portion.only(places), self._portion.without(places)
+            for payload in held.payloads:  # else the others would be at the primary when that is found out
+                self._sender.park(payload, 0, is_possible_duplicate=True)
+        numbers = set(down.values())
+        if self._turn is None:
+            self._turn = self._health.fragments.take_turn(numbers, is_split=bool(others))
+        else:
+            self._turn.numbers |= numbers
+        self._held, self._portion = held if self._held is None else self._held.joined(held), others
+
+    def _take_back(self) -> None:
+        """Let what was held go with the others, in order."""
+        if self._held is not None:
+            self._portion, self._held = self._portion.joined(self._held), None
+
+    async def _park_held(self) -> None:
+        if self._held is not None:
+            if self._turn is not None:
+                await self._turn.wait(self._left_to_park_s() / 2)
+            self._take_back()
+            await self._park()
+
     def _tell_failure(self, error: ServiceBusError) -> None:
         if isinstance(error, TimedOut):
             self._sender.factory.drop_if_silent(min(self._pairing.attempt_s(self._limit_s), self._limit_s))
-        self._health.send_failed(error, key_for_pings(error, self._messages))
+        self._health.send_failed(error, key_for_pings(error, self._portion.messages))
 
     async def _wait_for_busy(self, error: ServiceBusError) -> None:
-        """A busy server is no reason to fail over: wait as it asks, and send again."""
-        pause_s = self._sender.factory.settings.retry_policy.busy_pause_s
-        if pause_s >= self._left_s():
+        """A busy server is no reason to fail over: wait as it asks, or as long as there is time, and send again."""
+        pause_s = self._busy_pauses().next_busy_s(error, self._left_s())
+        if pause_s is None:
             raise error
         await asyncio.sleep(pause_s)
+
+    def _busy_pauses(self) -> Pauses:
+        if self._pauses is None:
+            self._pauses = Pauses(self._sender.factory.settings.retry_policy)
+        return self._pauses
 
     async def _hold(self) -> None:
         """Wait a little: for a success, after which it is delivered, or for failover, when it is parked."""
@@ -196,83 +310,72 @@ class Sending:
 
     async def _park(self) -> None:
         """Put it in a backlog queue. A batch that is too large for that is split, in order (Q22)."""
-        try:
+        with suppress(MessageCannotBeParked):
             await self.park_whole()
-        except MessageCannotBeParked:
-            if len(self._messages) < 2:  # noqa: PLR2004  # there is nothing to split
-                raise
-        else:
             return
-        safe = 0
-        for payload, messages in self._sender.split(self._payload, self._messages):
-            part = self._part(payload, messages)
-            try:
-                if self._spool is not None and self._sender.is_behind(messages):  # as an earlier part of its session
-                    await part.spool_behind()
-                else:
-                    await part.park_whole()
-            except ServiceBusError as error:
-                self._may_have_arrived = self._may_have_arrived or part.may_have_arrived
-                if not safe:
-                    raise
-                raise self._partly_stored(error, range(safe)) from error
-            safe += len(messages)
-
-    def _partly_stored(self, error: ServiceBusError, stored: Sequence[int]) -> NotSent:
-        """A part of the batch failed, with `error`, after others were safe."""
-        primary: BaseException | None = error
-        backlog: Mapping[str, BaseException] = {}
-        spool: BaseException | None = None
-        if isinstance(error, NotSent):
-            primary, backlog, spool = error.primary, error.backlog, error.spool
-        return NotSent(
-            self._sender.path,
-            primary,
-            backlog,
-            spool=spool,
-            may_have_happened=self._may_have_arrived or error.may_have_happened,
-            stored=stored,
-        )
-
-    @property
-    def may_have_arrived(self) -> bool:
-        """Some attempt got no answer."""
-        return self._may_have_arrived
-
-    def _part(self, payload: bytes, messages: Sequence[BrokeredMessage]) -> Sending:
-        """Some messages of this batch, which share its time and its history."""
-        part = Sending(
-            self._pairing,
-            self._sender,
-            payload,
-            self._message_format,
-            messages,
-            deadline_s=self._deadline_s,
-            limit_s=self._limit_s,
-        )
-        part._primary_error, part._may_have_arrived = self._primary_error, self._may_have_arrived
-        part._spool, part._is_from_spool = self._spool, self._is_from_spool
-        return part
+        for portion in self._portion.fitting(partial(self._sender.park, is_possible_duplicate=True)):
+            self._portion = portion
+            if self._spool is not None and self._sender.is_behind(portion.messages):  # as an earlier part
+                await self.spool_behind()
+            else:
+                await self.park_whole()
 
     async def park_whole(self) -> None:
         """Put it in the chosen backlog queue, or, when that fails, in any other, while there is time."""
+        rotation = self._pairing.rotation
         reasons: dict[str, BaseException] = {}
+        if not rotation.queues:
+            await self._pairing.preparation.wait_for_first(self._left_to_park_s())
+            if not rotation.queues:
+                reasons[rotation.paths] = self._pairing.preparation.failure
+        while not await self._park_in_any(reasons):
+            pause_s = self._pause_to_park_s(reasons)
+            if pause_s is None:
+                await self._spool_it(reasons)
+                return
+            await asyncio.sleep(pause_s)
+
+    async def _park_in_any(self, reasons: dict[str, BaseException]) -> bool:
+        """Try each backlog queue once; whether one took it. `reasons` gets the failures of the others."""
         tried: list[BacklogQueue] = []
         queue = self._choice.first()
         while queue is not None and self._left_to_park_s() > 0:
             tried.append(queue)
             error = await self._park_in(queue, is_last=len(tried) == len(self._pairing.rotation.queues))
             if error is None:
+                self._stored.update(self._portion.places)
                 self._tell_parked(queue)
-                return
+                return True
             reasons[queue.path] = error
             queue = self._choice.next(tried)
-        await self._spool_it(reasons)
+        return False
 
-    def _not_sent(self, reasons: Mapping[str, BaseException], spool: ServiceBusError | None = None) -> NotSent:
-        outage = self._health.fragments.outage_for(self._messages)
-        why = self._primary_error or self._health.why or (None if outage is None else outage.why)
-        return NotSent(self._sender.path, why, reasons, spool=spool, may_have_happened=self._may_have_arrived)
+    def _pause_to_park_s(self, reasons: Mapping[str, BaseException]) -> float | None:
+        """Return how long to wait for a busy secondary; None if none is busy, if time is over, or if there is a spool.
+
+        The local disk takes a message at once; without one, a busy secondary is no reason to fail either.
+        """
+        busy = next((error for error in reasons.values() if isinstance(error, ServerBusy)), None)
+        if busy is None or self._spool is not None:
+            return None
+        return self._busy_pauses().next_busy_s(busy, self._left_s())
+
+    def _not_sent(
+        self,
+        reasons: Mapping[str, BaseException],
+        spool: ServiceBusError | None = None,
+        primary: ServiceBusError | None = None,
+    ) -> NotSent:
+        outage = self._health.fragments.outage_for(self._portion.messages)
+        why = primary or self._primary_error or self._health.why or (None if outage is None else outage.why)
+        return NotSent(
+            self._sender.path,
+            why,
+            reasons,
+            spool=spool,
+            may_have_happened=bool(self._unsure - self._stored),
+            stored=sorted(self._stored),
+        )
 
     async def _park_in(self, queue: BacklogQueue, *, is_last: bool) -> ServiceBusError | None:
         """Park it there; why that failed. A lost connection is made once more."""
@@ -288,22 +391,23 @@ class Sending:
 
     async def _try_to_park(self, queue: BacklogQueue, *, is_last: bool) -> ServiceBusError | None:
         # Made anew each time: after a try without an answer the message may be there twice, and has to say so.
-        parked = self._sender.park(self._payload, self._message_format, is_possible_duplicate=self._may_have_arrived)
+        portion = self._portion.marked(self._unsure)
+        parked = self._sender.park(portion.payload, portion.message_format, is_possible_duplicate=False)
         left_s = self._left_to_park_s()
         share_s = left_s if is_last else left_s / SHARE
         try:
-            await queue.sender.deliver(parked, self._message_format, timeout_s=share_s, policy=NO_RETRY)
+            await queue.sender.deliver(parked, portion.message_format, timeout_s=share_s, policy=NO_RETRY)
         except MessageTooLarge:
             raise  # the queue is as good as before
         except ServiceBusError as error:
             if isinstance(error, TimedOut):
                 queue.sender.factory.drop_if_silent(share_s)
-            self._may_have_arrived = self._may_have_arrived or error.may_have_happened
+            self._unsure.update(portion.places if error.may_have_happened else ())
             return error
         return None
 
     def _tell_parked(self, queue: BacklogQueue) -> None:
-        for message in self._messages:
+        for message in self._portion.messages:
             self._pairing.telling.tell(
                 EventKind.PARKED,
                 path=self._sender.path,
@@ -325,12 +429,15 @@ class Sending:
         if self._spool is None:
             raise self._not_sent(reasons)
         self._sender.check_open()
-        messages = self._messages
+        portion, messages = self._portion, self._portion.messages
+        is_unsure = self._unsure.issuperset(portion.places)
+        if not is_unsure:  # else the record says it of all of them
+            portion = portion.marked(self._unsure)
         record = Record(
             path=self._sender.path,
-            message_format=self._message_format,
-            payload=self._payload,
-            may_have_arrived=self._may_have_arrived,
+            message_format=portion.message_format,
+            payload=portion.payload,
+            may_have_arrived=is_unsure,
             spooled_at_ms=self._sender.factory.settings.clock.wall_ms(),
             message_ids=[str(message.message_id) for message in messages],
             session_ids=sessions_of(messages),
@@ -340,7 +447,7 @@ class Sending:
             async with asyncio.timeout(limit_s):
                 await self._spool.append(record)
         except TimeoutError:
-            self._may_have_arrived = True
+            self._unsure.update(portion.places)
             error = SpoolFailed(
                 f"the disk gave no answer within {limit_s:g} s; if it takes the message, that is sent",
                 may_have_happened=True,
@@ -348,6 +455,7 @@ class Sending:
             raise self._not_sent(reasons, error) from None
         except SpoolFailed as error:
             raise self._not_sent(reasons, error) from error
+        self._stored.update(self._portion.places)
         for message in messages:
             self._pairing.telling.tell(
                 EventKind.SPOOLED,

@@ -120,16 +120,19 @@ class PairingStatus:
 
 
 async def status_of(pairing: Pairing, *, limit_s: float = LIMIT_S) -> PairingStatus:
-    """Look at everything at once."""
+    """Look at everything at once. A pair whose secondary is just being prepared is looked at when that is over."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + limit_s
+    await pairing.preparation.wait_until_known(limit_s)
     queues, extra = list(pairing.rotation.queues), list(pairing.rotation.extra)
     manager = pairing.options.secondary_namespace_manager
     contents = await asyncio.gather(
         *[
-            inspect(pairing.secondary, manager, path, sample=SAMPLE, limit_s=limit_s)
+            inspect(pairing.secondary, manager, path, sample=SAMPLE, limit_s=deadline_s - loop.time())
             for path in [*(queue.path for queue in queues), *extra]
         ]
     )
-    now_ms, now_s = pairing.primary.settings.clock.wall_ms(), asyncio.get_running_loop().time()
+    now_ms, now_s = pairing.primary.settings.clock.wall_ms(), loop.time()
     return PairingStatus(
         at=moment_of(now_ms),
         primary=pairing.primary.address,

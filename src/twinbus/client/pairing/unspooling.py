@@ -18,14 +18,16 @@ from msgspec import structs
 
 from twinbus.amqp.message import Message
 from twinbus.client.errors import FactoryFaulted, ObjectClosed, may_have_happened
-from twinbus.client.pairing.errors import MessageCannotBeParked, SpoolFailed
+from twinbus.client.pairing.errors import MessageCannotBeParked, NotSent, SpoolFailed
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.triggers import class_of
-from twinbus.model.errors import FailureClass, QuotaExceeded, ServiceBusError, Unauthorized
+from twinbus.model.errors import FailureClass, PartlyStored, QuotaExceeded, ServiceBusError, Unauthorized
 from twinbus.model.message import BATCH_FORMAT, BrokeredMessage
 from twinbus.model.path import key_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from twinbus.client.pairing.pairing import Pairing
     from twinbus.client.pairing.spool import Spool
     from twinbus.client.pairing.spool_index import Pile
@@ -51,6 +53,7 @@ class Verdict(Enum):
 _VERDICTS: Final[dict[type[BaseException], Verdict]] = {
     QuotaExceeded: Verdict.ENTITY_WAITS,
     Unauthorized: Verdict.ENTITY_WAITS,  # no message's fault: the key is
+    PartlyStored: Verdict.ENTITY_WAITS,  # the rest of the batch follows
     MessageCannotBeParked: Verdict.MESSAGE_WAITS,  # it goes when the primary is back
     SpoolFailed: Verdict.MESSAGE_WAITS,  # it cannot be read now, or not be put aside
     OSError: Verdict.MESSAGE_WAITS,
@@ -127,6 +130,8 @@ class Outlet:
         """That may be on their way now."""
         self._doubtful: set[int] = set()
         """Sent before without an answer."""
+        self._stored: dict[int, Sequence[int]] = {}
+        """Of a batch that was sent in part, the places of messages that are safe."""
         self._failures = 0
         """In a row, of the entity."""
         self._has_failed = False
@@ -188,13 +193,18 @@ class Outlet:
             record = await self._spool.read(position)
             messages = messages_of(record)
             await self._sender.send_spooled(
-                record.payload, record.message_format, messages, may_have_arrived=self._is_doubtful(position, record)
+                record.payload,
+                record.message_format,
+                messages,
+                may_have_arrived=self._is_doubtful(position, record),
+                stored=self._stored.get(position, ()),
             )
         except Exception as error:  # noqa: BLE001  # whatever it is: the message stays
             await self._failed(position, record, error)
         else:
             await self._spool.remove(position, record)
             self._doubtful.discard(position)
+            self._stored.pop(position, None)
             self._failures, self._most = 0, min(2 * self._most, MOST_ON_WAY)
             self._tell(EventKind.UNSPOOLED, messages)
 
@@ -205,6 +215,8 @@ class Outlet:
 
     async def _failed(self, position: int, record: Record | None, error: Exception) -> None:
         verdict = self._verdict_of(error)
+        if isinstance(error, NotSent | PartlyStored) and error.stored:
+            self._stored[position] = error.stored
         if may_have_happened(error):
             self._doubtful.add(position)
         if verdict is Verdict.REFUSED and record is not None:

@@ -44,7 +44,7 @@ class Pairing(Blocking[pairing.Pairing]):
 
     @property
     def is_protected(self) -> bool:
-        """Backlog queues are there. False only where `require_secondary` is."""
+        """The backlog queues are there. False only until a secondary that is not required has been prepared."""
         return self.inner.is_protected
 
     @property

@@ -43,6 +43,13 @@ class Sending(Facade[SendingT]):
         batch = list(messages)  # an iterable of the application's is not to run on our thread
         wait(lambda: self.inner.send_batch(batch, transaction=inner_of(transaction), timeout=timeout))
 
+    def can_be_parked(self, messages: BrokeredMessage | Iterable[BrokeredMessage]) -> bool:
+        """Return whether a message, or a batch, can also be sent while the entity is failed over.
+
+        That is so if each message is small enough to be parked. False if the factory is not paired.
+        """
+        return self.inner.can_be_parked(messages)
+
     def schedule(self, message: BrokeredMessage, when: dt.datetime) -> int:
         """Send a message that appears at `when`; the number by which it can be cancelled until then."""
         return wait(lambda: self.inner.schedule(message, when))
@@ -58,10 +65,6 @@ class MessageSender(Sending["sender.MessageSender"]):
     def open(self) -> None:
         """Attach now instead of with the first send: what is wrong with the entity is known then."""
         wait(self.inner.open)
-
-    def can_be_parked(self, message: BrokeredMessage) -> bool:
-        """Whether it would go through also while the entity is failed over. False where there is no pair."""
-        return self.inner.can_be_parked(message)
 
     def max_message_bytes(self) -> int | None:
         """The largest message, or batch, that the entity takes; None where it does not say."""
