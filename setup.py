@@ -65,6 +65,7 @@ COMPILED = {
         "queue",
         "receivable",
         "record",
+        "redelivery",
         "sending",
         "sessions",
         "settlement",

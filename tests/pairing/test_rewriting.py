@@ -20,6 +20,7 @@ from twinbus.model.message import BATCH_FORMAT, BrokeredMessage, encode_batch
 NOW_MS: Final = 1_700_000_000_000
 LATER_MS: Final = NOW_MS + 90_000
 MINUTE_MS: Final = 60_000
+MINUTE: Final = dt.timedelta(minutes=1)
 
 
 def parked(message: BrokeredMessage | bytes, *, possible_duplicate: bool = False) -> Message:
@@ -27,7 +28,7 @@ def parked(message: BrokeredMessage | bytes, *, possible_duplicate: bool = False
     return Message(rewriting.park(payload, 0, "orders", is_possible_duplicate=possible_duplicate))
 
 
-def in_backlog(message: Message, enqueued_ms: int = NOW_MS) -> bytes:
+def in_backlog(message: Message, enqueued_ms: int = NOW_MS, *, deliveries: int = 0) -> bytes:
     """As a backlog queue hands it out."""
     annotations = dict(message.message_annotations) | {
         "x-opt-enqueued-time": Timestamp(enqueued_ms),
@@ -35,15 +36,15 @@ def in_backlog(message: Message, enqueued_ms: int = NOW_MS) -> bytes:
         "x-opt-locked-until": Timestamp(enqueued_ms + MINUTE_MS),
     }
     return build(
-        header=Header(delivery_count=3),
+        header=Header(delivery_count=deliveries),
         delivery_annotations={"x-opt-lock-token": uuid.uuid4()},
         message_annotations={str(name): item for name, item in annotations.items()},
         body=message.bare(),
     )
 
 
-def restored(message: Message, *, deduct: bool = False) -> BrokeredMessage:
-    found = rewriting.restore(in_backlog(message), LATER_MS, deduct=deduct)
+def restored(message: Message, *, deduct: bool = False, deliveries: int = 0) -> BrokeredMessage:
+    found = rewriting.restore(in_backlog(message, deliveries=deliveries), LATER_MS, deduct=deduct)
     assert isinstance(found, Restored)
     return BrokeredMessage.decode(found.payload)
 
@@ -135,6 +136,28 @@ def test_q06_a_time_to_live_in_plain_milliseconds_is_read() -> None:
 def test_q04_a_message_that_may_have_arrived_says_so_to_its_destination() -> None:
     assert restored(parked(BrokeredMessage("x"), possible_duplicate=True)).properties["x-ms-possible-duplicate"] is True
     assert "x-ms-possible-duplicate" not in restored(parked(BrokeredMessage("x"))).properties
+
+
+@pytest.mark.parametrize("is_parked_so", [False, True])
+def test_q17_a_message_that_was_delivered_before_is_marked_once(*, is_parked_so: bool) -> None:
+    message = parked(BrokeredMessage("x", properties={"colour": "red"}), possible_duplicate=is_parked_so)
+    found = restored(message, deliveries=3)
+    assert found.properties["x-ms-possible-duplicate"] is True
+    assert found.properties["colour"] == "red"
+    pairs = Message(found.encode(NOW_MS)).pairs(Section.APPLICATION_PROPERTIES)
+    assert [key for key, _ in pairs].count("x-ms-possible-duplicate") == 1
+    header = Message(found.encode(NOW_MS)).header
+    assert header is None or not header.delivery_count
+
+
+def test_q04_a_message_or_a_batch_is_marked_once_and_nothing_else_of_it_changes() -> None:
+    first = BrokeredMessage("x", session_id="7", properties={"colour": "red"}, time_to_live=MINUTE).encode(NOW_MS)
+    marked = BrokeredMessage.decode(rewriting.mark(first))
+    assert (marked.text, marked.session_id, marked.time_to_live) == ("x", "7", MINUTE)
+    assert marked.properties == {"colour": "red", "x-ms-possible-duplicate": True}
+    assert rewriting.mark(rewriting.mark(first)) == rewriting.mark(first)
+    batch = rewriting.mark(encode_batch([first, first], BrokeredMessage("x")), BATCH_FORMAT)
+    assert Message(batch).data == [rewriting.mark(first)] * 2
 
 
 def test_q09_the_message_says_when_and_for_how_long_it_was_parked() -> None:

@@ -88,7 +88,7 @@ async def test_the_next_host_gets_deferred_messages_that_the_last_one_had_at_onc
 
 
 @pytest.mark.parametrize("way", ["displaced", "detached", "closed", "dead"])
-async def test_the_next_host_gets_all_from_the_first_on_uncounted_and_in_order(
+async def test_q17_the_next_host_gets_all_in_order_and_what_the_last_one_had_with_a_delivery_on_its_count(
     server: Served, queue: str, way: str
 ) -> None:
     async with raw(server) as new, raw(server) as old:
@@ -98,7 +98,7 @@ async def test_the_next_host_gets_all_from_the_first_on_uncounted_and_in_order(
         await end(old, link, way)
         received = await new.receive(await claim_when_free(new, queue, 1), 5)
         assert names(received) == orders(1, 2, 3, 4, 5)
-        assert counts(received) == [0] * 5
+        assert counts(received) == [1, 1, 1, 0, 0]
 
 
 async def end(client: Raw, link: Receiver, way: str) -> None:
@@ -187,7 +187,7 @@ def test_proton_claims_and_is_displaced(server: Served, queue: str) -> None:
             new.create_receiver(queue, credit=1, options=Epoch(0))
         second = new.create_receiver(queue, credit=1, options=Epoch(2))
         received = second.receive(timeout=PATIENCE_S)
-        assert (received.body, received.delivery_count) == ("one", 0)
+        assert (received.body, received.delivery_count) == ("one", 1)
         second.accept()
         with pytest.raises(LinkDetached, match="amqp:link:stolen"):
             until(old, lambda: first.link.state & first.link.REMOTE_CLOSED)

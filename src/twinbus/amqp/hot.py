@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from twinbus.amqp.decode import open_list, skip
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.frames import DATA_OFFSET, HEADER_SIZE, read_performative
-from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Accepted, Released
+from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Accepted, Modified, Released
 from twinbus.amqp.performatives import Disposition, Transfer
 
 if TYPE_CHECKING:
@@ -55,6 +55,9 @@ class DispositionTail(NamedTuple):
 
 
 # By their bytes: how many fields the whole list has, which the bytes before them must confirm, and what they say.
+_MODIFIED: Final = tuple(
+    [Modified(delivery_failed=failed, undeliverable_here=away) for failed in (False, True) for away in (False, True)]
+)
 _transfer_tails: Final[dict[bytes, tuple[int, TransferTail]]] = {}
 _disposition_tails: Final[dict[bytes, tuple[int, DispositionTail]]] = {}
 
@@ -146,15 +149,20 @@ def _keep_transfer_tail(body: bytes, tail: TransferTail) -> None:
 
 
 def _shared(state: object) -> object:
-    """A state that has nothing in it is one and the same object, for everyone."""
+    """A state that has nothing in it is one and the same object, for everyone; so is one that only has two flags."""
     if isinstance(state, Accepted):
         return ACCEPTED
+    if isinstance(state, Modified) and not state.message_annotations:
+        return _MODIFIED[2 * state.delivery_failed + state.undeliverable_here]
     return RELEASED if isinstance(state, Released) else state
 
 
 def _can_be_shared(state: object) -> bool:
-    """A program may change a state that has fields; that must not be seen on another connection."""
-    return state is None or state is ACCEPTED or state is RELEASED
+    """A program may change a state that has fields; that must not be seen on another connection.
+
+    Nobody changes the flags of one that was received: shared, those of a whole turn are settled together.
+    """
+    return state is None or state is ACCEPTED or state is RELEASED or any([state is one for one in _MODIFIED])
 
 
 def _keep(tails: dict[bytes, tuple[int, T]], key: bytes, kept: tuple[int, T]) -> None:

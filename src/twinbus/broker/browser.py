@@ -126,6 +126,8 @@ class Browser:
             return
         if self not in fragment.browsers:
             return
+        if fragment.redelivery.suspects:
+            rows = [(key, fragment.redelivery.seen(sequence_of(key), record)) for key, record in rows]
         seen = self.reader.show([_delivery(key, record) for key, record in rows])
         if not rows:
             self._next = end

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.fragment import Fragment
+    from twinbus.broker.redelivery import Redelivery
     from twinbus.store.protocol import Row
 
 SESSION_AT_ONCE: Final = 100
@@ -69,7 +70,8 @@ class Browsing:
             if rows and (len(rows) == count or sum([len(record) for _, record in rows]) > max_bytes):
                 reach.append(sequence_of(rows[-1][0]))  # beyond it there may be more in that place
             if not waiting:
-                found.extend(_merged(read, min(reach, default=shown.next), count, max_bytes))
+                reached = min(reach, default=shown.next)
+                found.extend(_merged(read, reached, count, max_bytes, fragment.redelivery))
                 promise.give(None)
 
         for place, first in places:
@@ -181,19 +183,20 @@ class Browsing:
         places = {b"": holdings.active, DEFERRED_ROW: holdings.deferred, SCHEDULED_ROW: holdings.scheduled}
         rows = sorted([(sequence_of(key), state) for key, state in listed])[:limit]
         found: list[bytes] = []
-        size = 0
+        size, redelivery = 0, self._fragment.redelivery
 
         def visit(place: int, record: bytes | None) -> None:
             nonlocal size
             if record is not None and size <= max_bytes:
                 size += len(record)
-                found.append(render_open(record, rows[place][0]))
+                number = rows[place][0]
+                found.append(render_open(redelivery.seen(number, record), number))
 
         keys = [places[state] + pack_sequence(sequence) for sequence, state in rows]
         look_up(self._fragment, keys, visit, lambda error: done(error if error is not None else found))
 
 
-def _merged(rows: list[Row], reach: int, count: int, max_bytes: int) -> list[bytes]:
+def _merged(rows: list[Row], reach: int, count: int, max_bytes: int, redelivery: Redelivery) -> list[bytes]:
     """The first of all rows, in the order of their numbers, up to where every place was read."""
     found: list[bytes] = []
     size = 0
@@ -201,5 +204,5 @@ def _merged(rows: list[Row], reach: int, count: int, max_bytes: int) -> list[byt
         if number > reach or len(found) == count or size > max_bytes:
             break
         size += len(record)
-        found.append(render_open(record, number))
+        found.append(render_open(redelivery.seen(number, record), number))
     return found

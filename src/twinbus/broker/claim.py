@@ -6,6 +6,7 @@ nobody else receives; looking without taking is not receiving.
 
 Who takes a place gets what the one before it had under locks, deferred messages too, and also if that one has gone
 by itself: a host that died must not keep messages from the next one, which would go through the queue without them.
+These messages come with a delivery count of at least 1 (`redelivery`): the receiver before may have worked on them.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ class Claim:
     def take(self, consumer: Consumer, epoch: int, fragments: Sequence[Fragment]) -> None:
         """It is this consumer's now, and so are the locks that are given from now on."""
         self.holder, self.epoch = consumer, epoch
+        for fragment in fragments:
+            fragment.redelivery.guard(is_on=True)
         self._spans = {fragment: _Span(fragment.locks) for fragment in fragments}
 
     def give_up(self, consumer: Consumer) -> None:
@@ -69,7 +72,8 @@ class Claim:
 
     def _let_go(self) -> None:
         if self.holder is not None:
-            for span in self._spans.values():
+            for fragment, span in self._spans.items():
+                fragment.redelivery.guard(is_on=False)
                 span.end()
         self.holder = None
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from twinbus.broker.keys import pack_sequence
 from twinbus.broker.locks import Lock, pack_number
 from twinbus.broker.lookup import look_up
-from twinbus.broker.record import render_locked, render_open, session_of, with_state
+from twinbus.broker.record import render_deferred, render_open, session_of
 from twinbus.broker.sessions import session_lock_lost
-from twinbus.model.errors import MessageNotFound, MessageTooLarge, ServerBusy
+from twinbus.model.errors import MessageNotFound, MessageTooLarge, ServerBusy, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +78,14 @@ class Deferral:
                 self._leave(sequences, life)
                 done(problem)
 
-        look_up(fragment, [fragment.holdings.deferred + pack_sequence(one) for one in sequences], visit, looked_up)
+        def secured(error: ServiceBusError | None) -> None:
+            if error is not None or life != fragment.life:
+                looked_up(error or StoreUnavailable("the store failed before the messages were read"))
+                return
+            keys = [fragment.holdings.deferred + pack_sequence(one) for one in sequences]
+            look_up(fragment, keys, visit, looked_up)
+
+        fragment.redelivery.secure(sequences, secured)
 
     def _check_free(self, sequences: list[int], *, locks: bool) -> None:
         """MessageNotFound if another receiver has one of these; ServerBusy if too many would be locked."""
@@ -103,7 +110,8 @@ class Deferral:
         for lock, (sequence, record) in zip(fragment.locks.add(items, deadline_s), items, strict=True):
             fragment.deferred_out[sequence] = _as_deferred(lock)
             token = fragment.locks.token_prefix + pack_number(lock.number)
-            found.append((render_locked(with_state(record), sequence, token, until_ms), token))
+            shown = fragment.redelivery.seen(sequence, record)
+            found.append((render_deferred(shown, sequence, token, until_ms), token))
         if fragment.sessions is not None:
             fragment.sessions.note_locks([fragment.deferred_out[sequence] for sequence, _ in items])
         if session_until_ms is None:
@@ -116,7 +124,8 @@ class Deferral:
             lock = self._fragment.deferred_out[sequence]
             lock.size, lock.session = len(record), session_of(record)
             locks.append(lock)
-        found = [(render_open(record, sequence), b"") for sequence, record in items]
+        seen = self._fragment.redelivery.seen
+        found = [(render_open(seen(sequence, record), sequence), b"") for sequence, record in items]
         self._fragment.remove(locks, lambda error: done(error if error is not None else found))
 
     def _leave(self, sequences: list[int], life: int) -> None:

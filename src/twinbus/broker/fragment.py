@@ -34,6 +34,7 @@ from twinbus.broker.record import (
     unshared,
     with_enqueued,
 )
+from twinbus.broker.redelivery import Redelivery
 from twinbus.broker.remote.visitor import Visitor
 from twinbus.broker.removal import Removal
 from twinbus.broker.schedule import Schedule
@@ -130,6 +131,7 @@ class Fragment:
         """Deferred messages that someone has, by their sequence number."""
         self.number = fragment_in(prefix)
         self.locks = Locks(tokens, self.number)
+        self.redelivery = Redelivery(self)
         self.sessions = Sessions(self) if has_sessions else None
         self.line: Line | Sessions = self.sessions or Line(self)
         self.newcomers = 0
@@ -312,6 +314,8 @@ class Fragment:
         token_prefix, tag_prefix = self.locks.token_prefix, self.locks.tag_prefix
         deliveries: list[Delivery] = []
         locks = self.locks.add(items, deadline_s)
+        if self.redelivery.suspects:
+            items = self._with_deliveries(items)
         for at, (sequence, record) in enumerate(items):
             suffix = pack_number(locks[at].number)
             deliveries.append((render_locked(record, sequence, token_prefix + suffix, until_ms), tag_prefix + suffix))
@@ -320,6 +324,11 @@ class Fragment:
             self.sessions.note_locks(locks)
         taken = consumer.deliver(deliveries)
         assert taken == len(deliveries)
+
+    def _with_deliveries(self, items: list[Item]) -> list[Item]:
+        """The same as they are shown: those that may have been delivered before say so."""
+        seen = self.redelivery.seen
+        return [(sequence, seen(sequence, record)) for sequence, record in items]
 
     def _hand_over(self, consumer: Consumer, items: list[Item]) -> None:
         """Delete, and deliver when that is on disk: so it is received once, or never."""
@@ -339,8 +348,9 @@ class Fragment:
             if not consumer.is_gone:
                 if isinstance(consumer, Visitor):
                     consumer.keep(items)
+                shown = self._with_deliveries(items) if self.redelivery.suspects else items
                 taken = consumer.deliver(
-                    [(render_open(record, number), pack_sequence(number)) for number, record in items]
+                    [(render_open(record, number), pack_sequence(number)) for number, record in shown]
                 )
             if taken < len(items):
                 self.store_again(items[taken:], _nobody)
@@ -431,6 +441,8 @@ class Fragment:
     def _removed(self, locks: list[Lock]) -> None:
         for lock in locks:
             self.forget(lock)
+        if self.redelivery.suspects:
+            self.redelivery.forget([lock.sequence for lock in locks])
 
     def forget(self, lock: Lock) -> None:
         """A message is not out any more."""
@@ -491,6 +503,7 @@ class Fragment:
                 return
             self.holdings.read_marks(values[0])
             self._restart()
+            self.redelivery.load(values[1])
             if self.sessions is None or self.holdings.counts_states:
                 finish(None)
             else:
@@ -505,7 +518,7 @@ class Fragment:
                 self.holdings.start_agendas()
             done(None)
 
-        self.journal.get([self.holdings.marks_key], read, Table.INDEX)
+        self.journal.get([self.holdings.marks_key, self.redelivery.key], read, Table.INDEX)
 
     def close(self, error: ServiceBusError) -> None:
         """The entity is deleted: nobody gets anything from it any more."""
@@ -544,6 +557,7 @@ class Fragment:
         self.out.clear()
         self.deferred_out.clear()
         self.settlement.restart()
+        self.redelivery.restart()
         for browser in self.browsers:
             browser.restart()
         self.schedule.restart()

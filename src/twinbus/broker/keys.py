@@ -14,6 +14,7 @@ all of a fragment. Then comes which of its queues, then what kind of record, the
             CHECK                          number of a body                who still needs it is to be looked at
             SEEN                           a source's prefix               how far it was forwarded here
             PURGED                                                         up to where messages were purged
+            DELIVERED                                                      what exclusive receivers may have
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ ASIDE: Final = b"\x06"
 CHECK: Final = b"\x07"
 SEEN: Final = b"\x08"
 PURGED: Final = b"\x09"
+DELIVERED: Final = b"\x0a"
 
 pack_sequence: Final = _SEQUENCE.pack
 pack_moment: Final = _MOMENT.pack

@@ -136,6 +136,7 @@ class Line:
     def dispatch(self) -> None:
         """Hand out what can be."""
         fragment, window, hungry = self._fragment, self.window, self._hungry
+        redelivery = fragment.redelivery
         if not fragment.may_hand_out:
             return  # what is handed out now could not be settled
         while window.ready and hungry:
@@ -150,6 +151,10 @@ class Line:
             if len(hungry) > 1:
                 count = min(count, SHARE, len(window.ready) // len(hungry) or 1)
                 hungry.move_to_end(consumer)
+            if redelivery.is_guarding:
+                count = redelivery.reach(window.ready, count)
+                if not count:
+                    break  # it goes on when that is on disk
             fragment.hand_out(consumer, window.take(count))
         self._read_on()
         if self._draining and not window.is_reading:

@@ -47,6 +47,12 @@ HEAD_BYTES: Final = _HEAD.size
 _pack_head: Final = _HEAD.pack
 _unpack_head: Final = _HEAD.unpack_from
 _TIME: Final = Struct(">Q")
+_STATE_AT: Final = 3
+_DEFERRED_BYTE: Final = bytes((1,))
+_COUNT_AT: Final = 4
+_COUNT_END: Final = 8
+_NO_DELIVERY: Final = b"\x00\x00\x00\x00"
+_ONE_DELIVERY: Final = b"\x00\x00\x00\x01"
 _ENQUEUED_AT: Final = 16
 _ALARM_AT: Final = 24
 _SESSION_SIZE: Final = Struct(">H")
@@ -228,6 +234,13 @@ def with_enqueued(record: bytes, enqueued_ms: int) -> bytes:
     return record[:_ENQUEUED_AT] + _TIME.pack(enqueued_ms) + record[_ALARM_AT:]
 
 
+def with_delivery(record: bytes) -> bytes:
+    """The same, delivered at least once."""
+    if record[_COUNT_AT:_COUNT_END] != _NO_DELIVERY:
+        return record
+    return record[:_COUNT_AT] + _ONE_DELIVERY + record[_COUNT_END:]
+
+
 def session_of(record: bytes) -> bytes | None:
     """The id of the session it belongs to."""
     if not record[1] & HAS_SESSION:
@@ -390,10 +403,20 @@ _pack_header: Final = _HEADER.pack
 _OPEN_SIZE: Final = _OPEN.size - len(_NO_LOCK_TOKEN) - 8
 """What the map's size counts: all behind it."""
 _LOCKED_SIZE: Final = _OPEN_SIZE + len(_LOCKED_UNTIL) + 8
+_IS_DEFERRED: Final = encode_annotations({"x-opt-message-state": Int(DEFERRED_STATE)})
 
 
 def render_locked(record: bytes, sequence: int, token: bytes, locked_until_ms: int) -> bytes:
     """A message as a receiver gets it under a lock. `token` is a uuid in network order."""
+    return _render_locked(record, sequence, token, locked_until_ms, b"")
+
+
+def render_deferred(record: bytes, sequence: int, token: bytes, locked_until_ms: int) -> bytes:
+    """The same of a deferred message, which says that it is."""
+    return _render_locked(record, sequence, token, locked_until_ms, _IS_DEFERRED)
+
+
+def _render_locked(record: bytes, sequence: int, token: bytes, locked_until_ms: int, state: bytes) -> bytes:
     version, flags, priority, _, delivery_count, ttl_ms, enqueued_ms, _, count, size, session_size = _unpack_head(
         record
     )
@@ -406,8 +429,8 @@ def render_locked(record: bytes, sequence: int, token: bytes, locked_until_ms: i
         _LOCK_TOKEN,
         token,
         _ANNOTATIONS,
-        _LOCKED_SIZE + size,
-        count + 6,
+        _LOCKED_SIZE + size + len(state),
+        count + (8 if state else 6),
         _ENQUEUED_TIME,
         enqueued_ms,
         _SEQUENCE_NUMBER,
@@ -417,8 +440,8 @@ def render_locked(record: bytes, sequence: int, token: bytes, locked_until_ms: i
     )
     if version == _ANNOTATED_VERSION:
         own = _own_delivery_annotations(record, _LOCK_TOKEN_NAME + token)
-        return header + own + annotations[len(_LOCK_TOKEN) + len(token) :] + record[HEAD_BYTES + session_size :]
-    return header + annotations + record[HEAD_BYTES + session_size :]
+        annotations = own + annotations[len(_LOCK_TOKEN) + len(token) :]
+    return header + annotations + state + record[HEAD_BYTES + session_size :]
 
 
 def render_open(record: bytes, sequence: int) -> bytes:
@@ -454,6 +477,13 @@ def _own_delivery_annotations(record: bytes, lock: bytes) -> bytes:
     count, pairs = _delivery_annotations(record)
     head = _DELIVERY_HEAD.pack(b"\x00\x53\x71\xd1", 4 + len(lock) + len(pairs), count + (2 if lock else 0))
     return head + lock + pairs
+
+
+def set_aside(record: bytes) -> bytes:
+    """A message as it is stored while it is deferred: with a bare message of its own."""
+    if record[1] & IS_SHARED:
+        return make_record(take_apart(record)._replace(state=DEFERRED_STATE, shared=0))
+    return record[:_STATE_AT] + _DEFERRED_BYTE + record[_COUNT_AT:]
 
 
 def with_state(record: bytes) -> bytes:

@@ -261,6 +261,7 @@ class Sessions:
             return
         for lock in self._let_go(hold):
             self._fragment.forget(lock)
+            self._fragment.redelivery.take_back_noted(lock.sequence)
         self.dispatch()
 
     def feed(self, consumer: Consumer) -> None:
@@ -406,6 +407,11 @@ class Sessions:
             count = min(consumer.room, len(hold.ready), free)
             if count <= 0:
                 break
+            if fragment.redelivery.is_guarding:
+                count = fragment.redelivery.reach(hold.ready, count)
+                if not count:
+                    self._held_up[hold] = None  # it goes on when that is on disk
+                    break
             fragment.hand_out(consumer, hold.take(count), hold.until_ms)
         if hold.wants_more:
             self._read(hold, lambda: self._serve(hold))

@@ -16,12 +16,12 @@ from twinbus.broker.line import Line
 from twinbus.broker.locks import Lock
 from twinbus.broker.record import (
     ACTIVE_STATE,
-    DEFERRED_STATE,
     NEVER_MS,
     change_record,
     make_record,
     numbered,
     session_of,
+    set_aside,
     shared_of,
     take_apart,
 )
@@ -69,6 +69,8 @@ class How(Enum):
     DEFER = "defer"
     DEAD_LETTER = "dead-letter"
     RELEASE = "release"
+    FREE = "free"
+    """Of a receiver that is gone for good."""
 
 
 class Settlement:
@@ -95,12 +97,17 @@ class Settlement:
         """Give messages back as they are: nobody has seen them."""
         locks, lost = self._take(numbers)
         if locks:
-            self._read(locks, answer, self._return_unchanged)
+            self._read(locks, self._in_order(answer), self._return_unchanged)
         return lost
 
     def free(self, numbers: Iterable[int]) -> None:
-        """Give messages back as they are, at once, when their holder is gone for good."""
-        for lock in self._take(numbers)[0]:
+        """Give messages back at once, when their receiver is gone for good; they come with a delivery on their count.
+
+        Nothing is written: before they were handed to an exclusive receiver, that was noted (`redelivery`).
+        """
+        locks = self._take(numbers)[0]
+        self._fragment.redelivery.take_back([lock.sequence for lock in locks])
+        for lock in locks:
             self._fragment.forget(lock)
             if isinstance(self._fragment.line, Line) and not lock.is_deferred:
                 self._fragment.line.read_again(lock.sequence)
@@ -111,8 +118,14 @@ class Settlement:
         """Give messages back with a delivery more on their count, and perhaps with changed properties."""
         locks, lost = self._take(numbers)
         if locks:
+            answer = self._in_order(answer)
             self._read(locks, answer, lambda found, answer: self._return_counted(found, answer, properties))
         return lost
+
+    def _in_order(self, answer: Answered) -> Answered:
+        """An exclusive receiver gets nothing that is behind messages on their way back before these are there."""
+        redelivery = self._fragment.redelivery
+        return redelivery.hold_up(answer) if redelivery.noted else answer
 
     def defer(
         self, numbers: Iterable[int], answer: Answered, properties: Mapping[str, object] | None = None
@@ -276,6 +289,8 @@ class Settlement:
                 then(found, answer)
             except (MessageTooLarge, QuotaExceeded, StoreUnavailable) as error:
                 refusal = error
+                for lock, _ in found:
+                    fragment.redelivery.take_back_noted(lock.sequence)  # its receiver had something to say of it
                 self._return_unchanged(found, lambda _: answer(refusal))
             except Exception:
                 self._return_unchanged(found, _nobody)  # what cannot be done to them must not keep them out for ever
@@ -322,6 +337,7 @@ class Settlement:
             fragment.holdings.rewrite(lock, changed)
 
         def applied() -> None:
+            fragment.redelivery.forget([lock.sequence for lock, _ in returned])
             for lock, record in returned:
                 fragment.bring_back(lock, record)
 
@@ -336,13 +352,10 @@ class Settlement:
         is_checked: bool = False,
     ) -> None:
         fragment = self._fragment
-        changed = [(lock, self._changed(record, properties)) for lock, record in found]
+        changed = [(lock, self._changed(record, properties)) for lock, record in found] if properties else found
         if properties and not is_checked:
             self._check_growth(found, changed)
-        deferred: list[Held] = []
-        for lock, record in changed:
-            parts = take_apart(record)
-            deferred.append((lock, make_record(parts._replace(state=DEFERRED_STATE, shared=0))))
+        deferred = [(lock, set_aside(record)) for lock, record in changed]
         for lock, record in deferred:
             if lock.is_deferred:
                 fragment.holdings.rewrite(lock, record)
@@ -398,6 +411,8 @@ class Settlement:
         fragment.remove([lock], _nobody)
         parts = numbered(take_apart(record), lock.sequence)
         parts = parts._replace(state=ACTIVE_STATE, alarm_ms=NEVER_MS, session=None, shared=0)
+        if fragment.redelivery.was_delivered(lock.sequence):
+            parts = parts._replace(delivery_count=max(1, parts.delivery_count))
         dead_letters.take_in(make_record(parts))
 
     # --- locks that expire --------------------------------------------------------------------------------------------

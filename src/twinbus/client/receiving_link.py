@@ -28,6 +28,28 @@ DEAD_LETTER: Final = "com.microsoft:dead-letter"
 """How a receiver asks for a message to be dead-lettered."""
 
 
+class _Together:
+    """Messages whose outcome was told together: one answer for all."""
+
+    __slots__ = ("error", "future", "left")
+
+    def __init__(self, future: asyncio.Future[None], left: int) -> None:
+        self.future = future
+        self.left = left
+        self.error: ServiceBusError | None = None
+
+    def confirm(self, error: ServiceBusError | None) -> None:
+        """The outcome of one of them is confirmed, or refused."""
+        self.left -= 1
+        self.error = self.error or error
+        if self.left or self.future.done():
+            return
+        if self.error is None:
+            self.future.set_result(None)
+        else:
+            self.future.set_exception(self.error)
+
+
 class ReceivingLink(LinkEnd):
     """Our end of it."""
 
@@ -40,6 +62,7 @@ class ReceivingLink(LinkEnd):
         """Told when something has arrived, a drain has ended, or the link has."""
         self._receiver = link
         self._pending: dict[IncomingDelivery, asyncio.Future[None]] = {}
+        self._together: dict[IncomingDelivery, _Together] = {}
         self._completed: list[IncomingDelivery] = []
         self._done: list[IncomingDelivery] = []
         """Completed, too, but nobody waits for the confirmation."""
@@ -97,6 +120,26 @@ class ReceivingLink(LinkEnd):
         else:
             self._pending[delivery] = future
 
+    def settle_together(
+        self, deliveries: Sequence[IncomingDelivery], state: Composite, last: Sequence[IncomingDelivery]
+    ) -> asyncio.Future[None]:
+        """Say one thing of several messages, and ask for the confirmation of the `last` of them only.
+
+        The future is done when these are confirmed, or has the first reason why not: what a queue is told of messages
+        it does in that order. Neighbours share a frame.
+        """
+        future: asyncio.Future[None] = self.loop.create_future()
+        if self.failure is not None:
+            future.set_exception(_unconfirmed(self.failure))
+            return future
+        together, confirmed = _Together(future, len(last)), set(last)
+        for delivery in last:
+            self._together[delivery] = together
+        ordered = sorted(deliveries, key=_id_of)
+        self._receiver.settle([delivery for delivery in ordered if delivery not in confirmed], state)
+        self._receiver.settle([delivery for delivery in ordered if delivery in confirmed], state, settled=False)
+        return future
+
     def complete_unconfirmed(self, deliveries: Sequence[IncomingDelivery]) -> None:
         """Complete messages, and ask for no confirmation: one that is not completed comes again.
 
@@ -146,7 +189,11 @@ class ReceivingLink(LinkEnd):
         error = _refusal(outcome) if isinstance(outcome, Rejected) else None
         for delivery in deliveries:
             future = self._pending.pop(delivery, None)
-            if future is not None and not future.done():
+            if future is None:
+                together = self._together.pop(delivery, None)
+                if together is not None:
+                    together.confirm(error)
+            elif not future.done():
                 if error is None:
                     future.set_result(None)
                 else:
@@ -156,7 +203,8 @@ class ReceivingLink(LinkEnd):
         """It is over: what we said of messages may have been done."""
         super().fail(error)
         pending, self._pending = self._pending, {}
-        for future in pending.values():
+        together, self._together = self._together, {}
+        for future in [*pending.values(), *[one.future for one in together.values()]]:
             if not future.done():
                 future.set_exception(_unconfirmed(error))
         if self.on_arrival is not None:

@@ -213,6 +213,14 @@ class Outgoing:
             with suppress(ServiceBusError):  # its store is gone, and the locks with it
                 fragment.settlement.release(_numbers(fragment, some), _ignore)
 
+    def _give_back(self, fragment: Fragment, deliveries: list[OutgoingDelivery]) -> None:
+        """Free messages that the client has seen: an exclusive receiver knows by their count that it has."""
+        if self.card.epoch is None or fragment.sessions is not None:
+            self._release(deliveries)
+            return
+        with suppress(ServiceBusError):  # its store is gone, and the locks with it
+            fragment.settlement.free(_numbers(fragment, deliveries))
+
     # --- from the client ----------------------------------------------------------------------------------------------
 
     def receive_settlement(self, deliveries: list[OutgoingDelivery], state: object, *, settled: bool) -> None:
@@ -275,7 +283,7 @@ class Outgoing:
         def told(is_done: bool) -> None:  # noqa: FBT001
             if not is_done:
                 if settled:  # the client has forgotten them, so nobody settles them any more
-                    self._release(deliveries)
+                    self._give_back(fragment, deliveries)
             elif self.link.is_attached and not settled:
                 self.link.settle(deliveries, ACCEPTED if isinstance(outcome, Accepted) else state)
 

@@ -61,8 +61,8 @@ class RemoteSettlement(Settlement):
         return self._ask(How.RELEASE, numbers, answer, None)
 
     def free(self, numbers: Iterable[int]) -> None:
-        """Give messages back as they are, when their holder is gone for good."""
-        self._ask(How.RELEASE, numbers, _nobody, None)
+        """Give messages back when their receiver is gone for good."""
+        self._ask(How.FREE, numbers, _nobody, None)
 
     def abandon(
         self, numbers: Iterable[int], answer: Answered, properties: Mapping[str, object] | None = None

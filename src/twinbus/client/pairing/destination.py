@@ -6,6 +6,13 @@ the backlog queue, and so is what comes after it, until it answers again: then a
 order (Q19). An entity that is disabled or missing, or that does not accept the key, is waited for in the same way. A
 batch that is refused is sent again message by message, so that one bad message harms no other.
 
+An entity that takes nothing is probed with its oldest deferred message, every few seconds, and at once when it has
+answered anybody else of this process. When it answers, deferred messages are asked for in large requests, several at a
+time; messages that come on the link meanwhile wait behind them.
+
+A message whose send has no clear answer is *in doubt*: it is marked as a possible duplicate wherever it goes from then
+on, in the backlog queue too.
+
 Where it is one fragment of a partitioned entity that takes nothing, what leads there goes on as if to a destination of
 its own, and the rest of the entity is not held up.
 
@@ -23,10 +30,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.message import data
-from twinbus.client.errors import ConnectionFailed, ConnectionLost, FactoryFaulted, ObjectClosed, TimedOut
+from twinbus.client.errors import (
+    ConnectionFailed,
+    ConnectionLost,
+    FactoryFaulted,
+    ObjectClosed,
+    TimedOut,
+    may_have_happened,
+)
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.fragments import key_in
-from twinbus.client.pairing.parcel import complete_all
+from twinbus.client.pairing.parcel import complete_all, defer_all
+from twinbus.client.pairing.wakeups import fragment_key
 from twinbus.client.retry import RECONNECT_ONCE
 from twinbus.client.sender import MessageSender
 from twinbus.model.errors import (
@@ -47,12 +62,16 @@ if TYPE_CHECKING:
     from twinbus.client.factory import MessagingFactory
     from twinbus.client.pairing.parcel import Parcel
     from twinbus.client.pairing.telling import Telling
+    from twinbus.client.pairing.wakeups import Wakeups
     from twinbus.client.sending_link import SendingLink
 
 log: Final = logging.getLogger(__name__)
 
-FIRST_PAUSE_S: Final = 1.0
-LONGEST_PAUSE_S: Final = 60.0
+FIRST_PROBE_S: Final = 0.5
+LONGEST_PROBE_S: Final = 5.0
+"""A probe is charged three times: the receive, the send, and the deferral."""
+LONGEST_FREE_PROBE_S: Final = 1.0
+"""An attach is not charged: while it is refused, nothing else is tried."""
 LOST: Final = (ConnectionFailed, ConnectionLost, ObjectClosed, FactoryFaulted)
 """The primary is not there, or our own end of it: nothing that a message could be blamed for."""
 REFUSES: Final = (Unauthorized, EntityDisabled, EntityNotFound)
@@ -60,8 +79,13 @@ REFUSES: Final = (Unauthorized, EntityDisabled, EntityNotFound)
 BATCH_MESSAGES: Final = 100
 BATCH_BYTES: Final = 200_000
 """Of messages that go together: a batch may have 256 KB, as one message."""
-TAKEN_AT_ONCE: Final = 15
-"""Deferred messages of one request: they come in one answer, and may be large."""
+REQUESTS_AT_ONCE: Final = 3
+"""Requests for deferred messages that are on their way."""
+OPEN_AT_ONCE: Final = 500
+"""Messages that were taken back and wait for their answers, before more are."""
+BEHIND_AT_MOST: Final = 250
+"""Messages that came on the link and wait for deferred ones: half of what may be out, so that other destinations go on.
+"""
 
 
 class Senders:
@@ -91,19 +115,25 @@ class Destination:
         *,
         take_back: Callable[[Sequence[int]], Awaitable[list[Parcel]]],
         lost: Callable[[ServiceBusError], None],
+        wakeups: Wakeups,
+        at_once: Callable[[], int] = lambda: 1,
         not_found_grace_s: float = 0.0,
-        is_fragment: bool = False,
+        fragment: int | None = None,
     ) -> None:
-        """`take_back` receives deferred messages by their numbers; `lost` is told when the primary is gone.
+        """`take_back` receives deferred messages by their numbers; `at_once` says how many it does at a time.
 
-        Messages are dead-lettered once the entity has been missing for `not_found_grace_s`. `is_fragment`: of a
-        partitioned entity, it is for what leads to one fragment.
+        `lost` is told when the primary is gone, `wakeups` when an entity answers.
+
+        Messages are dead-lettered once the entity has been missing for `not_found_grace_s`. `fragment`: of a
+        partitioned entity, it is for what leads to that one.
         """
         self._sender = sender
         self._backlog_queue = backlog_queue
         self._telling = telling
         self._take_back = take_back
+        self._at_once = at_once
         self._lost = lost
+        self._wakeups = wakeups
         self._loop = asyncio.get_running_loop()
         self._link: SendingLink | None = None
         self._ready: deque[Parcel] = deque()
@@ -111,7 +141,9 @@ class Destination:
         self._ready_bytes = 0
         self._lanes: dict[str, deque[Parcel]] = {}
         """What waits for the messages before it, by session. A lane that is there has some ready, or on their way."""
-        self._on_way: dict[asyncio.Future[object], tuple[list[Parcel], float]] = {}
+        self._on_way: dict[asyncio.Future[object], tuple[list[Parcel], float, SendingLink]] = {}
+        self._in_doubt: list[Parcel] = []
+        """What was on its way when the primary was lost."""
         self._alone: set[int] = set()
         """Numbers of messages that were in a batch that was refused: they go one by one."""
         self._is_shipping = False
@@ -120,12 +152,30 @@ class Destination:
         self._deferred: list[int] = []
         self._accepted: set[int] = set()
         """Of these, what the entity has, and what is still to be completed: it is not sent again."""
+        self._behind: deque[Parcel] = deque()
+        """What came on the link while deferred messages are taken back."""
+        self._leaving: list[Parcel] = []
+        """What is deferred at the end of this turn."""
+        self._deferring: set[asyncio.Future[None]] = set()
+        """Deferrals that are not confirmed: until then nobody can take back their messages."""
         self._task: asyncio.Task[None] | None = None
-        self._is_blocked = False
+        self.is_blocked = False
+        """It takes nothing now: all that comes is deferred."""
+        self._is_recovering = False
+        """It takes messages again, and deferred ones are taken back."""
+        self._blocks = 0
+        """How often it was found to take nothing."""
+        self._is_probed_at_once = False
+        self._last_failure = ""
+        """Why deferred messages were not received, as the log has it."""
         self._is_paused = False
         self._is_closed = False
         self._idle = asyncio.Event()
-        self._is_fragment = is_fragment
+        self._progress = asyncio.Event()
+        """Something was answered."""
+        self._is_fragment = fragment is not None
+        self._awaited = sender.path if fragment is None else fragment_key(sender.path, fragment)
+        """What wakes it up."""
         self._fragments: dict[int, Destination] = {}
         """Those that took nothing once: what leads there has a way of its own from then on."""
         self._not_found_grace_s = not_found_grace_s
@@ -140,15 +190,21 @@ class Destination:
 
     def take(self, parcel: Parcel) -> None:
         """Bring a message there, in its turn."""
-        if self._is_blocked:
+        if self.is_blocked:
             self._defer(parcel)
-        else:
+        elif not self._is_recovering:
             self._forward(parcel)
+        elif len(self._behind) < BEHIND_AT_MOST:
+            self._behind.append(parcel)
+        else:
+            self._defer(parcel)
 
     def found_deferred(self, sequence_number: int) -> None:
         """A message for it was deferred by an earlier pump."""
         heapq.heappush(self._deferred, sequence_number)
-        self._block()
+        if not self.is_blocked:
+            self._is_probed_at_once = True
+            self._block()
 
     def hold_up(self, load: list[Parcel], error: ServiceBusError) -> None:
         """It does not take these now: they are deferred, and so is what comes."""
@@ -161,10 +217,17 @@ class Destination:
         for fragment in self._fragments.values():
             fragment.give_up(limit_s)
         now_s = self._loop.time()
-        for future, (_, started_s) in list(self._on_way.items()):
+        for future, (_, started_s, link) in list(self._on_way.items()):
             if now_s - started_s < limit_s:
                 return
-            future.cancel()
+            if link.withdraw(future):
+                future.set_exception(self._timed_out(started_s, was_sent=False))
+            else:
+                future.cancel()
+
+    def _timed_out(self, started_s: float, *, was_sent: bool) -> TimedOut:
+        waited_s = self._loop.time() - started_s
+        return TimedOut(f"'{self._sender.path}' did not answer for {waited_s:.0f} s", was_sent=was_sent)
 
     async def finish(self) -> None:
         """Send nothing more, and wait for the answers to what is on its way: what was accepted has to be completed."""
@@ -175,16 +238,22 @@ class Destination:
         for fragment in list(self._fragments.values()):
             await fragment.finish()
 
-    def close(self) -> None:
-        """The pump is over: nothing more is said of any message."""
+    def close(self) -> list[Parcel]:
+        """The pump is over: nothing more is said of any message. Returns those that may have arrived."""
         self._is_closed = True
         self._end_refusal()
+        if self._leaving:
+            self._defer_leaving()
         if self._task is not None:
             self._task.cancel()
-        for future in list(self._on_way):
+        in_doubt = self._in_doubt
+        for future, (load, _, link) in list(self._on_way.items()):
+            if not link.withdraw(future):
+                in_doubt += load
             future.cancel()
         for fragment in self._fragments.values():
-            fragment.close()
+            in_doubt += fragment.close()
+        return in_doubt
 
     # --- out ----------------------------------------------------------------------------------------------------------
 
@@ -229,7 +298,7 @@ class Destination:
             load = self._load()
             payloads = [parcel.restored.payload for parcel in load]
             future = link.send(payloads[0]) if len(load) == 1 else link.send(data(*payloads), BATCH_FORMAT)
-            self._on_way[future] = (load, self._loop.time())
+            self._on_way[future] = (load, self._loop.time(), link)
             future.add_done_callback(self._answered)
 
     @property
@@ -274,30 +343,44 @@ class Destination:
             self._ship()
 
     def _answered(self, future: asyncio.Future[object]) -> None:
-        load, started_s = self._on_way.pop(future)
+        load, started_s, link = self._on_way.pop(future)
         if self._is_closed:
             if not future.cancelled():
                 future.exception()
             return
         if future.cancelled():
-            waited_s = self._loop.time() - started_s
-            self._failed(load, TimedOut(f"'{self._sender.path}' did not answer for {waited_s:.0f} s", was_sent=True))
+            self._unanswered(load, self._timed_out(started_s, was_sent=True))
         else:
             error = future.exception()
             if error is None:
                 self._delivered(load)
             else:
                 assert isinstance(error, ServiceBusError)
-                self._failed(load, error)
+                if may_have_happened(error) or (link.failure is not None and not isinstance(error, ConnectionFailed)):
+                    self._unanswered(load, error)
+                else:
+                    self._failed(load, error)
         if self._ready:
             self._ship_soon()
+        self._progress.set()
         if not self._on_way:
             self._idle.set()
+
+    def _unanswered(self, load: list[Parcel], error: ServiceBusError) -> None:
+        """They may have arrived: a link that ends says why it does, and nothing of what was on its way."""
+        if isinstance(error, LOST):
+            self._in_doubt += load
+        elif not isinstance(error, PartlyStored):
+            for parcel in load:
+                parcel.mark()
+        self._failed(load, error)
 
     def _delivered(self, load: list[Parcel]) -> None:
         self._missing_since_s = None
         self._end_refusal()
-        complete_all(load, self._completed)
+        if self._wakeups.is_awaited:
+            self._wakeups.answered(self._awaited)
+        self._complete(load)
         if self._telling.wants(EventKind.MOVED):
             for parcel in load:
                 self._telling.tell_parcel(EventKind.MOVED, parcel, self._backlog_queue)
@@ -310,25 +393,28 @@ class Destination:
             self._missing_since_s = None
         if isinstance(error, LOST):
             self._lost(error)
-        elif error.failure_class is not FailureClass.CALLER or isinstance(error, QuotaExceeded) or self._waits(error):
+        elif error.failure_class is not FailureClass.CALLER or isinstance(error, QuotaExceeded) or self._is_waited_for(error):
             if error.fragment is None or self._is_fragment or not self._set_apart(error.fragment, load, error):
                 self.hold_up(load, error)
         elif isinstance(error, PartlyStored) and error.stored:
             stored = set(error.stored)
             self._delivered([parcel for place, parcel in enumerate(load) if place in stored])
-            self._send_again([parcel for place, parcel in enumerate(load) if place not in stored])
+            others = [parcel for place, parcel in enumerate(load) if place not in stored]
+            for parcel in others:
+                parcel.mark()  # its fragment has failed, and may have it
+            self._send_again(others)
         elif len(load) > 1:
             self._send_apart(load)
         else:
             (parcel,) = load
             reason = type(error).__name__
-            parcel.dead_letter(reason, str(error)).add_done_callback(partial(self._settled, "dead-lettered", parcel))
+            parcel.dead_letter(reason, str(error)).add_done_callback(partial(self._settled, "dead-lettered", load))
             self._telling.tell_parcel(EventKind.DEAD_LETTERED, parcel, self._backlog_queue, reason=str(error))
             self._end_refusal()
             self._alone.discard(parcel.sequence_number)
             self._advance(load)
 
-    def _waits(self, error: ServiceBusError) -> bool:
+    def _is_waited_for(self, error: ServiceBusError) -> bool:
         """Whether an entity that refuses everything is waited for: a missing one only for a time."""
         if not isinstance(error, REFUSES):
             return False
@@ -427,9 +513,11 @@ class Destination:
                 self._backlog_queue,
                 self._telling,
                 take_back=self._take_back,
+                at_once=self._at_once,
                 lost=self._lost,
+                wakeups=self._wakeups,
                 not_found_grace_s=self._not_found_grace_s,
-                is_fragment=True,
+                fragment=number,
             )
         return fragment
 
@@ -444,49 +532,179 @@ class Destination:
 
     def _block(self) -> None:
         """Defer what waits, and what comes, until the entity answers."""
-        self._is_blocked = True
+        self.is_blocked, self._is_recovering = True, False
+        self._blocks += 1
         lanes, self._lanes = self._lanes, {}
         ready, self._ready, self._ready_bytes = self._ready, deque(), 0
-        for waiting in (ready, *lanes.values()):
+        behind, self._behind = self._behind, deque()
+        for waiting in (ready, *lanes.values(), behind):
             for parcel in waiting:
                 self._defer(parcel)
+        self._progress.set()
         if self._task is None:
             self._task = self._loop.create_task(self._run(self._recover))
 
     def _defer(self, parcel: Parcel, error: ServiceBusError | None = None) -> None:
         heapq.heappush(self._deferred, parcel.sequence_number)
-        parcel.defer().add_done_callback(partial(self._settled, "deferred", parcel))
-        reason = None if error is None else str(error)
-        self._telling.tell_parcel(EventKind.DEFERRED, parcel, self._backlog_queue, reason=reason)
+        if not self._leaving:
+            self._loop.call_soon(self._defer_leaving)
+        self._leaving.append(parcel)
+        if self._telling.wants(EventKind.DEFERRED):
+            reason = None if error is None else str(error)
+            self._telling.tell_parcel(EventKind.DEFERRED, parcel, self._backlog_queue, reason=reason)
+
+    def _defer_leaving(self) -> None:
+        """All of this turn together."""
+        leaving, self._leaving = self._leaving, []
+        for parcels, future in defer_all(leaving):
+            self._deferring.add(future)
+            future.add_done_callback(self._deferring.discard)
+            future.add_done_callback(partial(self._settled, "deferred", parcels))
 
     async def _recover(self) -> None:
-        """Take back what is deferred, in order; after a failure wait longer."""
-        pause_s = FIRST_PAUSE_S
+        """Probe until the entity answers, then take back what is deferred, in order."""
+        pause_s = FIRST_PROBE_S
         await self._await_idle()
-        while self._deferred:
-            await asyncio.sleep(pause_s)
-            has_taken_them = await self._bring_some()
-            pause_s = 0.0 if has_taken_them else min(max(FIRST_PAUSE_S, 2 * pause_s), LONGEST_PAUSE_S)
-        self._is_blocked = False
-
-    async def _bring_some(self) -> bool:
-        """Bring some of the deferred there, oldest first; False if the entity does still not take them."""
-        numbers = [heapq.heappop(self._deferred) for _ in range(min(TAKEN_AT_ONCE, len(self._deferred)))]
-        try:
-            parcels = await self._take_back(numbers)
-        except ServiceBusError as error:
-            log.warning("deferred messages of '%s' were not received: %s", self._backlog_queue, error)
-            for number in numbers:
-                heapq.heappush(self._deferred, number)
-            return False
-        before = len(self._deferred)
-        for parcel in parcels:
-            if parcel.sequence_number in self._accepted:
-                complete_all([parcel], self._completed)
+        while (self._deferred or self._behind) and not self._is_paused:
+            if not self.is_blocked:
+                await self._bring_back()
+                continue
+            if self._is_probed_at_once:
+                self._is_probed_at_once = False
             else:
-                self._forward(parcel)
+                await self._wakeups.wait(self._awaited, pause_s)
+            is_attached = await self._can_attach()
+            if is_attached and await self._probe():
+                pause_s = FIRST_PROBE_S
+                self.is_blocked, self._is_recovering = False, True
+            else:
+                pause_s = min(2 * pause_s, LONGEST_PROBE_S if is_attached else LONGEST_FREE_PROBE_S)
+        self.is_blocked = self._is_recovering = False
+
+    async def _probe(self) -> bool:
+        """Bring the oldest deferred message there; False if the entity does still not take it."""
+        blocks = self._blocks
+        await self._await_deferrals()
+        if not self._deferred:
+            return True
+        numbers = [heapq.heappop(self._deferred)]
+        parcels = await self._taken(self._loop.create_task(self._ask_for(numbers)), numbers)
+        for parcel in parcels or ():
+            self._go_on_with(parcel)
         await self._await_idle()
-        return len(self._deferred) <= before
+        return parcels is not None and self._blocks == blocks
+
+    async def _can_attach(self) -> bool:
+        """Whether it is worth while to receive messages for the entity: an attach is not charged, a receive is."""
+        failure: ServiceBusError | None = None
+        if self._link is None or self._link.failure is not None:
+            try:
+                self._link = await self._sender.link(RECONNECT_ONCE)
+            except ServiceBusError as error:
+                failure = error
+        if failure is None:
+            return True
+        if not isinstance(failure, EntityNotFound):
+            self._missing_since_s = None
+        if isinstance(failure, LOST):
+            self._lost(failure)
+            return False
+        return not self._is_waited_for(failure)  # else its messages are dead-lettered
+
+    async def _bring_back(self) -> None:
+        """Take back deferred messages in order, several requests ahead, until none is left or the entity fails."""
+        blocks = self._blocks
+        requests: deque[tuple[list[int], asyncio.Task[list[Parcel]]]] = deque()
+        while self._blocks == blocks and not self._is_paused:
+            if self._deferring:
+                await self._await_deferrals()
+            while self._is_deferred_next and len(requests) < REQUESTS_AT_ONCE:
+                numbers = self._pop_numbers()
+                requests.append((numbers, self._loop.create_task(self._ask_for(numbers))))
+            if not requests:
+                if not self._behind:
+                    self._is_recovering = False  # what comes now goes behind all that was taken back
+                    break
+                behind, self._behind = self._behind, deque()
+                for parcel in behind:
+                    self._forward(parcel)
+                continue
+            numbers, request = requests.popleft()
+            parcels = await self._taken(request, numbers)
+            if parcels is None:
+                self._block()
+                break
+            for parcel in parcels:
+                if self._blocks == blocks:
+                    self._go_on_with(parcel)
+                else:
+                    self._defer(parcel)
+            await self._await_room(blocks)
+        for numbers, request in requests:  # in order they come behind what was not taken
+            for parcel in await self._taken(request, numbers) or ():
+                self._defer(parcel)
+        await self._await_idle()
+
+    @property
+    def _is_deferred_next(self) -> bool:
+        """A deferred message comes before all that wait behind."""
+        deferred, behind = self._deferred, self._behind
+        return bool(deferred) and (not behind or deferred[0] < behind[0].sequence_number)
+
+    def _pop_numbers(self) -> list[int]:
+        most = self._at_once()
+        numbers: list[int] = []
+        while len(numbers) < most and self._is_deferred_next:
+            numbers.append(heapq.heappop(self._deferred))
+        return numbers
+
+    async def _ask_for(self, numbers: list[int]) -> list[Parcel]:
+        return await self._take_back(numbers)
+
+    async def _taken(self, request: asyncio.Task[list[Parcel]], numbers: list[int]) -> list[Parcel] | None:
+        """What was taken back; None, and the numbers are where they were, if that failed."""
+        failure: ServiceBusError | None = None
+        parcels: list[Parcel] = []
+        try:
+            parcels = await request
+        except ServiceBusError as error:
+            failure = error
+        if failure is None:
+            return parcels
+        if str(failure) != self._last_failure:
+            self._last_failure = str(failure)
+            log.warning("deferred messages of '%s' were not received: %s", self._backlog_queue, failure)
+        for number in numbers:
+            heapq.heappush(self._deferred, number)
+        return None
+
+    def _go_on_with(self, parcel: Parcel) -> None:
+        """A message that was taken back is sent, unless the entity has it already."""
+        if parcel.sequence_number in self._accepted:
+            self._complete([parcel])
+        else:
+            self._forward(parcel)
+
+    async def _await_deferrals(self) -> None:
+        """What is being deferred is: before that it cannot be taken back."""
+        while self._deferring or self._leaving:
+            if self._leaving:
+                self._defer_leaving()
+            await asyncio.wait(list(self._deferring))
+
+    async def _await_room(self, blocks: int) -> None:
+        """Messages that were taken back are answered, but for so many."""
+        while self._blocks == blocks and self._open_count > OPEN_AT_ONCE:
+            if not self._on_way and (self._link is None or self._link.failure is not None):
+                await self._attach()
+                continue
+            self._progress.clear()
+            await self._progress.wait()
+
+    @property
+    def _open_count(self) -> int:
+        waiting = sum([len(lane) for lane in self._lanes.values()])
+        return len(self._ready) + waiting + sum([len(load) for load, _, _ in self._on_way.values()])
 
     async def _await_idle(self) -> None:
         """Nothing is on its way or waits for what is."""
@@ -507,24 +725,37 @@ class Destination:
             self._task = None
         if self._is_closed:
             return
-        if self._is_blocked:
+        if self.is_blocked:
             self._task = self._loop.create_task(self._run(self._recover))
         elif self._ready:
             self._ship_soon()
 
-    def _completed(self, parcel: Parcel, future: asyncio.Future[None]) -> None:
-        """One that was taken back. If this has failed it is still deferred, and nobody but us would look for it."""
-        self._settled("completed", parcel, future)
+    def _complete(self, load: Sequence[Parcel]) -> None:
+        """The entity has these."""
+        taken, future = complete_all(load)
+        if future is not None:
+            future.add_done_callback(partial(self._completed, taken))
+
+    def _completed(self, parcels: Sequence[Parcel], future: asyncio.Future[None]) -> None:
+        """Those that were taken back. If this has failed they may be deferred still: nobody but us looks for them."""
+        self._settled("completed", parcels, future)
+        numbers = [parcel.sequence_number for parcel in parcels]
         if future.cancelled() or future.exception() is None or self._is_closed:
-            self._accepted.discard(parcel.sequence_number)
+            self._accepted.difference_update(numbers)
             return
-        self._accepted.add(parcel.sequence_number)
-        heapq.heappush(self._deferred, parcel.sequence_number)
+        self._accepted.update(numbers)
+        for number in numbers:
+            heapq.heappush(self._deferred, number)
         self._block()
 
-    def _settled(self, outcome: str, parcel: Parcel, future: asyncio.Future[None]) -> None:
+    def _settled(self, outcome: str, parcels: Sequence[Parcel], future: asyncio.Future[None]) -> None:
         """A message whose settling failed comes again when its lock is over: at least once, not exactly once (Q17)."""
         if not future.cancelled() and (error := future.exception()) is not None and not self._is_closed:
             log.warning(
-                "message %d of '%s' was not %s: %s", parcel.sequence_number, self._backlog_queue, outcome, error
+                "%d messages of '%s', from number %d on, were not %s: %s",
+                len(parcels),
+                self._backlog_queue,
+                parcels[0].sequence_number,
+                outcome,
+                error,
             )

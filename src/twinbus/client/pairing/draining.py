@@ -16,15 +16,17 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Section
 from twinbus.amqp.outcomes import RELEASED
 from twinbus.amqp.types import Array
 from twinbus.client.errors import ObjectClosed
+from twinbus.client.pairing.deferred import DEAD_LETTERED, DEFERRED, DeferredMessages, marking
 from twinbus.client.pairing.destination import Destination
 from twinbus.client.pairing.errors import ParkedMessageMalformed, PrimaryLost
 from twinbus.client.pairing.events import EventKind
-from twinbus.client.pairing.parcel import Arrived, TakenBack, dead_letter
-from twinbus.client.pairing.rewriting import Expired, Restored, restore
+from twinbus.client.pairing.parcel import IN_DOUBT, Arrived, Origin, TakenBack, dead_letter
+from twinbus.client.pairing.rewriting import DEFERRED_STATE, Expired, Restored, look, restore, was_delivered
 from twinbus.model.errors import MessageNotFound, ServiceBusError
 from twinbus.model.path import key_of
 
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from twinbus.client.pairing.pump import PumpSettings
     from twinbus.client.receiver import MessageReceiver
     from twinbus.client.receiving_link import ReceivingLink
-    from twinbus.model.message import BrokeredMessage
 
 log: Final = logging.getLogger(__name__)
 
@@ -44,7 +45,6 @@ WINDOW: Final = 500
 """Messages of one backlog queue that are on their way at a time."""
 HELD_AT_MOST: Final = 2 * WINDOW
 """Messages that are kept: with what was answered, looked through once a window, whose memory serves those to come."""
-PEEKED_AT_ONCE: Final = 250
 TICK_S: Final = 5.0
 FINISH_S: Final = 5.0
 """How long the end of a draining waits for answers."""
@@ -59,8 +59,10 @@ _EXPIRED: Final = "TTLExpiredException"
 class Draining:
     """One life of a pump."""
 
-    def __init__(self, settings: PumpSettings, receiver: MessageReceiver, link: ReceivingLink) -> None:
-        """`link` is attached."""
+    def __init__(
+        self, settings: PumpSettings, receiver: MessageReceiver, link: ReceivingLink, in_doubt: set[int]
+    ) -> None:
+        """`link` is attached. `in_doubt` has the numbers of messages that this host may have sent before."""
         self._settings = settings
         self._receiver = receiver
         self._link = link
@@ -75,10 +77,11 @@ class Draining:
         """Who hears of arrivals when this is over: the receiver."""
         self._held: dict[IncomingDelivery, float] = {}
         """What came on the link and is not settled, with the time its lock is good from."""
-        self._taken_back: dict[BrokeredMessage, float] = {}
-        """What was deferred, and is under a lock that no link holds, with the time from which that is good."""
-        self._last_arrival_s = self._loop.time()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._deferred = DeferredMessages(receiver)
+        self._origin = Origin(self._deferred, self._start)
+        self._in_doubt = in_doubt
+        self._last_arrival_s = self._loop.time()
 
     async def run(self) -> ServiceBusError:
         """Drain until the link is over, or the primary gone; why. Then, or whatever it raises, it is ended (`end`)."""
@@ -107,12 +110,8 @@ class Draining:
         idle_s = self._last_arrival_s + self._settings.poll_s - self._loop.time()
         self._woken.clear()
         with suppress(TimeoutError):
-            async with asyncio.timeout(TICK_S if self._held or self._under_lock() else max(0.0, idle_s)):
+            async with asyncio.timeout(TICK_S if self._held or self._origin.since_s else max(0.0, idle_s)):
                 await self._woken.wait()
-
-    def _under_lock(self) -> dict[BrokeredMessage, float]:
-        """What was taken back of the deferred ones, and is not settled."""
-        return {message: since_s for message, since_s in self._taken_back.items() if message.received.lock is not None}
 
     def stop(self) -> None:
         """End it well, soon."""
@@ -131,6 +130,8 @@ class Draining:
             async with asyncio.timeout(FINISH_S):
                 await asyncio.gather(*[destination.finish() for destination in self._destinations.values()])
                 await asyncio.sleep(0)  # what was completed in this turn is told at its end
+                if self._tasks:
+                    await asyncio.wait(list(self._tasks))
 
     def _grant_credit(self) -> None:
         """Receive, unless it is over: a message that comes then goes back unsent, and is charged again."""
@@ -146,21 +147,35 @@ class Draining:
         self._end(PrimaryLost(path, error))
 
     def _close(self) -> None:
-        """What was not settled goes back to its place, to be the first of the next draining."""
+        """What was not settled goes back to its place, to be the first of the next draining.
+
+        What was never sent is released; what may have arrived is given back with a delivery on its count.
+        """
+        sent: set[IncomingDelivery] = set()
         for destination in self._destinations.values():
-            destination.close()
+            for parcel in destination.close():
+                self._in_doubt.add(parcel.sequence_number)
+                parcel.mark()
+                if isinstance(parcel, Arrived):
+                    sent.add(parcel.delivery)
         self._link.stop_topping_up()
         self._link.on_arrival, self._link.on_over = self._before, None  # closing the receiver drains the rest
-        self._link.release([delivery for delivery in self._held if not delivery.answered], RELEASED)
-        for task in self._tasks:
+        left = [delivery for delivery in self._held if not delivery.answered]
+        self._link.release([delivery for delivery in left if delivery in sent], IN_DOUBT)
+        self._link.release([delivery for delivery in left if delivery not in sent], RELEASED)
+        for task in list(self._tasks):
             task.cancel()
 
     async def _give_back(self) -> None:
         """Those that were taken back from the deferred ones are free at once, not only when their locks are over."""
-        abandoning = [self._receiver.abandon(message) for message in self._under_lock()]
+        giving_back: list[asyncio.Future[None]] = []
+        for is_marked in (False, True):
+            some = [parcel for parcel in self._origin.since_s if parcel.is_marked is is_marked]
+            if some:
+                giving_back.append(self._origin.settle(some, DEFERRED, marking(is_marked=is_marked)))
         with suppress(TimeoutError):
             async with asyncio.timeout(GIVE_BACK_S):
-                await asyncio.gather(*abandoning, return_exceptions=True)
+                await asyncio.gather(*giving_back, return_exceptions=True)
 
     # --- messages in --------------------------------------------------------------------------------------------------
 
@@ -172,10 +187,12 @@ class Draining:
             now_ms = self._settings.clock.wall_ms()
             if not self._held:
                 self._woken.set()
+            is_any_blocked = any([destination.is_blocked for destination in self._destinations.values()])
             while arrived:
                 delivery = arrived.popleft()
                 self._held[delivery] = now_s
-                self._sort(delivery, now_ms)
+                if not is_any_blocked or not self._put_aside(delivery):
+                    self._sort(delivery, now_ms)
             if len(self._held) > HELD_AT_MOST:
                 self._forget_answered()
         if self._drained is not None and not self._drained.done() and not self._link.is_draining:
@@ -191,15 +208,38 @@ class Draining:
         if isinstance(restored, Expired):
             self._bury(delivery, restored.path, _EXPIRED, restored.text)
             return
-        self._destination(restored.path).take(Arrived(self._link, delivery, restored))
+        self._destination(restored.path).take(self._checked(Arrived(self._link, delivery, restored)))
+
+    def _put_aside(self, delivery: IncomingDelivery) -> bool:
+        """Defer a message whose destination takes nothing now, as it is; False if it is to be sorted."""
+        try:
+            looked = look(delivery.payload)
+        except ParkedMessageMalformed:
+            return False
+        destination = self._destination(looked.path)
+        if not destination.is_blocked:
+            return False
+        as_it_is = Restored(looked.path, looked.session_id, delivery.payload, looked.sequence_number)
+        destination.take(self._checked(Arrived(self._link, delivery, as_it_is)))
+        return True
+
+    def _checked(self, arrived: Arrived) -> Arrived:
+        """The same; marked, if this host may have sent it and its backlog queue has not heard of that."""
+        if self._in_doubt and arrived.sequence_number in self._in_doubt:
+            arrived.mark()
+        return arrived
 
     def _bury(self, delivery: IncomingDelivery, path: str | None, reason: str, description: str) -> None:
-        dead_letter(self._link, delivery, reason, description).add_done_callback(_heed)
+        is_marked = _was_delivered(delivery.payload)
+        dead_letter(self._link, delivery, reason, description, is_marked=is_marked).add_done_callback(_heed)
+        self._tell_buried(delivery.payload, path, reason, description)
+
+    def _tell_buried(self, payload: bytes, path: str | None, reason: str, description: str) -> None:
         self._settings.telling.tell(
             EventKind.DEAD_LETTERED,
             path=path,
             backlog_queue=self._receiver.path,
-            sequence_number=_number_of(delivery.payload),
+            sequence_number=_number_of(payload),
             reason=f"{reason}: {description}",
         )
 
@@ -211,7 +251,9 @@ class Draining:
                 self._receiver.path,
                 self._settings.telling,
                 take_back=self._take_back,
+                at_once=self._taken_at_once,
                 lost=partial(self._lose_primary, path),
+                wakeups=self._settings.wakeups,
                 not_found_grace_s=self._settings.not_found_grace_s,
             )
         self._by_spelling[path] = destination
@@ -223,17 +265,24 @@ class Draining:
         """What an earlier pump has put aside comes before all that waits for the same destination (Q19)."""
         start = 1
         while start:
-            deferred, start = await self._receiver.peek_deferred(PEEKED_AT_ONCE, start)
-            for message in deferred:
-                self._found(message.payload, message.sequence_number)
+            start = self._note_deferred(await self._deferred.find(start))
 
-    def _found(self, payload: bytes, sequence_number: int) -> None:
-        try:
-            restored = restore(payload, self._settings.clock.wall_ms())
-        except ParkedMessageMalformed:
-            log.warning("deferred message %d of '%s' is none of ours", sequence_number, self._receiver.path)
-            return
-        self._destination(restored.path).found_deferred(sequence_number)
+    def _note_deferred(self, payloads: Sequence[bytes]) -> int:
+        """Give the destinations the numbers of their deferred messages; the number to go on from, 0 after the last."""
+        number = 0
+        for payload in payloads:
+            number = _number_of(payload)
+            try:
+                looked = look(payload)
+            except ParkedMessageMalformed:
+                log.warning("deferred message %d of '%s' is none of ours", number, self._receiver.path)
+                continue
+            if looked.is_deferred:
+                self._destination(looked.path).found_deferred(number)
+        return number + 1 if payloads else 0
+
+    def _taken_at_once(self) -> int:
+        return self._deferred.at_once
 
     async def _take_back(self, numbers: Sequence[int]) -> list[Parcel]:
         """Deferred messages by their numbers, in order; one that is not there any more is somebody else's affair.
@@ -242,9 +291,9 @@ class Draining:
         """
         asked_s = self._loop.time()
         missing: MessageNotFound | None = None
-        messages: list[BrokeredMessage] = []
+        taken: list[tuple[bytes, uuid.UUID]] = []
         try:
-            messages = await self._receiver.receive_deferred(*numbers)
+            taken = await self._deferred.take(numbers)
         except MessageNotFound as error:
             missing = error
         if missing is not None:
@@ -252,32 +301,44 @@ class Draining:
             if len(there) == len(numbers):
                 raise missing
             return await self._take_back(there) if there else []
-        self._taken_back = self._under_lock() | dict.fromkeys(messages, asked_s)
         self._woken.set()  # their locks are to be renewed
-        taken: list[Parcel] = []
         now_ms = self._settings.clock.wall_ms()
-        for message in messages:
-            restored: Restored | Expired | None = None
-            malformed = ""
-            try:
-                restored = restore(message.payload, now_ms, deduct=self._settings.deduct)
-            except ParkedMessageMalformed as error:
-                malformed = str(error)
-            if isinstance(restored, Restored):
-                taken.append(TakenBack(self._receiver, message, restored, self._start))
-            elif restored is None:
-                await self._receiver.dead_letter(message, _MALFORMED, malformed)
-            else:
-                await self._receiver.dead_letter(message, _EXPIRED, restored.text)
-        return taken
+        parcels = [self._open(payload, lock, now_ms) for payload, lock in taken]
+        opened = [parcel for parcel in parcels if parcel is not None]
+        opened.sort(key=_by_number)
+        self._origin.since_s.update(dict.fromkeys(opened, asked_s))
+        return [*opened]
+
+    def _open(self, payload: bytes, lock: uuid.UUID, now_ms: int) -> TakenBack | None:
+        """A message that was taken back; None if it goes to the dead letters."""
+        restored: Restored | Expired
+        try:
+            restored = restore(payload, now_ms, deduct=self._settings.deduct)
+        except ParkedMessageMalformed as error:
+            self._bury_deferred(payload, lock, None, _MALFORMED, str(error))
+            return None
+        if isinstance(restored, Expired):
+            self._bury_deferred(payload, lock, restored.path, _EXPIRED, restored.text)
+            return None
+        parcel = TakenBack(self._origin, restored, lock)
+        if self._in_doubt and parcel.sequence_number in self._in_doubt:
+            parcel.mark()
+        return parcel
+
+    def _bury_deferred(self, payload: bytes, lock: uuid.UUID, path: str | None, reason: str, description: str) -> None:
+        why: dict[str, object] = {"deadletter-reason": reason, "deadletter-description": description}
+        why |= marking(is_marked=_was_delivered(payload))
+        self._start(self._deferred.settle(DEAD_LETTERED, [lock], why)).add_done_callback(_heed)
+        self._tell_buried(payload, path, reason, description)
 
     async def _still_deferred(self, numbers: Sequence[int]) -> list[int]:
         """Which of these are there, whoever has them now."""
-        wanted, start, there = set(numbers), min(numbers), []
+        wanted, start, there = set(numbers), min(numbers), set[int]()
         while start and start <= max(wanted):
-            found, start = await self._receiver.peek_deferred(PEEKED_AT_ONCE, start)
-            there += [message.sequence_number for message in found if message.sequence_number in wanted]
-        return there
+            found = [_number_of(payload) for payload in await self._deferred.find(start) if _is_deferred(payload)]
+            there.update(number for number in found if number in wanted)
+            start = found[-1] + 1 if found else 0
+        return sorted(there)
 
     def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
@@ -311,11 +372,12 @@ class Draining:
     async def _renew_locks(self) -> None:
         now_s = self._loop.time()
         due = [delivery for delivery, since_s in self._held.items() if now_s - since_s >= RENEW_AFTER_S]
-        deferred = [message for message, since_s in self._under_lock().items() if now_s - since_s >= RENEW_AFTER_S]
-        locks = [delivery.tag for delivery in due] + [message.received.lock or b"" for message in deferred]
+        since_s_of = self._origin.since_s
+        deferred = [parcel for parcel, since_s in since_s_of.items() if now_s - since_s >= RENEW_AFTER_S]
+        locks = [uuid.UUID(bytes_le=delivery.tag) for delivery in due] + [parcel.lock for parcel in deferred]
         if not locks:
             return
-        tokens = Array(uuid.UUID, [uuid.UUID(bytes_le=lock) for lock in locks])
+        tokens = Array(uuid.UUID, locks)
         try:
             await self._receiver.factory.ask(
                 self._receiver.path, "com.microsoft:renew-lock", {"lock-tokens": tokens}, timeout_s=TICK_S
@@ -324,13 +386,31 @@ class Draining:
             log.warning("locks of '%s' were not renewed: %s", self._receiver.path, error)
         for delivery in due:
             self._held[delivery] = now_s
-        for message in deferred:
-            self._taken_back[message] = now_s
+        for parcel in deferred:
+            if parcel in since_s_of:
+                since_s_of[parcel] = now_s
 
 
 def _number_of(payload: bytes) -> int:
     number = Message(payload).lookup(Section.MESSAGE_ANNOTATIONS, _SEQUENCE_NUMBER)
     return int(number) if isinstance(number, int) else 0
+
+
+def _by_number(parcel: TakenBack) -> int:
+    return parcel.sequence_number
+
+
+def _is_deferred(payload: bytes) -> bool:
+    state = Message(payload).lookup(Section.MESSAGE_ANNOTATIONS, "x-opt-message-state")
+    return state == DEFERRED_STATE
+
+
+def _was_delivered(payload: bytes) -> bool:
+    """As far as can be read."""
+    try:
+        return was_delivered(payload)
+    except DecodeError:
+        return True
 
 
 def _heed(future: asyncio.Future[None]) -> None:

@@ -12,6 +12,7 @@ from twinbus.client.pairing.destination import Senders
 from twinbus.client.pairing.events import EventKind, Events
 from twinbus.client.pairing.pump import Pump, PumpSettings
 from twinbus.client.pairing.telling import Telling
+from twinbus.client.pairing.wakeups import Wakeups
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +45,7 @@ class DrainingByHand:
         settings = PumpSettings(
             secondary=secondary,
             sender_to=Senders(primary).to,
-            wait=asyncio.sleep,
+            wakeups=Wakeups(),
             epoch=clock.wall_ms(),
             poll_s=POLL_S,
             send_timeout_s=primary.settings.operation_timeout_s,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from twinbus.client.clock import Clock
     from twinbus.client.pairing.fragments import Fragments
+    from twinbus.client.pairing.wakeups import Wakeups
     from twinbus.model.errors import ServiceBusError
 
 
@@ -69,8 +70,9 @@ class EntityHealth:
         clock: Clock,
         fragments: Fragments,
         changed: Callable[[EntityHealth, EntityState], None],
+        wakeups: Wakeups,
     ) -> None:
-        """It is held to be healthy. `changed` is told the state it had before."""
+        """It is held to be healthy. `changed` is told the state it had before; `wakeups`, that the entity answers."""
         self.path = path
         self.state = EntityState.HEALTHY
         self.why: ServiceBusError | None = None
@@ -91,6 +93,7 @@ class EntityHealth:
         self._interval_s = interval_s
         self._clock = clock
         self._changed = changed
+        self._wakeups = wakeups
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -127,11 +130,14 @@ class EntityHealth:
 
     def send_succeeded(self) -> None:
         """The primary took a message: that is what usually happens, and changes nothing."""
+        if self._wakeups.is_awaited:
+            self._wakeups.answered(self.path)
         if self.state is EntityState.SUSPECT:
             self._happen(Happening.SEND_SUCCEEDED)
 
     def ping_succeeded(self) -> None:
         """The primary took a ping."""
+        self._wakeups.answered(self.path)
         self._happen(Happening.PING_SUCCEEDED)
 
     def pings_refused(self, error: ServiceBusError) -> None:
@@ -141,6 +147,7 @@ class EntityHealth:
 
     def mark_healthy(self) -> None:
         """Somebody knows better."""
+        self._wakeups.answered(self.path)
         self._happen(Happening.MARKED_HEALTHY)
         self.fragments.restore_all()
 

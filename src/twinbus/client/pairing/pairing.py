@@ -32,6 +32,7 @@ from twinbus.client.pairing.syphon import Syphon
 from twinbus.client.pairing.telling import Telling
 from twinbus.client.pairing.triggers import class_of
 from twinbus.client.pairing.unspooling import Unspooling
+from twinbus.client.pairing.wakeups import Wakeups, fragment_key
 from twinbus.model.errors import FailureClass, ServiceBusError
 from twinbus.model.path import key_of
 from twinbus.model.times import duration_s
@@ -86,6 +87,8 @@ class Pairing:
             prepared=self._protect,
         )
         """Of the backlog queues."""
+        self.wakeups = Wakeups()
+        """Pumps that wait for an entity hear of every answer of it."""
         self._healths: dict[str, EntityHealth] = {}
         self._pings = Pings(primary, duration_s(options.ping_primary_interval), self.telling, self.class_of)
         self.spool: Spool | None = None
@@ -244,6 +247,7 @@ class Pairing:
                 clock=clock,
                 fragments=Fragments(path, clock, self._fragment_changed),
                 changed=self._changed,
+                wakeups=self.wakeups,
             )
         return health
 
@@ -276,6 +280,8 @@ class Pairing:
     def _fragment_changed(self, outage: FragmentOutage, error: ServiceBusError | None) -> None:
         """A fragment of an entity went down, or is back: it is pinged meanwhile."""
         kind = EventKind.FRAGMENT_DOWN if outage.is_pinged else EventKind.FRAGMENT_BACK
+        if kind is EventKind.FRAGMENT_BACK:
+            self.wakeups.answered(fragment_key(outage.path, outage.number))
         reason = None if error is None else str(error)
         self.telling.tell(kind, path=outage.path, fragment=outage.number, reason=reason)
         if outage.is_pinged:

@@ -1,44 +1,58 @@
 """A parked message on its way back, and how its backlog queue is told what became of it.
 
 Owns: settling, which differs: a message that came on the link is settled there, one that was taken back from the
-deferred ones by its lock. Knows nothing of destinations.
+deferred ones by its lock. Either way messages are settled together. Knows nothing of destinations.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from twinbus.amqp.outcomes import Modified, Rejected
 from twinbus.amqp.performatives import Error
 from twinbus.amqp.types import Symbol
+from twinbus.client.pairing.deferred import COMPLETED, DEAD_LETTERED, DEFERRED, marking
+from twinbus.client.pairing.rewriting import POSSIBLE_DUPLICATE, mark
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Coroutine, Sequence
+    import uuid
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from twinbus.amqp.delivery import IncomingDelivery
+    from twinbus.client.pairing.deferred import DeferredMessages
     from twinbus.client.pairing.rewriting import Restored
-    from twinbus.client.receiver import MessageReceiver
     from twinbus.client.receiving_link import ReceivingLink
-    from twinbus.model.message import BrokeredMessage
 
+FRAGMENT_SHIFT = 48
+"""A sequence number's bits above these are the number of its fragment."""
+IN_DOUBT = Modified(delivery_failed=True)
+"""Given back with a delivery on its count: it may have arrived at its destination."""
 _DEFERRED = Modified(delivery_failed=False, undeliverable_here=True)
+_DEFERRED_AND_MARKED = Modified(
+    delivery_failed=False, undeliverable_here=True, message_annotations={Symbol(POSSIBLE_DUPLICATE): True}
+)
 
 
 class Parcel:
     """One message, under a lock."""
 
-    __slots__ = ("restored", "sequence_number")
+    __slots__ = ("is_marked", "restored", "sequence_number")
 
     def __init__(self, restored: Restored, sequence_number: int) -> None:
         """`restored` is what goes to the primary."""
         self.restored = restored
         self.sequence_number = sequence_number
+        self.is_marked = restored.is_marked
+        """It may have arrived at its destination, and its backlog queue does not know that yet."""
 
-    def defer(self) -> asyncio.Future[None]:
-        """Its destination does not take it now."""
-        raise NotImplementedError
+    def mark(self) -> None:
+        """It may have arrived at its destination: every copy from now on says so."""
+        payload = mark(self.restored.payload)
+        if payload is not self.restored.payload:
+            self.restored.payload = payload
+            self.is_marked = True
 
     def dead_letter(self, reason: str, description: str) -> asyncio.Future[None]:
         """Its destination will never take it."""
@@ -56,62 +70,95 @@ class Arrived(Parcel):
         self.link = link
         self.delivery = delivery
 
-    def defer(self) -> asyncio.Future[None]:
-        """Its destination does not take it now."""
-        return self.link.settle(self.delivery, _DEFERRED)
-
     def dead_letter(self, reason: str, description: str) -> asyncio.Future[None]:
         """Its destination will never take it."""
-        return dead_letter(self.link, self.delivery, reason, description)
+        return dead_letter(self.link, self.delivery, reason, description, is_marked=self.is_marked)
 
 
 class TakenBack(Parcel):
     """One that was deferred, and was received by its number."""
 
-    __slots__ = ("_message", "_receiver", "_start")
+    __slots__ = ("is_settled", "lock", "origin")
 
-    def __init__(
-        self,
-        receiver: MessageReceiver,
-        message: BrokeredMessage,
-        restored: Restored,
-        start: Callable[[Coroutine[None, None, None]], asyncio.Future[None]],
-    ) -> None:
-        """`start` runs a call."""
-        super().__init__(restored, message.sequence_number)
-        self._receiver = receiver
-        self._message = message
-        self._start = start
-
-    def complete(self) -> asyncio.Future[None]:
-        """Its destination has it."""
-        return self._start(self._receiver.complete(self._message))
-
-    def defer(self) -> asyncio.Future[None]:
-        """Its destination does not take it now: it stays deferred."""
-        return self._start(self._receiver.abandon(self._message))
+    def __init__(self, origin: Origin, restored: Restored, lock: uuid.UUID) -> None:
+        """Made by `Origin`."""
+        super().__init__(restored, restored.sequence_number)
+        self.origin = origin
+        self.lock = lock
+        self.is_settled = False
+        """Its lock is not ours any more, or will not be in a moment."""
 
     def dead_letter(self, reason: str, description: str) -> asyncio.Future[None]:
         """Its destination will never take it."""
-        return self._start(self._receiver.dead_letter(self._message, reason, description))
+        why = {"deadletter-reason": reason, "deadletter-description": description}
+        return self.origin.settle([self], DEAD_LETTERED, why | marking(is_marked=self.is_marked))
 
 
-def dead_letter(link: ReceivingLink, delivery: IncomingDelivery, reason: str, description: str) -> asyncio.Future[None]:
-    """Put a message in the dead-letter queue of its backlog queue."""
+class Origin:
+    """Where messages that are taken back come from."""
+
+    def __init__(
+        self,
+        deferred: DeferredMessages,
+        start: Callable[[Coroutine[None, None, None]], asyncio.Future[None]],
+    ) -> None:
+        """`start` runs a request."""
+        self.since_s: dict[TakenBack, float] = {}
+        """What was taken back and is not settled, with the time from which its lock is good."""
+        self._deferred = deferred
+        self._start = start
+
+    def settle(
+        self, parcels: Sequence[TakenBack], status: str, more: Mapping[str, object] | None = None
+    ) -> asyncio.Future[None]:
+        """Settle messages together; the future is done when that is, or has the reason why not."""
+        for parcel in parcels:
+            parcel.is_settled = True
+            self.since_s.pop(parcel, None)
+        return self._start(self._deferred.settle(status, [parcel.lock for parcel in parcels], more))
+
+
+def dead_letter(
+    link: ReceivingLink, delivery: IncomingDelivery, reason: str, description: str, *, is_marked: bool
+) -> asyncio.Future[None]:
+    """Put a message in the dead-letter queue of its backlog queue; marked, if it may have been sent."""
     info: dict[str, object] = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
+    if is_marked:
+        info[POSSIBLE_DUPLICATE] = True
     error = Error(condition=Symbol("com.microsoft:dead-letter"), description=description, info=info)
     return link.settle(delivery, Rejected(error=error))
 
 
-def complete_all(parcels: Sequence[Parcel], ended: Callable[[Parcel, asyncio.Future[None]], None]) -> None:
-    """Their destination has them.
+def complete_all(parcels: Sequence[Parcel]) -> tuple[list[TakenBack], asyncio.Future[None] | None]:
+    """Their destination has them. Returns those whose completion is to be waited for, and that.
 
-    Those that came on the link share frames, and nobody waits for a confirmation: one that is not completed comes again
-    (Q17). `ended` hears of the others.
+    Nobody waits for a confirmation of those that came on the link: one that is not completed comes again (Q17).
     """
     arrived = [parcel for parcel in parcels if isinstance(parcel, Arrived)]
     if arrived:
         arrived[0].link.complete_unconfirmed([parcel.delivery for parcel in arrived])
-    for parcel in parcels:
-        if isinstance(parcel, TakenBack):
-            parcel.complete().add_done_callback(partial(ended, parcel))
+    taken = [parcel for parcel in parcels if isinstance(parcel, TakenBack)] if len(arrived) < len(parcels) else []
+    return taken, taken[0].origin.settle(taken, COMPLETED) if taken else None
+
+
+def defer_all(parcels: Sequence[Parcel]) -> list[tuple[list[Parcel], asyncio.Future[None]]]:
+    """Their destination does not take them now; deferred ones stay so. Each part with its confirmation."""
+    settling: list[tuple[list[Parcel], asyncio.Future[None]]] = []
+    for is_marked, some in groupby(parcels, _is_marked):
+        group = list(some)
+        arrived = [parcel for parcel in group if isinstance(parcel, Arrived)]
+        taken = [parcel for parcel in group if isinstance(parcel, TakenBack)]
+        if arrived:
+            state = _DEFERRED_AND_MARKED if is_marked else _DEFERRED
+            last = {parcel.sequence_number >> FRAGMENT_SHIFT: parcel.delivery for parcel in arrived}  # of each fragment
+            deliveries = [parcel.delivery for parcel in arrived]
+            future = arrived[0].link.settle_together(deliveries, state, list(last.values()))
+            settling.append(([*arrived], future))
+        if taken:
+            future = taken[0].origin.settle(taken, DEFERRED, marking(is_marked=is_marked))
+            settling.append(([*taken], future))
+    return settling
+
+
+def _is_marked(parcel: Parcel) -> bool:
+    return parcel.is_marked

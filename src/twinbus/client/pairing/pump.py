@@ -19,11 +19,12 @@ from twinbus.client.retry import NO_RETRY
 from twinbus.model.errors import EntityClaimed, LinkStolen, ServiceBusError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from twinbus.client.clock import Clock
     from twinbus.client.factory import MessagingFactory
     from twinbus.client.pairing.telling import Telling
+    from twinbus.client.pairing.wakeups import Wakeups
     from twinbus.client.sender import MessageSender
 
 STANDBY_S: Final = 5.0
@@ -31,7 +32,8 @@ STANDBY_S: Final = 5.0
 DISPLACED: Final = (LinkStolen, EntityClaimed)
 """Another host has the queue."""
 FIRST_PAUSE_S: Final = 0.5
-LONGEST_PAUSE_S: Final = 30.0
+LONGEST_PAUSE_S: Final = 5.0
+"""To connect and to attach is not charged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +43,8 @@ class PumpSettings:
     secondary: MessagingFactory
     sender_to: Callable[[str], MessageSender]
     """An ordinary sender of the primary's, to a destination."""
-    wait: Callable[[float], Awaitable[None]]
-    """So many seconds, or until an entity of the primary is known to be healthy again."""
+    wakeups: Wakeups
+    """Of this process: says when an entity of the primary answers."""
     epoch: int
     poll_s: float
     send_timeout_s: float
@@ -65,6 +67,8 @@ class Pump:
         self._settings = settings
         self._task: asyncio.Task[None] | None = None
         self._draining: Draining | None = None
+        self._in_doubt: set[int] = set()
+        """Numbers of messages that were on their way when a draining ended."""
 
     @property
     def has_ended(self) -> bool:
@@ -115,7 +119,7 @@ class Pump:
         """Go on when the primary can be reached again, or refuses for another reason: which the draining will see."""
         pause_s = FIRST_PAUSE_S
         while True:
-            await self._settings.wait(pause_s)
+            await self._settings.wakeups.wait(None, pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             try:
                 await self._settings.sender_to(path).link(NO_RETRY)
@@ -124,6 +128,7 @@ class Pump:
             except ServiceBusError:
                 return
             else:
+                self._settings.wakeups.answered(path)
                 return
 
     async def _drain(self) -> ServiceBusError:
@@ -133,7 +138,7 @@ class Pump:
             link = await receiver.link()
             self.is_active, self.why_not = True, None
             settings.telling.tell(EventKind.PUMP_STARTED, backlog_queue=self.path)
-            self._draining = draining = Draining(settings, receiver, link)
+            self._draining = draining = Draining(settings, receiver, link, self._in_doubt)
             try:
                 return await draining.run()
             finally:

@@ -51,13 +51,15 @@ _LARGEST_TTL_MS: Final = 2**32 - 1
 _SCHEDULE_ANNOTATION: Final = "x-opt-scheduled-enqueue-time"
 _ENQUEUED_TIME: Final = "x-opt-enqueued-time"
 _SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
+_STATE: Final = "x-opt-message-state"
+DEFERRED_STATE: Final = 1
 _SET_BY_BROKER: Final = frozenset(
     {
         _ENQUEUED_TIME,
         _SEQUENCE_NUMBER,
         "x-opt-locked-until",
         "x-opt-enqueue-sequence-number",
-        "x-opt-message-state",
+        _STATE,
         "x-opt-deadletter-source",
         "x-opt-partition-id",
     }
@@ -194,15 +196,19 @@ def properties_size(payload: bytes) -> int:
 class Restored:
     """A message as it goes to its destination."""
 
-    __slots__ = ("path", "payload", "sequence_number", "session_id")
+    __slots__ = ("is_marked", "path", "payload", "sequence_number", "session_id")
 
-    def __init__(self, path: str, session_id: str | None, payload: bytes, sequence_number: int) -> None:
+    def __init__(
+        self, path: str, session_id: str | None, payload: bytes, sequence_number: int, *, is_marked: bool = False
+    ) -> None:
         """Made by `restore`."""
         self.path = path
         self.session_id = session_id
         self.payload = payload
         self.sequence_number = sequence_number
         """In its backlog queue; 0 where that did not say."""
+        self.is_marked = is_marked
+        """It got the mark of a possible duplicate here: in the backlog queue it has none yet."""
 
 
 class Expired(NamedTuple):
@@ -218,21 +224,24 @@ class Expired(NamedTuple):
         return f"it was parked for {self.parked_for_ms / 1000:g} s and could live {self.time_to_live_ms / 1000:g} s"
 
 
-def restore(payload: bytes, now_ms: int, *, deduct: bool = False) -> Restored | Expired:
+def restore(
+    payload: bytes, now_ms: int, *, deduct: bool = False, is_possible_duplicate: bool = False
+) -> Restored | Expired:
     """What a parked message was. ParkedMessageMalformed says why it cannot be told.
 
-    `deduct`: the time for which it was parked is taken off its time to live.
+    `deduct`: the time for which it was parked is taken off its time to live. `is_possible_duplicate`: a copy of it may
+    have been sent before. A message with a delivery on its count is one, too: whoever received it may have sent it.
     """
     try:
-        return _restore(payload, now_ms, deduct=deduct)
+        return _restore(payload, now_ms, deduct=deduct, is_doubtful=is_possible_duplicate)
     except DecodeError as error:
         raise ParkedMessageMalformed(f"it cannot be read: {error.description}") from error
 
 
-def _restore(payload: bytes, now_ms: int, *, deduct: bool) -> Restored | Expired:
+def _restore(payload: bytes, now_ms: int, *, deduct: bool, is_doubtful: bool) -> Restored | Expired:
     header, annotations, properties, own, rest = _sections_of(payload)
     kept, parked_ms, sequence_number = _read_annotations(annotations, now_ms)
-    told, aliases = _read_properties(own)
+    told, aliases, mark = _read_properties(own)
     path, session_id = _path_of(aliases.get(PATH, NULL)), _session_of(aliases.get(SESSION_ID, NULL))
     ttl_ms = _alias_ttl(aliases[TIME_TO_LIVE]) if TIME_TO_LIVE in aliases else None
     parked_for_ms = max(0, now_ms - parked_ms)
@@ -244,7 +253,14 @@ def _restore(payload: bytes, now_ms: int, *, deduct: bool) -> Restored | Expired
         kept += _alias_schedule(aliases[SCHEDULED_TIME])
     told.append(_PARKED_AT + _timestamp(parked_ms))
     told.append(_PARKED_FOR + _TIMESPAN.pack(_TIMESPAN_LEAD, parked_for_ms * TICKS_PER_MS))
-    pieces = [_restored_header(header, ttl_ms)]
+    restored_header, was_delivered = _restored_header(header, ttl_ms)
+    is_marked = False
+    if is_doubtful or was_delivered:
+        is_marked = mark != _POSSIBLE_DUPLICATE
+        told.append(_POSSIBLE_DUPLICATE)
+    elif mark:
+        told.append(mark)
+    pieces = [restored_header]
     if kept:
         _add_compound(pieces, _ANNOTATIONS, _MAP32, kept, 2 * len(kept))
     if session_id is not None or ttl_ms is not None:
@@ -254,7 +270,37 @@ def _restore(payload: bytes, now_ms: int, *, deduct: bool) -> Restored | Expired
         pieces += (_PROPERTIES_LEAD, properties)
     _add_compound(pieces, _OWN, _MAP32, told, 2 * len(told))
     pieces.append(rest)
-    return Restored(path, session_id, b"".join(pieces), sequence_number)
+    return Restored(path, session_id, b"".join(pieces), sequence_number, is_marked=is_marked)
+
+
+class Looked(NamedTuple):
+    """What is to be known of a parked message that stays parked."""
+
+    path: str
+    session_id: str | None
+    sequence_number: int
+    is_deferred: bool
+
+
+def look(payload: bytes) -> Looked:
+    """Where a parked message belongs, without restoring it. ParkedMessageMalformed says why that cannot be told."""
+    try:
+        _, annotations, _, own, _ = _sections_of(payload)
+        sequence_number, is_deferred = 0, False
+        count, at = open_map(annotations, 0) if annotations else (0, 0)
+        for _ in range(count // 2):
+            item_at = skip(annotations, at)
+            name = _NAMES.get(annotations[at:item_at])
+            if name == _SEQUENCE_NUMBER:
+                sequence_number = long_at(annotations, item_at) or 0
+            elif name == _STATE:
+                is_deferred = decode(annotations, item_at)[0] == DEFERRED_STATE
+            at = skip(annotations, item_at)
+        _, aliases, _ = _read_properties(own)
+    except DecodeError as error:
+        raise ParkedMessageMalformed(f"it cannot be read: {error.description}") from error
+    path, session_id = _path_of(aliases.get(PATH, NULL)), _session_of(aliases.get(SESSION_ID, NULL))
+    return Looked(path, session_id, sequence_number, is_deferred)
 
 
 def _sections_of(payload: bytes) -> tuple[bytes, bytes, bytes, bytes, bytes]:
@@ -300,31 +346,45 @@ def _read_annotations(section: bytes, now_ms: int) -> tuple[list[bytes], int, in
     return kept, parked_ms, sequence_number
 
 
-def _read_properties(section: bytes) -> tuple[list[bytes], dict[object, bytes]]:
-    """Those that stay, and the values of the aliases: all as they came."""
+def _read_properties(section: bytes) -> tuple[list[bytes], dict[object, bytes], bytes]:
+    """Those that stay, the values of the aliases, and the mark of a possible duplicate: all as they came."""
     own: list[bytes] = []
     aliases: dict[object, bytes] = {}
+    mark = b""
     count, at = open_map(section, 0) if section else (0, 0)
     for _ in range(count // 2):
         item_at = skip(section, at)
         end = skip(section, item_at)
         name = _name_of(section[at:item_at])
-        if name in ALIASES:
+        if name is None:  # as most
+            own.append(section[at:end])
+        elif name in ALIASES:
             aliases[name] = section[item_at:end]
+        elif name == POSSIBLE_DUPLICATE:
+            mark = section[at:end]
         elif name not in _TOLD_AT_LAST:
             own.append(section[at:end])
         at = end
-    return own, aliases
+    return own, aliases, mark
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _restored_header(section: bytes, ttl_ms: int | None) -> bytes:
-    """Without the count of deliveries from the backlog queue. Most messages have the same header: it is made once."""
+def _restored_header(section: bytes, ttl_ms: int | None) -> tuple[bytes, bool]:
+    """Without the count of deliveries from the backlog queue, and whether there were any.
+
+    Most messages have the same header: it is made once.
+    """
     fields = _fields_of(section, 0)[1] if section else []
+    was_delivered = bool(decode(field_of(fields, _DELIVERY_COUNT), 0)[0])
     clear(fields, _DELIVERY_COUNT)
     if ttl_ms is not None:
         set_field(fields, _TTL, encoded(UInt(min(ttl_ms, _LARGEST_TTL_MS))))
-    return _compound(_HEADER, _LIST32, fields, len(fields)) if fields else b""
+    return _compound(_HEADER, _LIST32, fields, len(fields)) if fields else b"", was_delivered
+
+
+def was_delivered(payload: bytes) -> bool:
+    """Whether a parked message has a delivery on its count: somebody may have sent it."""
+    return bool(Message(payload).field(_HEADER, _DELIVERY_COUNT))
 
 
 def _add_restored_properties(

@@ -7,7 +7,6 @@ Owns: the pumps and the senders they share, and, in an application that hosts it
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from twinbus.client.errors import ConnectionFailed, ConnectionLost
@@ -32,7 +31,7 @@ class Syphon:
         settings = PumpSettings(
             secondary=pairing.secondary,
             sender_to=Senders(pairing.primary).to,
-            wait=self._wait,
+            wakeups=pairing.wakeups,
             epoch=clock.wall_ms(),
             poll_s=duration_s(options.syphon_poll),
             send_timeout_s=pairing.primary.settings.operation_timeout_s,
@@ -43,8 +42,7 @@ class Syphon:
         )
         self.pumps = [Pump(queue.path, settings) for queue in pairing.rotation.queues]
         self._coordination = Coordination(pairing)
-        self._restored = asyncio.Event()
-        self._end_listening = pairing.on_event(self._listen, {EventKind.FAILED_OVER, EventKind.RESTORED})
+        self._end_listening = pairing.on_event(self._listen, {EventKind.FAILED_OVER})
 
     def start(self) -> None:
         """Drain from now on."""
@@ -59,10 +57,7 @@ class Syphon:
         await asyncio.gather(*[pump.close() for pump in self.pumps])
 
     def _listen(self, event: PairingEvent) -> None:
-        if event.kind is EventKind.RESTORED:
-            self._restored.set()
-            self._restored = asyncio.Event()
-        elif event.path is not None:
+        if event.path is not None:
             self._stop_receiving(event.path)
 
     def _stop_receiving(self, path: str) -> None:
@@ -75,9 +70,3 @@ class Syphon:
         if isinstance(error, ConnectionFailed | ConnectionLost):
             for pump in self.pumps:
                 pump.lose_primary(path, error)
-
-    async def _wait(self, seconds: float) -> None:
-        """Pumps need not wait for longer once a ping was answered."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._restored.wait()

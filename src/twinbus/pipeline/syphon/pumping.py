@@ -17,6 +17,7 @@ from twinbus.client.pairing.destination import Senders
 from twinbus.client.pairing.events import EventKind, Events
 from twinbus.client.pairing.pump import Pump, PumpSettings
 from twinbus.client.pairing.telling import Telling
+from twinbus.client.pairing.wakeups import Wakeups
 from twinbus.pipeline.syphon.tally import KINDS
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ async def pumping(
     settings = PumpSettings(
         secondary=secondary,
         sender_to=Senders(primary).to,
-        wait=asyncio.sleep,
+        wakeups=Wakeups(),
         epoch=epoch,
         poll_s=assignment.poll_s,
         send_timeout_s=primary.settings.operation_timeout_s,

@@ -274,6 +274,10 @@ class Desk:
     def _settle(self, call: calls.Settle, tell: Tell) -> None:
         fragment = self.fragment(call.place)
         numbers = fragment.lock_numbers(call.tags)
+        if call.how == How.FREE.value:
+            fragment.settlement.free(numbers)
+            tell(calls.Lost([]))
+            return
 
         def answer(error: ServiceBusError | None) -> None:
             tell(failed(error) if error is not None else calls.Lost(places))

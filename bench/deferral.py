@@ -1,0 +1,175 @@
+"""Measures what deferral costs the syphon: a backlog moved with half of it deferred on the way, and without.
+
+    python -m bench.deferral [--messages 200000] [--rounds 3]
+
+Two `twinbus serve`, a pair, and a process of its own that hosts the syphon, as in bench/syphon.py: ten backlog queues
+hold the messages, half of them of 100 sessions and with a time to live, half plain. In turns, all messages are moved
+while both destinations take them, and while the queue with sessions is disabled: its half of the backlog is deferred,
+and the queue is enabled as soon as all of that half is. Both are measured from the first message that has arrived until
+all have, and have left: with the deferral, and with the time that the syphon needs to notice that the queue is enabled.
+Writes docs/benchmarks/deferral.md and deferral.json; exits 1 where the bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import uvloop
+
+from bench.record import Bar, add_results_option, bars_table, facts, figures_table, judge, surroundings, write
+from bench.serving import Proc, Server, run
+from bench.syphon import BACKLOG_QUEUES, PRIMARY, SESSION_QUEUE, SESSIONS, SIZE, Syphon, fill
+from twinbus.client.management import NamespaceManager
+from twinbus.client.pairing import backlog
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NEEDED: Final = 0.9
+LOOK_SELDOM_S: Final = 0.1
+
+
+@dataclass
+class Moved:
+    """One backlog."""
+
+    messages: int
+    seconds: float
+    """From the first that has arrived until all have, and have left."""
+    back_s: float = 0.0
+    """Of that, from the moment when the disabled queue was enabled."""
+    host_cpu_s: float = 0.0
+    secondary_cpu_s: float = 0.0
+    primary_cpu_s: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Messages a second."""
+        return self.messages / self.seconds
+
+
+class Deferring(Syphon):
+    """The syphon, with a destination that can be disabled."""
+
+    def __init__(self, primary: Server, secondary: Server) -> None:
+        """Both run."""
+        super().__init__(primary, secondary)
+        self._servers = (primary, secondary)
+
+    def drain(self, count: int, *, defers: bool) -> Moved:
+        """Fill the backlog queues and have them drained by a program started now."""
+        primary, secondary = self._servers
+        uvloop.run(fill(primary, secondary, count))
+        if defers:
+            uvloop.run(self._set_status("SendDisabled"))
+        before = [server.process.cpu_s for server in self._servers]
+        started_s, enabled_s = time.monotonic(), 0.0
+        with self._hosted() as host:
+            first_s = self._wait(started_s, host, lambda: self._arrived() > 0)
+            if defers:
+                uvloop.run(self._until_deferred(count // 2))
+                uvloop.run(self._set_status("Active"))
+                enabled_s = time.monotonic()
+            self._wait_for_most(first_s, count)
+            last_s = self._wait(started_s, host, lambda: self._arrived() >= count and self._parked() == 0)
+            host_cpu_s = Proc(host.pid).cpu_s
+        spent = [server.process.cpu_s - was for server, was in zip(self._servers, before, strict=True)]
+        return Moved(
+            messages=count,
+            seconds=last_s - first_s,
+            back_s=last_s - enabled_s if defers else 0.0,
+            host_cpu_s=host_cpu_s,
+            primary_cpu_s=spent[0],
+            secondary_cpu_s=spent[1],
+        )
+
+    async def _set_status(self, status: str) -> None:
+        async with NamespaceManager.from_connection_string(self._servers[0].management_string) as manager:
+            description = await manager.get_queue(SESSION_QUEUE)
+            await manager.update_queue(SESSION_QUEUE, replace(description, status=status))
+
+    async def _until_deferred(self, count: int) -> None:
+        """So many are, which one request tells."""
+        async with NamespaceManager.from_connection_string(self._servers[1].management_string) as manager:
+            while True:
+                queues = [queue async for queue in manager.get_queues(backlog.prefix_of(PRIMARY))]
+                if sum(queue.runtime.deferred_count for queue in queues) >= count:
+                    return
+                await asyncio.sleep(LOOK_SELDOM_S)
+
+
+def rate_of(moves: Sequence[Moved]) -> float:
+    """The median."""
+    return statistics.median(moved.rate for moved in moves)
+
+
+def page_of(plain: Sequence[Moved], deferred: Sequence[Moved], bar: Bar, where: dict[str, str]) -> str:
+    """All of it, for people."""
+    count = plain[0].messages
+    back = statistics.median(moved.messages / 2 / moved.back_s for moved in deferred)
+    figures = {
+        "messages/s, none deferred": f"{rate_of(plain):,.0f} ({', '.join(f'{moved.rate:,.0f}' for moved in plain)})",
+        "messages/s, half deferred": (
+            f"{rate_of(deferred):,.0f} ({', '.join(f'{moved.rate:,.0f}' for moved in deferred)})"
+        ),
+        "deferred messages/s, once their queue is enabled": f"{back:,.0f}",
+    } | {
+        f"processor time per message, {name}": f"{_cpu_us(plain, name):,.0f} us, {_cpu_us(deferred, name):,.0f} us"
+        for name in ("host", "primary", "secondary")
+    }
+    return (
+        "# Deferral, measured\n\n"
+        f"Made by `python -m bench.deferral`: {count:,} parked messages of {SIZE:,} bytes are moved from\n"
+        f"{BACKLOG_QUEUES} backlog queues of one `twinbus serve` to two queues of another, half of them in {SESSIONS}\n"
+        "sessions. In turns, both queues take them, and the one with sessions is disabled until all of its messages\n"
+        "are deferred. The time of the deferral counts, and that until the syphon notices that the queue is enabled.\n"
+        "Both took turns on one machine; only the ratio means anything.\n\n"
+        f"{bars_table([bar])}\n\n{figures_table(figures)}\n\n{facts(where)}\n"
+    )
+
+
+def _cpu_us(moves: Sequence[Moved], name: str) -> float:
+    return statistics.median(getattr(moved, f"{name}_cpu_s") / moved.messages * 1e6 for moved in moves)
+
+
+def main(words: list[str] | None = None) -> int:
+    """Measure, write, judge."""
+    cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_argument("--messages", type=int, default=200_000)
+    cli.add_argument("--rounds", type=int, default=3)
+    add_results_option(cli)
+    asked = cli.parse_args(words)
+    plain: list[Moved] = []
+    deferred: list[Moved] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="twinbus-bench-") as folder,
+        Server.started(Path(folder) / "primary") as primary,
+        Server.started(Path(folder) / "secondary") as secondary,
+    ):
+        syphon = Deferring(primary, secondary)
+        for number in range(1, asked.rounds + 1):
+            for moves, defers in ((plain, False), (deferred, True)):
+                moves.append(syphon.drain(asked.messages, defers=defers))
+                word = "half deferred" if defers else "none deferred"
+                print(f"round {number}, {word}: {moves[-1].rate:,.0f}/s", flush=True)
+    bar = Bar("messages a second with half deferred, of those without", rate_of(deferred) / rate_of(plain), NEEDED)
+    where = surroundings("uvloop", "rocksdict")
+    kept = {
+        "bars": [bar],
+        "plain": [asdict(moved) for moved in plain],
+        "deferred": [asdict(moved) for moved in deferred],
+        "surroundings": where,
+    }
+    write(asked.results, "deferral", page_of(plain, deferred, bar, where), kept)
+    return judge([bar])
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,41 @@
+"""Q17: after a server was killed, the next exclusive receiver can tell which messages the last one may have had."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.plain.entity import claim, defer, names, orders, send_orders
+from tests.plain.raw import raw
+from tests.plain.test_claims_across_hosts import counts, deferred_names, take_deferred
+from tests.served import started
+from twinbus.amqp.message import Message
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+async def test_q17_messages_that_were_delivered_before_a_kill_say_so_after_it(tmp_path: Path) -> None:
+    with started(tmp_path) as server:
+        queue, idle = server.make_queue(), server.make_queue()
+        async with raw(server) as first:
+            await send_orders(first, queue, [1, 2, 3, 4])
+            await send_orders(first, idle, [1])
+            link = await claim(first, queue, 1)
+            received = await first.receive(link, 3)
+            assert counts(received) == [0, 0, 0]
+            number = await defer(first, link, received[0])
+            assert deferred_names(await take_deferred(first, queue, [number])) == orders(1)
+            await first.receive(await first.attach_receiver(idle))
+            server.kill()
+        server.start()
+        async with raw(server) as second:
+            link = await claim(second, queue, 2)
+            found = await second.receive(link, 3)
+            assert names(found) == orders(2, 3, 4)
+            assert counts(found)[:2] == [1, 1]
+            taken = await take_deferred(second, queue, [number])
+            header = Message(taken.body["messages"][0]["message"]).header
+            assert header is not None
+            assert header.delivery_count == 1
+            idler = await second.attach_receiver(idle)
+            assert counts(await second.receive(idler)) == [0], "a receiver without a claim is told nothing"
