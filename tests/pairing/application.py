@@ -10,6 +10,7 @@ Owns: the making and the end of all that. Several programs can be on one pair: `
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from twinbus.client.management import NamespaceManager
@@ -58,9 +59,15 @@ class Application:
 
 @contextlib.asynccontextmanager
 async def application(namespaces: InMemoryPair, **options: Any) -> AsyncIterator[Application]:  # noqa: ANN401  # of the pairing, or of both factories
-    """A program that has paired; at its end everything of it is closed."""
+    """A program that has paired; at its end everything of it is closed.
+
+    The option `ports` says where it finds the primary and the secondary: at those of relays.
+    """
     of_factories = {name: options.pop(name) for name in FACTORY_OPTIONS if name in options}
+    ports = options.pop("ports", ())
     primary, secondary = namespaces.factories(**of_factories)
+    for factory, port in zip((primary, secondary), ports, strict=False):
+        factory.where = replace(factory.where, port=port)
     string = namespaces.secondary.admin_connection_string
     async with NamespaceManager.from_connection_string(string, clock=namespaces.clock) as manager:
         app = Application(namespaces, primary, manager)

@@ -19,6 +19,7 @@ from twinbus.amqp.frames import HEARTBEAT
 from twinbus.amqp.sasl import Credentials
 from twinbus.amqp.settings import Settings
 from twinbus.amqp.terminus import Source
+from twinbus.amqp.types import UInt
 from twinbus.server import gateway
 from twinbus.server.websocket import socket as websocket
 from twinbus.server.websocket.frames import CloseCode, Opcode
@@ -111,6 +112,23 @@ def test_one_that_opens_and_says_nothing_is_let_go(tmp_path: Path, monkeypatch: 
         with Client(server) as falls_silent:
             falls_silent.socket.send(frame(Opcode.BINARY, HEARTBEAT[:3]))  # half-open: the rest never comes
             assert opcode_at_end(falls_silent.socket) == Opcode.CLOSE
+
+
+def test_q17_one_that_holds_a_claim_and_falls_silent_for_longer_than_agreed_is_let_go(server: Served) -> None:
+    queue = server.make_queue()
+    properties: dict[str, object] = {"com.microsoft:epoch": 7, "twinbus:silence-limit": UInt(1_000)}
+    with Client(server) as client:
+        link = client.connection.begin_session().attach_receiver(
+            "alone", source=Source(address=queue), properties=properties
+        )
+        client.flush()
+        client.read_until(lambda: link.is_attached)
+        began_s = time.monotonic()
+        time.sleep(0.6)
+        client.socket.send(frame(Opcode.BINARY, HEARTBEAT))
+        assert client.socket.next() == (Opcode.BINARY, HEARTBEAT)
+        client.read_until(lambda: any(isinstance(event, ConnectionClosed) for event in client.events))
+        assert 0.6 + 1.0 < time.monotonic() - began_s < 15
 
 
 def opcode_at_end(client: RawSocket) -> int:

@@ -225,20 +225,22 @@ class Peer(asyncio.Protocol):
 
     def _tick(self) -> None:
         now = self._loop.time()
-        if self.is_writable and self._reading.is_paused:
-            self.connection.excuse_silence(now=now)  # we do not listen: its silence is our doing
+        self._reading.excuse_silence(now)
         self.handle(self.connection.tick(now))
         self._pace = None
         self.flush()
 
     def _keep_pace(self) -> None:
-        """Set the timer, anew when the connection was opened or closed: what is due next is due at another time."""
-        pace = (self.connection.local_state, self.connection.remote_state)
+        """Set the timer, anew if something has changed by which a tick is due at another time."""
+        connection = self.connection
+        limit_s = connection.agreement.limit_s
+        pace = (connection.local_state, connection.remote_state, limit_s, limit_s and not self.is_writable)
         if pace != self._pace:
             self._pace = pace
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self._loop.call_later(self.connection.tick_interval_s, self._tick)
+            wait_s = min(connection.tick_in_s(self._loop.time()), self._reading.look_in_s)
+            self._timer = self._loop.call_later(wait_s, self._tick)
 
 
 async def listen(

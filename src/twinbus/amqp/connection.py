@@ -11,7 +11,8 @@ With a limit on its `work`, `receive_data` reads only some of the frames that ca
 handles those events, looks at its clock, and calls `receive_data(b"")` for more while `has_held_input`. So a peer whose
 frames are dear (an attach costs as much as a hundred transfers) cannot keep a server from its other peers.
 
-Owns: open and close, channels, time-outs, and the loop that takes frames apart. Headers and SASL are the `prelude`'s.
+Owns: open and close, channels, time-outs, and the loop that takes frames apart. Headers and SASL are the `prelude`'s,
+and a time-out that the two ends agree on is the `agreement`'s.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
+from twinbus.amqp.agreement import Agreement
 from twinbus.amqp.errors import (
     CONNECTION_FORCED,
     FRAME_SIZE_TOO_SMALL,
@@ -96,6 +98,7 @@ _MAX_CONTAINER_ID: Final = 200
 _UNLIMITED_WORK: Final = 2**60
 _ALMOST: Final = 0.9
 """A timer that fires a little early must not cost a whole interval."""
+_SHORTEST_TICK_S: Final = 0.05
 
 
 class Connection:
@@ -107,8 +110,7 @@ class Connection:
         self.limits = settings.first_limits or settings.limits
         """What holds now; `raise_limits` makes them those of the settings."""
         self.is_client = is_client
-        self.local_state = ConnectionState.START
-        self.remote_state = ConnectionState.START
+        self.local_state = self.remote_state = ConnectionState.START
         self.remote_open: Open | None = None
         """What the peer said of itself. A server keeps none of its properties: ConnectionOpened has them, once."""
         self.remote_max_frame_size = SMALLEST_MAX_FRAME_SIZE
@@ -152,11 +154,12 @@ class Connection:
         """Bytes held must become so many before reading on makes sense."""
         self._output: list[bytes] = []
         self._output_bytes = 0
-        self._is_dropped = False
+        self._is_dropped = self._has_sent = False
         self.last_received = now
         """When the peer was last heard of."""
+        self.agreement = Agreement(is_client=is_client, now=now)
+        """On the silence after which either end gives up on the other, if that is agreed (`limit_silence`)."""
         self._last_tick = self._started = now
-        self._has_sent = False
         self._heartbeat_interval = 0.0
         self._closing_since: float | None = None
 
@@ -341,6 +344,7 @@ class Connection:
                     return end
             else:
                 work -= HOT_WORK
+                self._receive_heartbeat()
             at = stop
         self._needed = HEADER_SIZE
         return at
@@ -629,13 +633,30 @@ class Connection:
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
+    def limit_silence(self, limit_s: float) -> None:
+        """Keep to a limit of silence that the programs have agreed on, to another one, or (0) to none any more."""
+        self.agreement.change(limit_s)
+
+    def _receive_heartbeat(self) -> None:
+        if self.is_client:
+            self.agreement.answered()
+        elif self.agreement.limit_s > 0:
+            self.write(HEARTBEAT)
+
+    def tick_in_s(self, now: float) -> float:
+        """When `tick` wants to be called next, from now on."""
+        interval_s = self.tick_interval_s
+        if self.agreement.limit_s > 0:
+            interval_s = min(interval_s, self.agreement.next_look_in_s(now, self.last_received))
+        return max(_SHORTEST_TICK_S, interval_s)
+
     @property
     def tick_interval_s(self) -> float:
-        """How often `tick` wants to be called."""
+        """How often `tick` wants to be called, if no limit of silence is agreed."""
         if self.remote_state is not ConnectionState.OPEN or self.local_state is not ConnectionState.OPEN:
             return 1.0
         intervals = [self._heartbeat_interval, self.settings.idle_timeout_ms / 2000, 60.0]
-        return max(0.05, min(interval for interval in intervals if interval))
+        return max(_SHORTEST_TICK_S, min(interval for interval in intervals if interval))
 
     def excuse_silence(self, *, now: float) -> None:
         """Count the peer as heard of: whoever owns the socket does not read from it."""
@@ -660,12 +681,24 @@ class Connection:
             message = f"nothing received for {now - self.last_received:.0f} s"
             self._fail(Violation(RESOURCE_LIMIT_EXCEEDED, message), events)
             self.is_finished = True  # who has been silent for so long will not answer a close either
+        elif self.agreement.limit_s > 0:
+            self._keep_agreement(now, events)
         elif self._heartbeat_interval and now - self._last_tick >= self._heartbeat_interval * _ALMOST:
             if not self._has_sent:
                 self.write(HEARTBEAT)
             self._has_sent = False
             self._last_tick = now
         return events
+
+    def _keep_agreement(self, now: float, events: list[Event]) -> None:
+        agreement = self.agreement
+        if agreement.is_broken(now, self.last_received):
+            silent_s = now - self.last_received
+            message = f"nothing was received for {silent_s:.1f} s (agreed limit: {agreement.limit_s:g} s)"
+            self._fail(Violation(CONNECTION_FORCED, message), events)
+            self.is_finished = True
+        elif agreement.asks(now):
+            self.write(HEARTBEAT)
 
 
 def _essence(performative: Open) -> Open:

@@ -14,6 +14,8 @@ from twinbus.amqp.states import LINK_TRANSITIONS, LinkState, ReceiverSettleMode,
 from twinbus.amqp.terminus import Source, Target
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from twinbus.amqp.composite import Composite
     from twinbus.amqp.delivery import OutgoingDelivery
     from twinbus.amqp.session import Session
@@ -61,6 +63,8 @@ class Link:
         """The program knows of it, so it will be told when it ends."""
         self.context: object = None
         """For the program: what this link is for."""
+        self.on_accept: Callable[[], dict[str, object]] | None = None
+        """Called when the peer's attach is answered with ours; what it returns is added to the properties of that."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} {self.local_state.name}/{self.remote_state.name}>"
@@ -113,6 +117,8 @@ class Link:
         if self.is_over:
             return
         theirs = self._theirs()
+        if self.on_accept is not None:
+            properties = {**(properties or {}), **self.on_accept()}
         answer = Attach(
             name=self.name,
             handle=self.handle,

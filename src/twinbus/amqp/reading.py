@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 PIECE_WORK: Final = 1_024
 """What a server handles of one peer's input before it looks at the clock: 1,024 transfers, or 32 attaches."""
-
-
+LOOKS: Final = 5
+"""In an agreed limit of silence, at whether a peer reads: nothing is read from it until it does."""
 _backlogs: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Backlog]] = WeakKeyDictionary()
 
 
@@ -49,6 +49,8 @@ class Reading:
         self._turn = Turn(time.monotonic, loop.call_soon, self.balance)
         self._backlog = backlog_of(loop)
         self._is_in_backlog = False
+        self._unwritten = 0
+        """Bytes that the socket had not taken when that was last looked at."""
         self._work = None if connection.is_client else PIECE_WORK
 
     def receive(self, data: bytes) -> None:
@@ -101,6 +103,26 @@ class Reading:
         """More of the peer's input would make us hold too much."""
         connection = self._connection
         return not self._peer.is_writable or connection.unanswered_bytes > connection.limits.max_unanswered_bytes
+
+    @property
+    def look_in_s(self) -> float:
+        """How soon it has to be looked at whether the peer reads; infinite where nobody needs to know."""
+        limit_s = self._connection.agreement.limit_s
+        return limit_s / LOOKS if limit_s > 0 and not self._peer.is_writable else float("inf")
+
+    def excuse_silence(self, now: float) -> None:
+        """While nothing is read from the peer its silence is our doing, unless it does not read either.
+
+        One that reads slowly is excused as far as an agreed limit of silence goes, and from no other.
+        """
+        if not self.is_paused:
+            return
+        if self._peer.is_writable:
+            self._connection.excuse_silence(now=now)
+            return
+        before, self._unwritten = self._unwritten, self._peer.transport.get_write_buffer_size()
+        if self._unwritten < before:
+            self._connection.agreement.note_progress(now)
 
     def balance(self) -> None:
         """Pause or resume reading, as is right now."""

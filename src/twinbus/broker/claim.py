@@ -40,8 +40,14 @@ class Claim:
         if self.holder is not None:
             raise EntityClaimed(f"'{path}' is claimed by a receiver (epoch {self.epoch}): nobody else receives from it")
 
-    def check(self, path: str, epoch: int, *, others: bool) -> None:
-        """EntityClaimed if it cannot be had with this epoch; `others` receive now without a claim."""
+    def check(self, path: str, epoch: int, *, others: bool, if_free: bool = False) -> None:
+        """EntityClaimed if it cannot be had with this epoch; `others` receive now without a claim.
+
+        With `if_free` it can be had from nobody: a host that had it and fell silent must not take it back, by its
+        higher epoch, from the host that went on with its work.
+        """
+        if self.holder is not None and if_free:
+            raise EntityClaimed(f"'{path}' is claimed by a receiver (epoch {self.epoch}): it is not free")
         if self.holder is not None and epoch < self.epoch:
             raise EntityClaimed(f"'{path}' is claimed with epoch {self.epoch}: {epoch} is lower")
         if self.holder is None and others:

@@ -31,6 +31,7 @@ from twinbus.amqp.events import (
 from twinbus.amqp.sasl import Credentials
 from twinbus.amqp.settings import Limits, Settings
 from twinbus.client.errors import ConnectionFailed, ConnectionLost, from_peer
+from twinbus.client.lease import Leases
 from twinbus.client.receiving_link import ReceivingLink
 from twinbus.client.sending_link import SendingLink
 from twinbus.model.errors import Unauthorized
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from twinbus.amqp.composite import Composite
     from twinbus.amqp.events import Event
+    from twinbus.amqp.performatives import Attach
     from twinbus.amqp.session import Session
     from twinbus.model.errors import ServiceBusError
 
@@ -64,6 +66,7 @@ class Conversation:
         self.lost: asyncio.Future[ServiceBusError] = loop.create_future()
         """Done when it is over, with the reason."""
         self._peer = peer
+        self._leases = Leases(peer.connection)
         self._sessions: list[Session] = []
 
     @classmethod
@@ -170,11 +173,16 @@ class Conversation:
             link = event.link.context
             if isinstance(link, SendingLink | ReceivingLink):
                 if isinstance(event, AttachConfirmed):
-                    link.confirmed(event.attach)
+                    self._confirmed(link, event.attach)
                 else:
                     link.detached(event)
         else:
             self._on_state(event)
+
+    def _confirmed(self, link: SendingLink | ReceivingLink, attach: Attach) -> None:
+        if isinstance(link, ReceivingLink) and link.failure is None:
+            link.lease = self._leases.grant(attach.properties, link.asked_s)
+        link.confirmed(attach)
 
     def _on_state(self, event: Event) -> None:
         if isinstance(event, ConnectionOpened) and not self.opened.done():

@@ -160,13 +160,25 @@ class MessagingFactory:
         prefetch: int = 0,
         epoch: int | None = None,
         auto_renew: dt.timedelta | float | None = None,
+        silence_limit: dt.timedelta | float | None = None,
+        if_free: bool = False,
     ) -> MessageReceiver:
         """A receiver of a queue, a subscription (`topic/Subscriptions/name`), or of a sub-queue of one of these.
 
-        With `epoch` it is the only one: `docs/browse.md` says how such a claim is taken over. `auto_renew` is how long
-        the locks of received messages are renewed while nothing was said of them.
+        With `epoch` it is the only one: `docs/browse.md` says how such a claim is taken over, what `silence_limit` is,
+        and what `if_free`. `auto_renew` is how long the locks of received messages are renewed while nothing was said
+        of them.
         """
-        return MessageReceiver(self, path, mode, prefetch=prefetch, epoch=epoch, auto_renew=auto_renew)
+        return MessageReceiver(
+            self,
+            path,
+            mode,
+            prefetch=prefetch,
+            epoch=epoch,
+            auto_renew=auto_renew,
+            silence_limit=silence_limit,
+            if_free=if_free,
+        )
 
     def create_message_browser(
         self,

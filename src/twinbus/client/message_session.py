@@ -51,16 +51,17 @@ class MessageSession(MessageReceiver):
         wanted: str | None = None,
         wait_s: float | None = None,
         epoch: int | None = None,
+        silence_limit: dt.timedelta | float | None = None,
     ) -> None:
         """`wanted` is the session's id; None: the next that nobody has. Made by `accept`."""
         self._wanted = wanted
         self._wait_s = wait_s
-        super().__init__(factory, path, mode, prefetch=prefetch, epoch=epoch)
+        super().__init__(factory, path, mode, prefetch=prefetch, epoch=epoch, silence_limit=silence_limit)
         self.locked_until_ms = 0
         self._renewing: asyncio.Task[None] | None = None
 
     @classmethod
-    async def accept(
+    async def accept(  # noqa: PLR0913  # each is a wish of its own
         cls,
         factory: MessagingFactory,
         path: str,
@@ -71,13 +72,24 @@ class MessageSession(MessageReceiver):
         timeout: dt.timedelta | float | None = None,  # noqa: ASYNC109
         auto_renew: dt.timedelta | float | None = None,
         epoch: int | None = None,
+        silence_limit: dt.timedelta | float | None = None,
     ) -> MessageSession:
         """Take a session; OperationTimeout if none was free in that time, SessionCannotBeLocked if somebody has it.
 
-        With `epoch` nobody else receives from the entity, whatever the session.
+        With `epoch` nobody else receives from the entity, whatever the session, until its holder has been silent for
+        `silence_limit`.
         """
         wait_s = factory.settings.operation_timeout_s if timeout is None else duration_s(timeout)
-        session = cls(factory, path, mode, prefetch=prefetch, wanted=session_id, wait_s=wait_s, epoch=epoch)
+        session = cls(
+            factory,
+            path,
+            mode,
+            prefetch=prefetch,
+            wanted=session_id,
+            wait_s=wait_s,
+            epoch=epoch,
+            silence_limit=silence_limit,
+        )
         try:
             none_was_free = await factory.run(
                 f"accepting a session of '{path}'", session._attempt, timeout_s=wait_s + _ANSWER_S, doubt=Doubt()

@@ -22,6 +22,7 @@ from twinbus.client.doubt import Doubt
 from twinbus.client.entity import ClientEntity
 from twinbus.client.errors import ConnectionFailed, ConnectionLost, MessageNotHeld, UnknownAnswer
 from twinbus.client.inbox import Inbox
+from twinbus.client.lease import asked_property
 from twinbus.client.lock_renewal import LockRenewal
 from twinbus.client.receiving_link import DEAD_LETTER
 from twinbus.client.witness import tell
@@ -79,11 +80,14 @@ class MessageReceiver(ClientEntity):
         prefetch: int = 0,
         epoch: int | None = None,
         auto_renew: dt.timedelta | float | None = None,
+        silence_limit: dt.timedelta | float | None = None,
+        if_free: bool = False,
     ) -> None:
         """Made by a factory.
 
         `prefetch` messages are asked for ahead. `auto_renew` is how long the locks of received messages are renewed,
-        while nothing was said of them.
+        while nothing was said of them. With an `epoch`: after how much silence another receiver may have the entity
+        (`silence_limit`), and whether it is claimed only if nobody has it (`if_free`).
         """
         if not 0 <= prefetch <= MAX_PREFETCH:
             raise InvalidArgument(f"prefetch is {prefetch}; it can be 0 to {MAX_PREFETCH}")
@@ -91,6 +95,7 @@ class MessageReceiver(ClientEntity):
         self.mode = mode
         self.prefetch = prefetch
         self.epoch = epoch
+        self._claim_properties = _claim_properties(epoch, silence_limit, if_free=if_free)
         self._inbox = Inbox(
             f"a receiver of '{self.path}'",
             self._attach,
@@ -468,14 +473,12 @@ class MessageReceiver(ClientEntity):
         self._announce()
         conversation = await self.factory.converse(self.path)
         properties: dict[str, object] = {"com.microsoft:receiver-name": self.factory.settings.client_id}
-        if self.epoch is not None:
-            properties["com.microsoft:epoch"] = self.epoch
         link = conversation.attach_receiver(
             self.path,
             source=self._source(),
             target=Target(address=self.factory.settings.client_id),
             is_settled=self.mode is ReceiveMode.RECEIVE_AND_DELETE,
-            properties=properties | self._link_properties(),
+            properties=properties | self._claim_properties | self._link_properties(),
         )
         await link.ready()
         return link
@@ -493,6 +496,20 @@ class MessageReceiver(ClientEntity):
         if self._renewal is not None:
             self._renewal.close()
         await self._inbox.close()
+
+
+def _claim_properties(
+    epoch: int | None, silence_limit: dt.timedelta | float | None, *, if_free: bool
+) -> dict[str, object]:
+    """The properties of a link that claims its entity."""
+    if epoch is None:
+        return {}
+    properties: dict[str, object] = {"com.microsoft:epoch": epoch}
+    if silence_limit is not None:
+        properties |= asked_property(duration_s(silence_limit))
+    if if_free:
+        properties["twinbus:claim-if-free"] = True
+    return properties
 
 
 def _modified(changes: Mapping[str, object] | None, *, undeliverable_here: bool) -> Modified:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from twinbus.amqp.composite import Composite
     from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.amqp.receiver import Receiver
+    from twinbus.client.lease import Lease
     from twinbus.model.errors import ServiceBusError
 
 DEAD_LETTER: Final = "com.microsoft:dead-letter"
@@ -60,6 +61,10 @@ class ReceivingLink(LinkEnd):
         """What has come and was not taken."""
         self.on_arrival: Callable[[], None] | None = None
         """Told when something has arrived, a drain has ended, or the link has."""
+        self.lease: Lease | None = None
+        """Of an exclusive link: for how long that is certainly ours. None where the server grants none."""
+        self.asked_s = self.loop.time()
+        """When the link was asked for."""
         self._receiver = link
         self._pending: dict[IncomingDelivery, asyncio.Future[None]] = {}
         self._together: dict[IncomingDelivery, _Together] = {}
@@ -201,6 +206,8 @@ class ReceivingLink(LinkEnd):
 
     def fail(self, error: ServiceBusError) -> None:
         """It is over: what we said of messages may have been done."""
+        if self.lease is not None:
+            self.lease.end()
         super().fail(error)
         pending, self._pending = self._pending, {}
         together, self._together = self._together, {}

@@ -63,6 +63,7 @@ from twinbus.server.sas import LoginFailed
 from twinbus.server.sdk_decimals import needs_them
 from twinbus.server.session_link import SESSION_FILTER, SessionLink
 from twinbus.server.silence import SilentLink
+from twinbus.server.silence_limits import SilenceLimits, read_limit
 from twinbus.server.spreading import SpreadIncoming
 from twinbus.server.throttled_log import ThrottledLog
 from twinbus.server.transactions import CoordinatorLink, Transactions
@@ -99,6 +100,8 @@ FIRST_DELIVERY_ID: Final = 2**28
 under the same id: it drops a request whose id a dead-lettered message has. Our ids are none that it gets to."""
 EPOCH: Final = "com.microsoft:epoch"
 """A link property: the receiver wants the entity for itself."""
+CLAIM_IF_FREE: Final = "twinbus:claim-if-free"
+"""A link property, True: ... but takes nobody's place, whatever its epoch."""
 ADDRESS_MAX_CHARACTERS: Final = 1_024
 MAX_BROWSE_LINKS: Final = 500
 """Of one connection."""
@@ -215,6 +218,7 @@ class Client:
         self._browse_links = 0
         self._rewrites_decimals = False
         self._uses: dict[Link, Use] = {}
+        self._silence = SilenceLimits(peer.connection)
         self._tab = Tab(gateway.meter)
         self._used_s = self._namespace.clock.monotonic_s()
         self._expiry_s = float("inf")
@@ -505,16 +509,20 @@ class Client:
         if not asks_session and has_sessions:
             raise NotAllowed(f"'{where}' requires sessions: accept one, by its id or the next that is free")
         claim = source.claim_of(sub_queue)
-        epoch = (attach.properties or {}).get(EPOCH)
+        properties = attach.properties or {}
+        epoch, if_free, limit_ms = properties.get(EPOCH), properties.get(CLAIM_IF_FREE) is True, read_limit(properties)
         if epoch is None:
             claim.check_open(where)
         elif not isinstance(epoch, int) or isinstance(epoch, bool):
             raise InvalidArgument(f"{EPOCH} is {epoch!r:.60}; it is a whole number")
         else:
-            claim.check(where, epoch, others=any(fragment.line.consumers for fragment in fragments))
+            others = any(fragment.line.consumers for fragment in fragments)
+            claim.check(where, epoch, others=others, if_free=if_free)
             claim.displace(where, epoch, fragments)
         use: Outgoing
-        card = Card(next(self._gateway.numbers), self._number, None if epoch is None else int(epoch))
+        card = Card(next(self._gateway.numbers), self._number, None if epoch is None else int(epoch), if_free=if_free)
+        if epoch is not None and limit_ms is not None:
+            link.on_accept = partial(self._silence.begin, link, limit_ms)
         if has_sessions:
             use = SessionLink(link, self._peer, where, fragments, self._namespace, soon, card, counter=counter)
         else:
@@ -547,6 +555,7 @@ class Client:
     def _detached(self, event: Event) -> None:
         assert isinstance(event, LinkDetached)
         use = self._uses.pop(event.link, None)
+        self._silence.end(event.link)
         self._namespace.outages.forget(use)
         self._used_s = self._namespace.clock.monotonic_s()
         if isinstance(use, Outgoing):

@@ -138,6 +138,7 @@ class Open(_Word):
     deletes: bool
     session: bytes | None
     epoch: int | None
+    if_free: bool = False
 
 
 class Browse(_Word):

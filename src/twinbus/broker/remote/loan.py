@@ -38,13 +38,15 @@ PATIENCE_MAX_S: Final = 4.0
 class Card:
     """Who a receiver is: its link, the client that this is of, and the epoch with which it claims the entity."""
 
-    __slots__ = ("client", "epoch", "link")
+    __slots__ = ("client", "epoch", "if_free", "link")
 
-    def __init__(self, link: int = 0, client: int = 0, epoch: int | None = None) -> None:
+    def __init__(self, link: int = 0, client: int = 0, epoch: int | None = None, *, if_free: bool = False) -> None:
         """Numbers of the process that the client is connected to; 0 if it has no link."""
         self.link = link
         self.client = client
         self.epoch = epoch
+        self.if_free = if_free
+        """It claims the entity only if nobody has it."""
 
 
 class Borrowed(Consumer, Protocol):
@@ -108,7 +110,14 @@ class Loan:
         card = self.consumer.card
         link = card.link or self._number
         return Open(
-            self._number, self._fragment.place, link, card.client, self.consumer.deletes, self._session, card.epoch
+            self._number,
+            self._fragment.place,
+            link,
+            card.client,
+            self.consumer.deletes,
+            self._session,
+            card.epoch,
+            card.if_free,
         )
 
     def _opened(self, answer: Answer | ServiceBusError) -> None:

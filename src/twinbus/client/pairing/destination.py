@@ -86,6 +86,11 @@ OPEN_AT_ONCE: Final = 500
 BEHIND_AT_MOST: Final = 250
 """Messages that came on the link and wait for deferred ones: half of what may be out, so that other destinations go on.
 """
+CLAIM_LOOK_S: Final = 0.1
+
+
+def _always() -> bool:
+    return True
 
 
 class Senders:
@@ -117,6 +122,7 @@ class Destination:
         lost: Callable[[ServiceBusError], None],
         wakeups: Wakeups,
         at_once: Callable[[], int] = lambda: 1,
+        holds_claim: Callable[[], bool] | None = None,
         not_found_grace_s: float = 0.0,
         fragment: int | None = None,
     ) -> None:
@@ -124,6 +130,7 @@ class Destination:
 
         `lost` is told when the primary is gone, `wakeups` when an entity answers.
 
+        While `holds_claim` is False messages are neither sent, deferred nor dead-lettered; then `go_on` is called.
         Messages are dead-lettered once the entity has been missing for `not_found_grace_s`. `fragment`: of a
         partitioned entity, it is for what leads to that one.
         """
@@ -134,6 +141,9 @@ class Destination:
         self._at_once = at_once
         self._lost = lost
         self._wakeups = wakeups
+        self._holds_claim = holds_claim or _always
+        self._failures: list[tuple[list[Parcel], ServiceBusError]] = []
+        """What became of messages while the claim was in doubt, in order."""
         self._loop = asyncio.get_running_loop()
         self._link: SendingLink | None = None
         self._ready: deque[Parcel] = deque()
@@ -287,7 +297,7 @@ class Destination:
     def _ship(self) -> None:
         """Send what is ready. While something is on its way, less than a batch waits for more, or for the answer."""
         self._is_shipping = False
-        if self._is_closed or self._is_paused or not self._ready:
+        if self._is_closed or self._is_paused or not self._ready or not self._holds_claim():
             return
         link = self._link
         if link is None or link.failure is not None:
@@ -388,7 +398,20 @@ class Destination:
             self._alone.difference_update([parcel.sequence_number for parcel in load])
         self._advance(load)
 
+    def go_on(self) -> None:
+        """The claim is certainly ours again."""
+        failures, self._failures = self._failures, []
+        for load, error in failures:
+            self._failed(load, error)
+        for fragment in list(self._fragments.values()):
+            fragment.go_on()
+        if self._ready:
+            self._ship_soon()
+
     def _failed(self, load: list[Parcel], error: ServiceBusError) -> None:
+        if not isinstance(error, LOST) and not self._holds_claim():
+            self._failures.append((load, error))
+            return
         if not isinstance(error, EntityNotFound):
             self._missing_since_s = None
         if isinstance(error, LOST):
@@ -516,6 +539,7 @@ class Destination:
                 at_once=self._at_once,
                 lost=self._lost,
                 wakeups=self._wakeups,
+                holds_claim=self._holds_claim,
                 not_found_grace_s=self._not_found_grace_s,
                 fragment=number,
             )
@@ -714,8 +738,8 @@ class Destination:
                 await self._idle.wait()
             elif self._link is None or self._link.failure is not None:
                 await self._attach()
-            else:
-                await asyncio.sleep(0)  # it goes with the next batch
+            else:  # it goes with the next batch, or when the claim is certainly ours
+                await asyncio.sleep(0.0 if self._holds_claim() else CLAIM_LOOK_S)
 
     async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
         """One task at a time; one that is over may leave work for another."""

@@ -51,6 +51,8 @@ FINISH_S: Final = 5.0
 RENEW_AFTER_S: Final = 20.0
 """A lock of a backlog queue lasts a minute."""
 GIVE_BACK_S: Final = 2.0
+CLAIM_LOOK_S: Final = 0.1
+"""How often a pump that may have lost its queue looks whether it is certainly its own again."""
 _SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
 _MALFORMED: Final = "ParkedMessageMalformed"
 _EXPIRED: Final = "TTLExpiredException"
@@ -82,6 +84,7 @@ class Draining:
         self._origin = Origin(self._deferred, self._start)
         self._in_doubt = in_doubt
         self._last_arrival_s = self._loop.time()
+        self._awaiting_claim: asyncio.Task[None] | None = None
 
     async def run(self) -> ServiceBusError:
         """Drain until the link is over, or the primary gone; why. Then, or whatever it raises, it is ended (`end`)."""
@@ -182,7 +185,7 @@ class Draining:
     def _arrived(self) -> None:
         """Messages have come, or a drain is over."""
         arrived = self._link.arrived
-        if arrived:
+        if arrived and self._holds_claim():
             self._last_arrival_s = now_s = self._loop.time()
             now_ms = self._settings.clock.wall_ms()
             if not self._held:
@@ -254,10 +257,37 @@ class Draining:
                 at_once=self._taken_at_once,
                 lost=partial(self._lose_primary, path),
                 wakeups=self._settings.wakeups,
+                holds_claim=self._holds_claim,
                 not_found_grace_s=self._settings.not_found_grace_s,
             )
         self._by_spelling[path] = destination
         return destination
+
+    # --- the claim ----------------------------------------------------------------------------------------------------
+
+    def _holds_claim(self) -> bool:
+        """Whether the queue is certainly ours: another host may have it after we were silent (`client.lease`).
+
+        If not, nothing is sent, deferred or dead-lettered until it is: what we hold may be the other host's by now.
+        """
+        link = self._link
+        if link.failure is not None:
+            return False
+        if link.lease is None or link.lease.is_valid:
+            return True
+        if self._awaiting_claim is None and not self._over.done():
+            self._awaiting_claim = self._start(self._await_claim())
+        return False
+
+    async def _await_claim(self) -> None:
+        link = self._link
+        while link.failure is None and not (link.lease is None or link.lease.is_valid):  # noqa: ASYNC110  # time passes
+            await asyncio.sleep(CLAIM_LOOK_S)
+        self._awaiting_claim = None
+        if link.failure is None and not self._over.done():
+            for destination in list(self._destinations.values()):
+                destination.go_on()
+            self._arrived()
 
     # --- deferred ones ------------------------------------------------------------------------------------------------
 

@@ -64,11 +64,19 @@ class MessagingFactory(Blocking[factory.MessagingFactory]):
         prefetch: int = 0,
         epoch: int | None = None,
         auto_renew: dt.timedelta | float | None = None,
+        silence_limit: dt.timedelta | float | None = None,
+        if_free: bool = False,
     ) -> MessageReceiver:
         """A receiver of a queue, a subscription (`topic/Subscriptions/name`), or of a sub-queue of one of these."""
         inner = call(
             lambda: self.inner.create_message_receiver(
-                path, mode, prefetch=prefetch, epoch=epoch, auto_renew=auto_renew
+                path,
+                mode,
+                prefetch=prefetch,
+                epoch=epoch,
+                auto_renew=auto_renew,
+                silence_limit=silence_limit,
+                if_free=if_free,
             )
         )
         return MessageReceiver(inner)

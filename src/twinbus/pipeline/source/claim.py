@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from twinbus.client.receiving_link import ReceivingLink
 
 SESSION: Final = "twinbus-pipeline-claim"
+SILENCE_LIMIT_S: Final = 30.0
+"""After which others may receive from the entity when the driver's machine has gone. A driver that is busy for some
+seconds keeps its claim."""
 _FOREVER_S: Final = 10.0 * 365 * 86_400
 
 
@@ -51,13 +54,21 @@ class Claim:
 
     async def _attach(self) -> ReceivingLink:
         if self._receiver is None:
-            self._receiver = self._factory.create_message_receiver(self._path, epoch=self.epoch)
+            self._receiver = self._factory.create_message_receiver(
+                self._path, epoch=self.epoch, silence_limit=SILENCE_LIMIT_S
+            )
         try:
             return await self._receiver.link()
         except (NotAllowed, SessionLockLost):  # it requires sessions, or had one and lost it
             await self._receiver.close()
         mode = ReceiveMode.PEEK_LOCK
         self._receiver = await MessageSession.accept(
-            self._factory, self._path, mode, SESSION, auto_renew=_FOREVER_S, epoch=self.epoch
+            self._factory,
+            self._path,
+            mode,
+            SESSION,
+            auto_renew=_FOREVER_S,
+            epoch=self.epoch,
+            silence_limit=SILENCE_LIMIT_S,
         )
         return await self._receiver.link()

@@ -222,7 +222,8 @@ class Desk:
         party = self._parties.get(call.link)
         if party is None:
             party = Party(call.link, call.client, source.claim_of(sub_queue))
-            party.enter(f"{source.path}{sub_queue.value}", call.epoch, local_fragments(source, sub_queue))
+            where, fragments = f"{source.path}{sub_queue.value}", local_fragments(source, sub_queue)
+            party.enter(where, call.epoch, fragments, if_free=call.if_free)
         visitor = Visitor(
             call.consumer, fragment, client=call.client, deletes=call.deletes, notify=partial_notice(self._respond)
         )

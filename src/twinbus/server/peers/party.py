@@ -29,12 +29,13 @@ class Party:
         self.visitors: set[Visitor] = set()
         self._claim = claim
 
-    def enter(self, where: str, epoch: int | None, fragments: Sequence[Fragment]) -> None:
+    def enter(self, where: str, epoch: int | None, fragments: Sequence[Fragment], *, if_free: bool = False) -> None:
         """It comes, and claims the entity if it has an epoch. EntityClaimed if it cannot."""
         if epoch is None:
             self._claim.check_open(where)
             return
-        self._claim.check(where, epoch, others=any(fragment.line.consumers for fragment in fragments))
+        others = any(fragment.line.consumers for fragment in fragments)
+        self._claim.check(where, epoch, others=others, if_free=if_free)
         self._claim.displace(where, epoch, fragments)
         self._claim.take(self, epoch, fragments)
 

@@ -59,6 +59,7 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         turn.begin()
         if self._frames.has_held_input:
             self._frames.hold(data)  # it was on its way when reading was paused
+            self._peer.connection.agreement.note_progress(asyncio.get_running_loop().time())
         else:
             self._handle_piece(data)
             while self._can_go_on and not turn.has_lasted(self._peer.turn_s):

@@ -1,0 +1,262 @@
+"""Measures how soon another host of the syphon takes over when the active one falls silent, is killed, or is closed.
+
+    python -m bench.takeover [--runs 20]
+
+Two servers, a pair, and two processes that host the syphon. At the moment when the active host is struck, a message is
+parked in each backlog queue; the takeover has happened when all of them have arrived in the primary, moved by the other
+host. The active host is stopped (SIGSTOP) and continued, cut off by a network that is silent towards the secondary,
+killed, and closed (SIGTERM). A host that is back stands by, and is the one that takes over next. Writes
+docs/benchmarks/takeover.md and takeover.json; exits 1 where a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import uvloop
+
+from bench.record import Bar, add_results_option, bars_table, facts, judge, surroundings, write
+from bench.serving import ROOT, Server, run
+from tests.relay import Relay
+from twinbus.client import BrokeredMessage, MessagingFactory
+from twinbus.client.pairing import backlog
+from twinbus.client.pairing.pump import SILENCE_LIMIT_S, STANDBY_S
+from twinbus.client.pairing.rewriting import park
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from twinbus.client.sender import MessageSender
+
+NEEDED_S: Final = 10.0
+"""For a host that is silent: p95."""
+NEEDED_AT_ONCE_S: Final = STANDBY_S + 1.0
+"""For a host whose connection has ended."""
+PRIMARY: Final = "contoso"
+QUEUE: Final = "orders"
+BACKLOG_QUEUES: Final = 10
+KINDS: Final = ("stopped", "network silent", "killed", "closed")
+SILENT_KINDS: Final = KINDS[:2]
+LOOK_EVERY_S: Final = 0.05
+PATIENCE_S: Final = 400.0
+"""Longer than any takeover: one that takes too long is to be measured."""
+SETTLE_S: Final = 3.0
+"""How long a run waits for a host that is back before it counts what has arrived."""
+
+
+class Host:
+    """A process that hosts the syphon, and the network between it and the secondary."""
+
+    def __init__(self, relay: Relay, log: Path) -> None:
+        """Not started."""
+        self.relay = relay
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, primary: Server, secondary: Server) -> None:
+        """Start the process."""
+        words = [sys.executable, "-m", "bench.syphon_host", PRIMARY, str(BACKLOG_QUEUES)]
+        with self._log.open("ab") as log:  # of each outage
+            self._process = subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, stderr=log)
+        assert self._process.stdin is not None
+        through = secondary.connection_string.replace(f":{secondary.amqp_port}", f":{self.relay.port}", 1)
+        with self._process.stdin as told:
+            told.write(f"{primary.connection_string}\n{through}\n{secondary.management_string}".encode())
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Strike it, or let it go on."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    async def end(self) -> None:
+        """Wait for its end, or make one."""
+        if self._process is not None:
+            self._process.kill()
+            await asyncio.to_thread(self._process.wait)
+            self._process = None
+
+
+@dataclass
+class Scene:
+    """The pair, and the two hosts."""
+
+    primary: Server
+    secondary: Server
+    senders: Sequence[MessageSender]
+    active: Host
+    stand_by: Host
+    parked: int = 0
+
+    async def park(self) -> None:
+        """Put one message in each backlog queue."""
+        for sender in self.senders:
+            message = BrokeredMessage("x", message_id=f"order-{self.parked}")
+            await sender.deliver(park(message.encode(int(time.time() * 1000)), 0, QUEUE, is_possible_duplicate=False))
+            self.parked += 1
+
+    async def arrived(self) -> int:
+        """How many messages the primary has."""
+        return await asyncio.to_thread(self.primary.count, QUEUE)
+
+    async def seconds_until_all_arrived(self, since_s: float) -> float:
+        """From then on."""
+        while await self.arrived() < self.parked:
+            if time.monotonic() > since_s + PATIENCE_S:
+                sys.exit(f"after {PATIENCE_S:g} s {await self.arrived():,} of {self.parked:,} messages have arrived")
+            await asyncio.sleep(LOOK_EVERY_S)
+        return time.monotonic() - since_s
+
+    async def begin(self) -> None:
+        """Start both hosts, one after the other."""
+        for host in (self.stand_by, self.active):
+            await self._start(host)
+        await asyncio.sleep(SETTLE_S)
+
+    async def _start(self, host: Host) -> None:
+        host.start(self.primary, self.secondary)
+        await asyncio.sleep(SETTLE_S)
+        await self.park()
+        await self.seconds_until_all_arrived(time.monotonic())
+
+    async def take_over(self, kind: str) -> float:
+        """Strike the active host; the seconds until the other has done its work. Then it is the active one."""
+        await asyncio.sleep(random.uniform(0, SILENCE_LIMIT_S))  # whatever it was about to do
+        struck, since_s = self.active, time.monotonic()
+        if kind == "stopped":
+            struck.send_signal(signal.SIGSTOP)
+        elif kind == "network silent":
+            struck.relay.fall_silent()
+        else:
+            struck.send_signal(signal.SIGKILL if kind == "killed" else signal.SIGTERM)
+        await self.park()
+        took_s = await self.seconds_until_all_arrived(since_s)
+        self.active, self.stand_by = self.stand_by, struck
+        await self._bring_back(struck, kind)
+        return took_s
+
+    async def _bring_back(self, struck: Host, kind: str) -> None:
+        if kind == "stopped":
+            struck.send_signal(signal.SIGCONT)
+        elif kind == "network silent":
+            await struck.relay.mend()
+        else:
+            await struck.end()
+            self.active, self.stand_by = struck, self.active  # the one that is started last drains
+            await self._start(struck)
+        await asyncio.sleep(SETTLE_S)
+
+
+@dataclass
+class Measured:
+    """All runs."""
+
+    took_s: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    twice: int = 0
+    """Messages beyond one of each that have arrived."""
+
+    @property
+    def bars(self) -> list[Bar]:
+        """What is needed."""
+        bars = [
+            Bar(
+                f"{kind}: p95 of takeovers",
+                percentile(took_s, 95),
+                NEEDED_S if kind in SILENT_KINDS else NEEDED_AT_ONCE_S,
+                " s",
+                is_ceiling=True,
+            )
+            for kind, took_s in self.took_s.items()
+        ]
+        return [*bars, Bar("messages that have arrived twice", self.twice, 0, is_ceiling=True)]
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """Of so many values as there are: the smallest that so many percent of them do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
+
+
+@contextlib.asynccontextmanager
+async def scene(primary: Server, secondary: Server, folder: Path) -> AsyncIterator[Scene]:
+    """Both hosts, from their start to their end."""
+    async with (
+        Relay("127.0.0.1", secondary.amqp_port) as one,
+        Relay("127.0.0.1", secondary.amqp_port) as other,
+        MessagingFactory.from_connection_string(secondary.connection_string) as factory,
+    ):
+        senders = [factory.create_message_sender(backlog.path_of(PRIMARY, index)) for index in range(BACKLOG_QUEUES)]
+        hosts = Host(one, folder / "one.log"), Host(other, folder / "other.log")
+        made = Scene(primary, secondary, senders, *hosts)
+        try:
+            await made.begin()
+            yield made
+        finally:
+            for host in hosts:
+                await host.end()
+
+
+async def measure(primary: Server, secondary: Server, runs: int, folder: Path) -> Measured:
+    """So many takeovers of each kind, in turns."""
+    measured = Measured()
+    async with scene(primary, secondary, folder) as here:
+        for number in range(1, runs + 1):
+            for kind, took_s in measured.took_s.items():
+                took_s.append(await here.take_over(kind))
+                print(f"run {number}, {kind}: {took_s[-1]:.2f} s", flush=True)
+        measured.twice = await here.arrived() - here.parked
+    return measured
+
+
+def page_of(measured: Measured, where: dict[str, str], runs: int) -> str:
+    """All of it, for people."""
+    rows = "\n".join(
+        f"| {kind} | {statistics.median(took_s):.2f} s | {percentile(took_s, 95):.2f} s | {max(took_s):.2f} s |"
+        for kind, took_s in measured.took_s.items()
+    )
+    return (
+        "# Takeover of the syphon, measured\n\n"
+        f"Made by `python -m bench.takeover`: two processes host the syphon of {BACKLOG_QUEUES} backlog queues. The\n"
+        f"active one is struck {runs} times in each way, at a random moment, and a message is parked in each queue\n"
+        "then. A takeover is over when all of these messages have arrived in the primary. A silent host loses its\n"
+        f"queues after {SILENCE_LIMIT_S:g} s; one that stands by asks for them every {STANDBY_S:g} s.\n\n"
+        f"{bars_table(measured.bars)}\n\n"
+        "| the active host is | p50 | p95 | max |\n|---|---|---|---|\n"
+        f"{rows}\n\n{facts(where)}\n"
+    )
+
+
+def main(words: list[str] | None = None) -> int:
+    """Measure, write, judge."""
+    cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_argument("--runs", type=int, default=20, help="takeovers of each kind (default: %(default)s)")
+    add_results_option(cli)
+    asked = cli.parse_args(words)
+    with (
+        tempfile.TemporaryDirectory(prefix="twinbus-bench-") as folder,
+        Server.started(Path(folder) / "primary", "--min-free=0") as primary,
+        Server.started(Path(folder) / "secondary", "--min-free=0") as secondary,
+    ):
+        primary.make_queue(QUEUE)
+        measured = uvloop.run(measure(primary, secondary, asked.runs, Path(folder)))
+    where = surroundings("uvloop", "rocksdict")
+    where["load average"] = f"{os.getloadavg()[0]:.1f}"  # other work on the machine is in every figure
+    kept = {"bars": measured.bars, "took_s": measured.took_s, "surroundings": where}
+    write(asked.results, "takeover", page_of(measured, where, asked.runs), kept)
+    return judge(measured.bars)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,81 @@
+"""A process that hosts the syphon is stopped: another takes over, and the first does not disturb it when it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from tests.pairing_processes.namespaces import (
+    BACKLOG_QUEUES,
+    QUEUE,
+    application,
+    connection_string,
+    received_texts,
+    servers,
+)
+from twinbus.client import BrokeredMessage
+from twinbus.client.pairing import EventKind, backlog, pump
+from twinbus.client.pairing.rewriting import park
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pytest
+
+    from tests.pairing_processes.namespaces import Application
+    from tests.served import Served
+
+SILENCE_LIMIT_S = 1.0
+STANDBY_S = 0.3
+WITHIN_S = 10.0
+
+
+@contextlib.contextmanager
+def syphon_host(primary: Served, secondary: Served) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process on the pair."""
+    words = [str(number) for number in (BACKLOG_QUEUES, SILENCE_LIMIT_S, STANDBY_S)]
+    command = [sys.executable, "-m", "tests.pairing_processes.syphon_host", *words]
+    host = subprocess.Popen(command, stdin=subprocess.PIPE)
+    try:
+        assert host.stdin is not None
+        strings = connection_string(primary), connection_string(secondary)
+        with host.stdin as told:
+            told.write("\n".join((*strings, connection_string(secondary, port=secondary.http_port))).encode())
+        yield host
+    finally:
+        host.kill()
+        host.wait()
+
+
+async def put_in_backlog(app: Application, *texts: str) -> None:
+    """Messages as paired senders park them, one for each backlog queue."""
+    for index, text in enumerate(texts):
+        sender = app.pairing.secondary.create_message_sender(backlog.path_of("contoso", index))
+        payload = BrokeredMessage(text, message_id=text).encode(int(time.time() * 1000))
+        await sender.deliver(park(payload, 0, QUEUE, is_possible_duplicate=False))
+
+
+async def test_q17_a_stopped_host_is_replaced_within_seconds_and_sends_nothing_when_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pump, "SILENCE_LIMIT_S", SILENCE_LIMIT_S)
+    monkeypatch.setattr(pump, "STANDBY_S", STANDBY_S)
+    pair = servers(tmp_path)
+    async with pair as (primary, secondary), application(primary, secondary, enable_syphon=True) as app:
+        with syphon_host(primary, secondary) as host:
+            await app.until_told(EventKind.PUMP_DISPLACED, BACKLOG_QUEUES)
+            host.send_signal(signal.SIGSTOP)
+            stopped_s = time.monotonic()
+            await put_in_backlog(app, "apples", "pears")  # the stopped host has them under locks
+            await app.until_told(EventKind.MOVED, 2)
+            assert time.monotonic() - stopped_s < WITHIN_S
+            host.send_signal(signal.SIGCONT)
+            await asyncio.sleep(1)
+            assert len(app.told(EventKind.PUMP_DISPLACED)) == BACKLOG_QUEUES, "the host that is back stands by"
+            assert await received_texts(primary, 2) == ["apples", "pears"]
