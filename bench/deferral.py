@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 NEEDED: Final = 0.9
-LOOK_SELDOM_S: Final = 0.1
+LOOK_SELDOM_S: Final = 0.25
 
 
 @dataclass
@@ -136,7 +136,7 @@ def page_of(plain: Sequence[Moved], deferred: Sequence[Moved], bar: Bar, where: 
 
 
 def _cpu_us(moves: Sequence[Moved], name: str) -> float:
-    return statistics.median(getattr(moved, f"{name}_cpu_s") / moved.messages * 1e6 for moved in moves)
+    return statistics.median(float(asdict(moved)[f"{name}_cpu_s"]) / moved.messages * 1e6 for moved in moves)
 
 
 def main(words: list[str] | None = None) -> int:

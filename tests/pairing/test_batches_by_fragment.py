@@ -15,12 +15,14 @@ from twinbus.client.pairing import EntityState, EventKind, MessageCannotBeParked
 from twinbus.client.pairing.rewriting import MAX_PROPERTIES_BYTES, properties_size
 from twinbus.client.witness import Witness
 from twinbus.model.errors import EntityDisabled, PartlyStored
+from twinbus.model.message import encode_batch
 from twinbus.testing import InMemoryPair, in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+LIMIT = 262_144
 MARK = "x-ms-possible-duplicate"
 FRAGMENTS, STORES = 16, 4
 KEYS = [key_of(fragment) for fragment in range(FRAGMENTS)]
@@ -52,9 +54,15 @@ def by_key(found: Sequence[str]) -> dict[str, list[str]]:
     return keys
 
 
+async def arrived_but(app: Application, uncertain: Sequence[str]) -> list[str]:
+    """What is in the primary, but for messages that its failed store may have."""
+    there = await app.queue().peek_batch(1_000)
+    return [message.text for message in there if message.text not in {"the last", *uncertain}]
+
+
 async def marked(app: Application) -> set[str]:
     """Messages, parked or at the primary, that say that they may be there twice."""
-    there = [*await app.parked(), *await app.queue().peek_batch(100)]
+    there = [*await app.parked(), *await app.queue().peek_batch(1_000)]
     return {message.text for message in there if MARK in message.properties}
 
 
@@ -90,6 +98,36 @@ async def test_x07_what_a_primary_has_stored_of_a_batch_is_not_sent_again_and_th
         assert by_key(await peeked(app)) == by_key(texts(sent, down=False)), "each is there once"
         assert await marked(app) == set(texts(sent, down=True)), "nobody knows what that store has"
         assert not app.told(EventKind.SUSPECTED, EventKind.FAILED_OVER)
+
+
+def full_batch(keys: Sequence[str]) -> list[BrokeredMessage]:
+    """A batch that an entity takes, and that is too large with a mark in each message."""
+    size = 1_000
+    while True:
+        messages = [BrokeredMessage(f"{number}." + "x" * size, session_id=key) for number, key in enumerate(keys)]
+        if len(encode_batch([message.encode(0) for message in messages], messages[0])) > LIMIT - 2 * len(keys):
+            return messages
+        size += 1
+
+
+@in_virtual_time
+async def test_x07_q04_a_full_batch_is_sent_again_in_parts_and_what_is_stored_of_a_part_is_not_sent_once_more() -> None:
+    async with partitioned(None, failover_interval=60) as app:
+        orders, outage = app.queue(), app.namespaces.primary.outage
+        await orders.send(BrokeredMessage("the last", session_id=UP))
+        sent = full_batch([UP] * 60 + [DOWN, key_of(3)] * 30)
+        outage.hang()
+        sending = asyncio.ensure_future(orders.send_batch(sent))
+        await asyncio.sleep(1)
+        outage.fail_store(1)
+        outage.cut()  # nothing of it arrived, and nobody knows
+        outage.slow(0)
+        await sending
+        down = [message.text for message in sent if message.session_id == DOWN]
+        others = [message.text for message in sent if message.session_id != DOWN]
+        assert await texts_of_parked(app) == down
+        assert by_key(await arrived_but(app, down)) == by_key(others), "each is there once"
+        assert await marked(app) >= set(down)
 
 
 @in_virtual_time

@@ -78,8 +78,7 @@ class Line:
             cast("MessageSender", self.primary),
             "backlog",
             Telling(Events(), LoopClock()),
-            take_back=self._take_back,
-            at_once=lambda: 15,
+            source=self,
             lost=lambda error: None,  # noqa: ARG005
             wakeups=Wakeups(),
         )
@@ -109,7 +108,9 @@ class Line:
         else:
             self.deferred += texts
 
-    async def _take_back(self, numbers: Sequence[int]) -> list[Parcel]:
+    at_once = 15
+
+    async def take_back(self, numbers: Sequence[int]) -> list[Parcel]:
         return [self._parcels[number] for number in numbers]
 
 

@@ -68,6 +68,7 @@ async def test_r055_r056_a_message_arrives_as_it_was_sent() -> None:
             assert {name for name in message.properties if name.startswith("x-ms-")} == {
                 "x-ms-parked-at",
                 "x-ms-parked-for",
+                "x-ms-parked-for-ms",
             }
 
 
@@ -334,3 +335,14 @@ async def test_q08_q22_a_batch_of_one_message_is_parked_if_that_message_can_be()
         app.namespaces.primary.outage.stop()
         await queue.send_batch([message])
         assert [len(found.body) for found in await app.parked()] == [size]  # type: ignore[arg-type]
+
+
+@in_virtual_time
+async def test_r057_q08_the_largest_message_that_can_be_parked_also_comes_back() -> None:
+    async with paired(("q",), backlog_queue_count=1, **OUTAGE) as app:
+        sender = app.primary.create_message_sender("q")
+        total = next(size for size in range(LIMIT, 0, -1) if sender.can_be_parked(sized(size)))
+        assert total > LIMIT - 2_048
+        (message,) = await after_outage(app, sized(total), path="q")
+        assert message.message_id == "1"
+        assert app.told(EventKind.DEAD_LETTERED) == []

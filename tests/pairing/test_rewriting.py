@@ -29,11 +29,11 @@ def parked(message: BrokeredMessage | bytes, *, possible_duplicate: bool = False
 
 
 def in_backlog(message: Message, enqueued_ms: int = NOW_MS, *, deliveries: int = 0) -> bytes:
-    """As a backlog queue hands it out."""
+    """As a backlog queue hands it out at LATER_MS."""
     annotations = dict(message.message_annotations) | {
         "x-opt-enqueued-time": Timestamp(enqueued_ms),
         "x-opt-sequence-number": 17,
-        "x-opt-locked-until": Timestamp(enqueued_ms + MINUTE_MS),
+        "x-opt-locked-until": Timestamp(LATER_MS + MINUTE_MS),
     }
     return build(
         header=Header(delivery_count=deliveries),
@@ -164,6 +164,7 @@ def test_q09_the_message_says_when_and_for_how_long_it_was_parked() -> None:
     properties = restored(parked(BrokeredMessage("x"))).properties
     assert properties["x-ms-parked-at"] == dt.datetime.fromtimestamp(NOW_MS / 1000, dt.UTC)
     assert properties["x-ms-parked-for"] == dt.timedelta(milliseconds=LATER_MS - NOW_MS)
+    assert properties["x-ms-parked-for-ms"] == LATER_MS - NOW_MS
 
 
 def test_q09_deduct_takes_the_parked_time_off() -> None:
@@ -184,7 +185,12 @@ def test_a_message_parked_twice_tells_of_the_last_time() -> None:
     )
     assert isinstance(once, Restored)
     properties = restored(parked(once.payload)).properties
-    assert sorted(properties) == ["x-ms-parked-at", "x-ms-parked-for", "x-ms-possible-duplicate"]
+    assert sorted(properties) == [
+        "x-ms-parked-at",
+        "x-ms-parked-for",
+        "x-ms-parked-for-ms",
+        "x-ms-possible-duplicate",
+    ]
 
 
 def test_q04_parking_keeps_a_mark_that_is_there() -> None:

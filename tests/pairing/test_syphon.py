@@ -224,7 +224,11 @@ async def test_q19_messages_for_an_entity_that_does_not_exist_are_dead_lettered_
         (dead, _) = await dead_letters(app)
         assert dead.dead_letter_reason == "EntityNotFound"
         assert "could not be found" in str(dead.dead_letter_error_description)
-        assert app.pairing.seen.alarms.raised == ()
+        (alarm,) = app.pairing.seen.alarms.raised
+        assert alarm.kind is AlarmKind.DEAD_LETTERED
+        await asyncio.sleep(900)
+        (alarm,) = app.pairing.seen.alarms.raised
+        assert alarm.reason.startswith("2 messages in 'contoso/x-servicebus-transfer/0/$DeadLetterQueue', ")
 
 
 @in_virtual_time

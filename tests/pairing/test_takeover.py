@@ -14,6 +14,7 @@ from twinbus.client import BrokeredMessage
 from twinbus.client.pairing import EventKind
 from twinbus.client.pairing.pump import STANDBY_S
 from twinbus.client.pairing.rewriting import park
+from twinbus.server import gateway
 from twinbus.testing import InMemoryPair, in_virtual_time, run
 from twinbus.testing.loop import fake_time_loop
 from twinbus.testing.namespace import AMQP_PORT
@@ -85,6 +86,7 @@ async def test_q17_a_host_that_falls_silent_is_replaced_within_ten_seconds_and_s
             await asyncio.sleep(30 + number * 0.37)  # whatever it was about to do
             holder.to_secondary.fall_silent()
             assert await seconds_until_active(other) < WITHIN_S
+            assert not holder.is_active, "a silent secondary is noticed as fast"
             await asyncio.sleep(5)
             await holder.to_secondary.mend()
             await asyncio.sleep(60)
@@ -172,6 +174,21 @@ async def test_q17_hosts_that_were_started_in_the_same_moment_do_not_displace_ea
         epochs = {app.pairing.syphon.pumps[0]._settings.epoch for app in (one, other)}  # type: ignore[union-attr]  # noqa: SLF001
         assert len(epochs) == 1, "they were started in the same millisecond"
         assert len(one.told(EventKind.PUMP_STARTED)) + len(other.told(EventKind.PUMP_STARTED)) <= 4
+
+
+@in_virtual_time
+async def test_a_server_that_agrees_on_no_limit_of_silence_is_drained_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gateway, "read_limit", lambda _: None)
+    async with two_hosts(backlog_queue_count=1) as (namespaces, _, holder):
+        await namespaces.primary.create_queue("baskets", requires_session=True)
+        await asyncio.sleep(600)
+        await put_in_backlog(holder.app, "apples", "pears")
+        await asyncio.sleep(1)
+        assert [message.text for message in await namespaces.primary.messages("baskets")] == ["apples", "pears"]
+        assert holder.app.pairing.syphon is not None
+        assert holder.app.pairing.syphon.pumps[0]._draining._link.lease is None  # type: ignore[union-attr]  # noqa: SLF001
 
 
 @in_virtual_time

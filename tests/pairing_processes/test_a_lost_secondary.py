@@ -22,8 +22,7 @@ from tests.pairing_processes.namespaces import (
 from tests.served import started
 from tests.served_here import serving_here
 from twinbus.client import BrokeredMessage, MessagingFactory
-from twinbus.client.pairing import EntityState, EventKind, NotSent, PairingFailed
-from twinbus.client.pairing import pairing as pairing_module
+from twinbus.client.pairing import EntityState, EventKind, NotSent, PairingFailed, preparation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -41,6 +40,7 @@ async def test_with_both_down_the_error_says_that_it_was_not_sent_and_why(tmp_pa
         await app.send("before")
         primary.kill()
         secondary.kill()
+        await app.until(lambda: not (app.factory.is_connected or app.pairing.secondary.is_connected))
         with pytest.raises(NotSent) as raised:
             await app.send("apples")
         text = str(raised.value)
@@ -124,13 +124,14 @@ async def test_a_program_that_starts_while_the_secondary_is_down_is_told_so_and_
 async def test_a_program_may_start_unprotected_and_is_protected_when_the_secondary_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pairing_module, "UNPROTECTED_RETRY_S", 0.3)
+    monkeypatch.setattr(preparation, "RETRY_S", 0.3)
     async with servers(tmp_path) as (primary, secondary):
         secondary.kill()
         async with application(primary, secondary, require_secondary=False) as app:
             assert not app.pairing.is_protected
             await app.send("apples")
             primary.kill()
+            await app.until(lambda: not app.factory.is_connected)
             with pytest.raises(NotSent, match=r"was not sent\. the primary: "):
                 await app.send("pears")
             await asyncio.to_thread(secondary.start)

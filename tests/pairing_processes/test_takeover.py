@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.pairing_processes.namespaces import Application
     from tests.served import Served
 
-SILENCE_LIMIT_S = 1.0
+SILENCE_LIMIT_S = 1.5
 STANDBY_S = 0.3
 WITHIN_S = 10.0
 

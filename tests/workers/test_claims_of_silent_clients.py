@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.plain.raw import raw
-from tests.plain.test_limits_of_silence import claim_until_silent, claim_when_free
+import pytest
+
+from tests.plain.entity import EPOCH, claim
+from tests.plain.raw import Refused, raw
+from tests.plain.test_claims import has_ended
+from tests.plain.test_limits_of_silence import IF_FREE, LOCKED, claim_until_silent, claim_when_free
 
 if TYPE_CHECKING:
     from tests.workers.crew import Crew
@@ -18,3 +22,17 @@ async def test_q17_a_silent_client_loses_its_claim_on_fragments_of_all_processes
             await claim_until_silent(silent, queue, 7)
         for queue in queues:
             assert await claim_when_free(other, queue, 3) < 10
+
+
+async def test_q17_a_claim_that_is_asked_for_only_if_it_is_free_displaces_nobody_in_another_process(
+    two_workers: Crew,
+) -> None:
+    queues = [two_workers.make_queue() for _ in range(4)]  # of both processes
+    async with raw(two_workers) as holder:
+        links = [await claim(holder, queue, 7) for queue in queues]
+        for _ in range(4):  # connections, to both processes as a rule
+            async with raw(two_workers) as other:
+                for queue in queues:
+                    with pytest.raises(Refused, match=LOCKED):
+                        await other.attach_receiver(queue, properties={EPOCH: 9, IF_FREE: True})
+        assert not any(has_ended(holder, link) for link in links)

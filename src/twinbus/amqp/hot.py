@@ -162,7 +162,8 @@ def _can_be_shared(state: object) -> bool:
 
     Nobody changes the flags of one that was received: shared, those of a whole turn are settled together.
     """
-    return state is None or state is ACCEPTED or state is RELEASED or any([state is one for one in _MODIFIED])
+    is_plain = isinstance(state, Modified) and not state.message_annotations
+    return state is None or state is ACCEPTED or state is RELEASED or is_plain
 
 
 def _keep(tails: dict[bytes, tuple[int, T]], key: bytes, kept: tuple[int, T]) -> None:

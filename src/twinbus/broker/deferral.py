@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.fragment import Fragment
+    from twinbus.broker.journal import Answered
     from twinbus.model.errors import ServiceBusError
 
     Found: TypeAlias = list[tuple[bytes, bytes]]
@@ -78,12 +79,19 @@ class Deferral:
                 self._leave(sequences, life)
                 done(problem)
 
+        self._read(sequences, visit, looked_up)
+
+    def _read(self, sequences: list[int], visit: Callable[[int, bytes | None], None], done: Answered) -> None:
+        """Show each record to `visit`; for an exclusive receiver, once it is noted that these are handed out."""
+        fragment = self._fragment
+        life = fragment.life
+
         def secured(error: ServiceBusError | None) -> None:
             if error is not None or life != fragment.life:
-                looked_up(error or StoreUnavailable("the store failed before the messages were read"))
+                done(error or StoreUnavailable("the store failed before the messages were read"))
                 return
             keys = [fragment.holdings.deferred + pack_sequence(one) for one in sequences]
-            look_up(fragment, keys, visit, looked_up)
+            look_up(fragment, keys, visit, done)
 
         fragment.redelivery.secure(sequences, secured)
 

@@ -1,12 +1,12 @@
 """Redelivery: which messages may have been delivered before although their delivery count does not say so.
 
-The exclusive receiver of an entity (a claim, with an epoch) relies on the delivery count: a message with the count 0 was
-delivered to nobody, or every receiver has released it. Lock expiry and abandoning write a higher count. Two events leave
-no time for that: a server that is killed loses its locks, and a displaced receiver's messages go to the next receiver at
-once, in order. So before a message is handed to an exclusive receiver, the block of sequence numbers that it lies in is
-noted on disk. Blocks in which no message is out are forgotten lazily. When a fragment is loaded, messages in noted
-blocks are delivered and shown with a delivery count of at least 1; the stored count, and with it dead-lettering by
-MaxDeliveryCount, stays as it is.
+The exclusive receiver of an entity (a claim, with an epoch) relies on the delivery count: a message with the count 0
+was delivered to nobody, or every receiver has released it. Lock expiry and abandoning write a higher count. Two events
+leave no time for that: a server that is killed loses its locks, and a displaced receiver's messages go to the next
+receiver at once, in order. So before a message is handed to an exclusive receiver, the block of sequence numbers that
+it lies in is noted on disk. Blocks in which no message is out are forgotten lazily. When a fragment is loaded, messages
+in noted blocks are delivered and shown with a delivery count of at least 1; the stored count, and with it
+dead-lettering by MaxDeliveryCount, stays as it is.
 
 The same idea is known from RAID as a dirty-region log: one small write per block instead of one per message, and after
 a crash some messages too many are suspected, never one too few. An entity without an exclusive receiver writes nothing.
@@ -141,9 +141,10 @@ class Redelivery:
 
     def was_delivered(self, sequence: int) -> bool:
         """Whether a message may have been delivered, whatever its count is."""
-        if sequence in self._returned:
-            return True
-        return any([first <= sequence <= last for first, last in self._earlier])  # compiled, a generator is slower
+        for first, last in self._earlier:
+            if first <= sequence <= last:
+                return True
+        return sequence in self._returned
 
     def seen(self, sequence: int, record: bytes) -> bytes:
         """Return a record as it is to be shown: with a delivery, where there may have been one."""

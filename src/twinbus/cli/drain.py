@@ -1,12 +1,14 @@
 """`twinbus pair drain`: bring parked messages back by hand.
 
-Owns: the options as they are typed, and the exit codes: 0 when the backlog queues that are meant are empty, 1 if a
-namespace is not reached or refuses, 2 if messages are left that nobody can deliver now. The doing is in `draining`.
+Owns: the options as they are typed, and the exit codes: 0 when nothing is left, 1 if a namespace is not reached or
+refuses, 2 if messages are left that cannot be delivered now: what waits, and why, is printed. The doing is in
+`draining`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path  # noqa: TC003  # typer reads it
 from typing import Annotated
 
@@ -24,6 +26,16 @@ def drain(  # noqa: PLR0913  # as many as there are options
         str, typer.Argument(metavar="SECONDARY_ADMIN", help="Of the secondary, as for its administration.")
     ],
     *,
+    dead_letters: Annotated[
+        bool,
+        typer.Option("--dead-letters", help="Send the dead letters of the backlog queues again, and nothing else."),
+    ] = False,
+    spool: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Send what an application that has ended left in its spool_dir, and nothing else."
+        ),
+    ] = None,
     extra: Annotated[
         bool, typer.Option("--extra", help="Only the backlog queues at or above --count, which no syphon drains.")
     ] = False,
@@ -34,25 +46,49 @@ def drain(  # noqa: PLR0913  # as many as there are options
     ] = None,
     deduct: Annotated[bool, typer.Option("--deduct", help="Take the parked time off the time to live.")] = False,
     wait: Annotated[float, typer.Option(help="End when no message has moved for so many seconds.")] = 60.0,
+    not_found_grace: Annotated[
+        float,
+        typer.Option(min=0, metavar="SECONDS", help="How long messages wait for a destination that does not exist."),
+    ] = 3600.0,
     ca_file: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="An authority to trust, as in a ready file; repeatable.")
     ] = None,
 ) -> None:
     """Bring parked messages of a pair back to its primary, until its backlog queues are empty."""
-    from twinbus.cli.draining import bring_back  # noqa: PLC0415  # brings the client: `serve` starts sooner without
+    from twinbus.cli import draining  # noqa: PLC0415  # brings the client: `serve` starts sooner without
 
+    logging.getLogger("twinbus").addHandler(logging.NullHandler())  # else warnings break into the progress bar
+    if spool is not None and (dead_letters or extra):
+        stop("pair drain", ValueError("--spool sends a spool and nothing else: leave out --dead-letters and --extra"))
+    wanted = draining.Wanted(
+        strings=(primary, secondary, admin),
+        name=name,
+        lowest=count if extra else 0,
+        count=count,
+        ca_files=ca_file or (),
+        wait_s=wait,
+        deduct=deduct,
+        not_found_grace_s=not_found_grace,
+    )
     try:
-        left = asyncio.run(
-            bring_back(
-                (primary, secondary, admin), name, count if extra else 0, ca_file or (), wait_s=wait, deduct=deduct
-            )
-        )
+        if spool is not None:
+            _check_folder(spool)
+            left = asyncio.run(draining.bring_back_spooled(wanted, spool))
+        elif dead_letters:
+            left = asyncio.run(draining.bring_back_dead_letters(wanted))
+        else:
+            left = asyncio.run(draining.bring_back(wanted))
     except (ServiceBusError, ValueError, OSError) as error:
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             stop("pair drain", ValueError(f"{error}. Give the authority of each namespace with --ca-file FILE"))
         stop("pair drain", error)
-    if left:
-        are_left = "1 message is left" if left == 1 else f"{left:,} messages are left"
-        text = f"{are_left}: nothing has moved for {wait:g} s (--wait). Run it again when the primary takes messages"
-        typer.echo(f"twinbus pair drain: {text}", err=True)
+    if left.messages:
+        are_left = "1 message is left" if left.messages == 1 else f"{left.messages:,} messages are left"
+        why = f": nothing has moved for {wait:g} s (--wait)" if left.has_waited else ""
+        left.explain(f"twinbus pair drain: {are_left}{why}. Remove the cause, and run it again")
         raise typer.Exit(2)
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}: say the spool_dir of the application")

@@ -1,61 +1,210 @@
-"""What `twinbus pair drain` does: both namespaces are reached, and what is parked is moved until nothing is left.
+"""What `twinbus pair drain` does: it reaches both namespaces and moves messages until none is left, or none moves.
 
-Owns: which backlog queues are meant, and the progress that is shown. Options and exit codes are the command's.
+Owns: which backlog queues are meant, the progress that is shown, and the account of what is left and why. Options and
+exit codes are the command's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import typer
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from twinbus.cli.pair_view import line, plural
 from twinbus.cli.service import trusting
 from twinbus.client import MessagingFactory, NamespaceManager
+from twinbus.client.pairing import AlarmKind, PairingFailed, SendAvailabilityPairedNamespaceOptions, SpoolFailed
 from twinbus.client.pairing.backlog import index_of, prefix_of
+from twinbus.client.pairing.dead_letters import DeadLetters
 from twinbus.client.pairing.draining_by_hand import DrainingByHand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from twinbus.client.pairing import Pairing, SpoolStatus
+
 LOOK_S: Final = 0.5
+NOWHERE: Final = "no valid destination"
+RUNNING: Final = (
+    "An application that runs sends what is in its spool by itself; to send refused messages again, it calls"
+    " `pairing.resend_refused()`"
+)
 
 
-async def bring_back(
-    strings: Sequence[str], name: str | None, lowest: int, ca_files: Sequence[Path], *, wait_s: float, deduct: bool
-) -> int:
-    """How many messages are left."""
-    tls = trusting(ca_files)
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The messages that are left."""
+
+    messages: int
+    details: Sequence[tuple[str, str]] = ()
+    """For whom how many are, and why."""
+    has_waited: bool = True
+    """It was waited for messages that could move; else those that are left never will, as they are."""
+
+    def explain(self, headline: str) -> None:
+        """Print a headline, for whom the messages are, and why they are left."""
+        console = Console(stderr=True, highlight=False)
+        line(console, 0, headline)
+        for what, why in self.details:
+            line(console, 2, (f"{what}: ", "bold"), why)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the user has typed."""
+
+    strings: Sequence[str]
+    """Of the primary, the secondary, and the secondary's administration."""
+    name: str | None
+    lowest: int
+    """The first backlog queue that is meant."""
+    count: int
+    ca_files: Sequence[Path]
+    wait_s: float
+    deduct: bool
+    not_found_grace_s: float
+
+
+class Reached:
+    """Both namespaces."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        """`open` reaches them."""
+        tls = trusting(wanted.ca_files)
+        self.primary, self.secondary = [
+            MessagingFactory.from_connection_string(text, tls=tls) for text in wanted.strings[:2]
+        ]
+        self.manager = NamespaceManager.from_connection_string(wanted.strings[2], tls=tls)
+        self._wanted = wanted
+
+    @property
+    def primary_name(self) -> str:
+        """What backlog queues are named after."""
+        name = self._wanted.name or self.primary.where.namespace
+        if name is None:
+            host = self.primary.where.host
+            raise ValueError(f"the name of the primary cannot be read from its host {host!r}: say --primary-name")
+        return name
+
+    async def queues(self) -> dict[str, int]:
+        """Return the backlog queues that are meant, each with the duration of its locks in milliseconds."""
+        name = self.primary_name
+        return {
+            found.path: found.description.lock_duration_ms
+            async for found in self.manager.get_queues(prefix_of(name))
+            if (index := index_of(found.path, name)) is not None and index >= self._wanted.lowest
+        }
+
+    async def open(self, stack: contextlib.AsyncExitStack) -> None:
+        """Have both closed with a stack."""
+        for one in (self.primary, self.secondary, self.manager):
+            await stack.enter_async_context(one)
+
+
+async def bring_back(wanted: Wanted) -> Left:
+    """Bring parked messages back."""
     async with contextlib.AsyncExitStack() as stack:
-        primary, secondary = [
-            await stack.enter_async_context(MessagingFactory.from_connection_string(text, tls=tls))
-            for text in strings[:2]
-        ]
-        manager = NamespaceManager.from_connection_string(strings[2], tls=tls)
-        await stack.enter_async_context(manager)
-        primary_name = name or primary.where.namespace
-        if primary_name is None:
-            raise ValueError(
-                f"the name of the primary cannot be read from its host {primary.where.host!r}: say --primary-name"
-            )
-        paths = [
-            found.path
-            async for found in manager.get_queues(prefix_of(primary_name))
-            if (index := index_of(found.path, primary_name)) is not None and index >= lowest
-        ]
-        if not paths:
+        reached = Reached(wanted)
+        await reached.open(stack)
+        queues = await reached.queues()
+        if not queues:
             typer.echo("There is no such backlog queue.")
-            return 0
-        draining = DrainingByHand(primary, secondary, manager, paths, deduct=deduct)
+            return Left(0)
+        draining = DrainingByHand(
+            reached.primary,
+            reached.secondary,
+            reached.manager,
+            queues,
+            deduct=wanted.deduct,
+            not_found_grace_s=wanted.not_found_grace_s,
+            locks_ms=queues,
+        )
         stack.push_async_callback(draining.close)
-        return await _watch(draining, wait_s)
+        left = await _watch(draining, wanted.wait_s)
+        if draining.dead_lettered:
+            text = "`twinbus pair drain --dead-letters` sends them again when the cause is removed."
+            line(Console(highlight=False), 0, f"{plural(draining.dead_lettered, 'message')} dead-lettered: {text}")
+        waiting = await draining.waiting() if left else []
+        return Left(left, [_row(one.path, one.messages, one.why, is_sample=one.is_sample) for one in waiting])
 
 
-async def _watch(draining: DrainingByHand, wait_s: float) -> int:
-    """Show how it goes on, until all is back or nothing has moved for a while."""
+async def bring_back_dead_letters(wanted: Wanted) -> Left:
+    """Send the dead letters of backlog queues again."""
+    async with contextlib.AsyncExitStack() as stack:
+        reached = Reached(wanted)
+        await reached.open(stack)
+        queues = await reached.queues()
+        before = await _count_dead_letters(reached.manager, queues)
+        if not before:
+            typer.echo("No message is dead-lettered in a backlog queue.")
+            return Left(0)
+        holding = {path: queues[path] for path in before}
+        dead_letters = DeadLetters(reached.primary, reached.secondary, holding, deduct=wanted.deduct)
+        await _watch_dead_letters(dead_letters, sum(before.values()), wanted.wait_s)
+        rows = [_row(path, count, why) for (path, why), count in dead_letters.stays.most_common()]
+        rows += [_row(path, count, why) for path, (count, why) in dead_letters.waits.items()]
+        if not dead_letters.is_all:
+            rows.append(("others", "so many messages stay that those behind them were not looked at"))
+        left = sum((await _count_dead_letters(reached.manager, queues)).values())
+        return Left(left, rows, has_waited=bool(dead_letters.waits))
+
+
+async def bring_back_spooled(wanted: Wanted, folder: Path) -> Left:
+    """Send what an application has left in its spool, refused messages too."""
+    async with contextlib.AsyncExitStack() as stack:
+        reached = Reached(wanted)
+        await reached.open(stack)
+        options = SendAvailabilityPairedNamespaceOptions(
+            secondary_factory=reached.secondary,
+            secondary_namespace_manager=reached.manager,
+            primary_namespace_name=reached.primary_name,
+            backlog_queue_count=wanted.count,
+            failover_interval=0,
+            require_secondary=False,
+            not_found_grace=wanted.not_found_grace_s,
+            spool_dir=folder,
+        )
+        try:
+            pairing = await reached.primary.pair_namespace(options)
+        except PairingFailed as error:
+            if isinstance(error.__cause__, SpoolFailed):
+                raise SpoolFailed(f"{error.__cause__}. {RUNNING}") from error
+            raise
+        await stack.enter_async_context(pairing)
+        await pairing.resend_refused()
+        left = await _watch_spool(pairing, wanted.wait_s)
+        assert pairing.spool is not None
+        refusals = [alarm for alarm in pairing.seen.alarms.raised if alarm.kind is AlarmKind.DESTINATION_REFUSES]
+        rows = [("waiting", alarm.reason) for alarm in refusals]
+        if left.refused:
+            rows.append(
+                (f"{left.refused:,} refused", f"each with the reason beside it in {pairing.spool.folder}/refused")
+            )
+        rows += [(f"'{one.path}' is {one.state.value}", one.why) for one in pairing.entities if one.why is not None]
+        return Left(left.count + left.refused, rows, has_waited=left.count > 0)
+
+
+async def _count_dead_letters(manager: NamespaceManager, queues: dict[str, int]) -> dict[str, int]:
+    """Return the backlog queues that have dead letters, and how many."""
+    counts = {path: (await manager.get_queue_runtime(path)).dead_letter_count for path in queues}
+    return {path: count for path, count in counts.items() if count}
+
+
+def _row(path: str | None, count: int, why: str, *, is_sample: bool = False) -> tuple[str, str]:
+    whom = NOWHERE if path is None else f"'{path}'"
+    return f"{'at least ' if is_sample else ''}{count:,} for {whom}", why
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+
+
+def _progress() -> Progress:
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -63,8 +212,13 @@ async def _watch(draining: DrainingByHand, wait_s: float) -> int:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
+    return Progress(*columns)
+
+
+async def _watch(draining: DrainingByHand, wait_s: float) -> int:
+    """Show the progress, until all messages are back or none has moved for a while."""
     loop = asyncio.get_running_loop()
-    with Progress(*columns) as progress:
+    with _progress() as progress:
         left = await draining.left()
         task = progress.add_task("moved", total=left)
         draining.start()
@@ -75,6 +229,39 @@ async def _watch(draining: DrainingByHand, wait_s: float) -> int:
             done = draining.moved + draining.dead_lettered
             if done != last_done or left < least:  # more messages being parked is no progress
                 least, last_done, since_s = left, done, loop.time()
-            progress.update(task, completed=done, total=done + left)
+            text = "waiting" if draining.is_hindered and loop.time() > since_s else "moved"
+            progress.update(task, description=text, completed=done, total=done + left)
         progress.update(task, description=f"moved {draining.moved:,}, dead-lettered {draining.dead_lettered:,}")
     return left
+
+
+async def _watch_dead_letters(dead_letters: DeadLetters, count: int, wait_s: float) -> None:
+    with _progress() as progress:
+        task = progress.add_task("sent again", total=count)
+        running = asyncio.ensure_future(dead_letters.run(wait_s))
+        try:
+            while not running.done():
+                await asyncio.wait([running], timeout=LOOK_S)
+                progress.update(task, completed=dead_letters.moved, total=max(count, dead_letters.moved))
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+        running.result()
+
+
+async def _watch_spool(pairing: Pairing, wait_s: float) -> SpoolStatus:
+    """Show the progress, until the spool is empty or nothing has left it for a while."""
+    loop = asyncio.get_running_loop()
+    with _progress() as progress:
+        status = pairing.spool_status
+        assert status is not None
+        total = least = status.count
+        task, since_s = progress.add_task("sent from the spool", total=total), loop.time()
+        while status.count and loop.time() - since_s < wait_s:
+            await asyncio.sleep(LOOK_S)
+            status = pairing.spool_status
+            assert status is not None
+            if status.count < least:
+                least, since_s = status.count, loop.time()
+            progress.update(task, completed=total - status.count - status.refused)
+    return status

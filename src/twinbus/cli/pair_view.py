@@ -18,7 +18,7 @@ from twinbus.cli.pairing import SUSPECT
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from twinbus.cli.pairing import EntityState, PairStatus, Sender
+    from twinbus.cli.pairing import EntityState, PairStatus, Sender, Spool
 
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
@@ -100,8 +100,21 @@ def _show_sender(console: Console, sender: Sender, now: dt.datetime) -> None:
     for why, queues in sender.queues_out.items():
         some = queues[0] if len(queues) == 1 else f"{len(queues):,} of its {sender.backlog_queues:,} backlog queues"
         line(console, 4, ("does not use ", "yellow"), f"{some}: {why}")
+    if sender.spool is not None and (sender.spool.messages or sender.spool.refused):
+        _show_spool(console, sender.spool, now)
     for alarm in sender.alarms:
         line(console, 4, ("alarm: ", "bold red"), alarm)
+
+
+def _show_spool(console: Console, spool: Spool, now: dt.datetime) -> None:
+    """Print how many messages are on the disk of a sender."""
+    parts = []
+    if spool.messages:
+        oldest = f", the oldest for {_age(spool.oldest, now)}" if spool.oldest is not None else ""
+        parts.append(f"{plural(spool.messages, 'message')} ({_size(spool.bytes)}){oldest}")
+    if spool.refused:
+        parts.append(f"{plural(spool.refused, 'message')} refused ({_size(spool.refused_bytes)})")
+    line(console, 4, ("spool: ", "yellow"), "; ".join(parts))
 
 
 def _show_state(console: Console, entity: EntityState, style: str, details: list[str]) -> None:
@@ -162,6 +175,16 @@ def _show_backlog(console: Console, pair: PairStatus) -> None:
         table.add_row(name, f"{queue.parked:,}", f"{queue.dead_lettered:,}", _age(queue.oldest, pair.now))
     console.print()
     console.print(table)
+    _show_dead_letters(console, pair)
+
+
+def _show_dead_letters(console: Console, pair: PairStatus) -> None:
+    """Print what to do about dead letters, if there are any."""
+    if pair.dead_lettered:
+        are = "1 message is" if pair.dead_lettered == 1 else f"{pair.dead_lettered:,} messages are"
+        text = f"{are} dead-lettered, each with the reason. Remove the cause, then `twinbus pair drain --dead-letters`"
+        console.print()
+        line(console, 1, (f"{text} sends them again.", "yellow"))
 
 
 def _table(first: str, *others: str) -> Table:
@@ -177,6 +200,13 @@ def line(console: Console, indent: int, *parts: str | tuple[str, str]) -> None:
     for one in Text.assemble(*parts).wrap(console, max(20, console.width - indent), overflow="fold"):
         one.rstrip()
         console.print(Text(" " * indent).append_text(one), soft_wrap=True)
+
+
+def _size(count: int) -> str:
+    """Return a number of bytes for people: 1.2 MB."""
+    if count >= 1_000_000:  # noqa: PLR2004
+        return f"{count / 1_000_000:,.1f} MB"
+    return f"{count / 1_000:,.1f} KB"
 
 
 def _age(moment: dt.datetime | None, now: dt.datetime) -> str:

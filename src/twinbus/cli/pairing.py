@@ -46,6 +46,17 @@ class EntityState:
 
 
 @dataclass(frozen=True, slots=True)
+class Spool:
+    """What a sender has on its disk because both namespaces were down."""
+
+    messages: int
+    bytes: int
+    oldest: dt.datetime | None
+    refused: int
+    refused_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sender:
     """One paired client, by its last report. All times are by the secondary's clock."""
 
@@ -68,6 +79,8 @@ class Sender:
     queues_out: dict[str, list[str]]
     """Backlog queues that this client does not use now, by the reason."""
     alarms: tuple[str, ...]
+    spool: Spool | None = None
+    """None: it has no spool."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -122,6 +135,11 @@ class PairStatus:
     def parked(self) -> int:
         """Messages in all backlog queues."""
         return sum(queue.parked for queue in self.queues)
+
+    @property
+    def dead_lettered(self) -> int:
+        """Messages in the dead-letter queues of all backlog queues."""
+        return sum(queue.dead_lettered for queue in self.queues)
 
     @property
     def oldest(self) -> dt.datetime | None:
@@ -224,7 +242,17 @@ def _sender(report: dict[str, Any]) -> Sender:
         entities_not_shown=int(_number(report, "entities_not_shown")),
         queues_out=_queues_out(_objects(report, "backlog")),
         alarms=tuple(f"{_text(one, 'kind')}: {_text(one, 'reason')}" for one in _objects(report, "alarms")),
+        spool=_spool(report.get("spool"), skew),
     )
+
+
+def _spool(found: object, skew: dt.timedelta) -> Spool | None:
+    if not isinstance(found, dict):
+        return None
+    count, size, refused, refused_size = (
+        int(_number(found, name)) for name in ("count", "bytes", "refused", "refused_bytes")
+    )
+    return Spool(count, size, _moment(found.get("oldest"), skew), refused, refused_size)
 
 
 def _queues_out(queues: list[dict[str, Any]]) -> dict[str, list[str]]:

@@ -252,11 +252,9 @@ class MessageSender(ClientEntity):
                 except asyncio.CancelledError:
                     doubt.may_have_happened = not link.withdraw(future) or doubt.may_have_happened
                     raise
-                except PartlyStored as error:
-                    if doubt.may_have_happened:
-                        raise _in_batch(error, copies[:number]) from error
-                    raise
                 except ServiceBusError as error:
+                    if doubt.may_have_happened and isinstance(error, PartlyStored):
+                        _place_in_batch(error, copies[:number])
                     doubt.note(error)
                     raise
 
@@ -319,13 +317,11 @@ class MessageSender(ClientEntity):
             self._link.detach()
 
 
-def _in_batch(error: PartlyStored, copies: Sequence[bytes]) -> PartlyStored:
-    """Return the error of a batch that was sent again: in parts, of which `copies` were stored before the one it names.
+def _place_in_batch(error: PartlyStored, before: Sequence[bytes]) -> None:
+    """Let the error of a part of a batch that was sent again speak of the whole batch: parts `before` it are stored.
 
     Any other message of the batch may have been stored by the attempt that got no answer.
     """
-    before = sum(len(Message(copy).data) for copy in copies)
-    told = error.retold(may_have_happened=True)
-    told.stored = [*range(before), *(before + place for place in error.stored)]
-    told.unsure = None
-    return told
+    first = sum(len(Message(part).data) for part in before)
+    error.stored = [*range(first), *(first + place for place in error.stored)]
+    error.unsure = None

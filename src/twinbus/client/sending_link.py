@@ -43,7 +43,7 @@ class SendingLink(LinkEnd):
 
     def confirmed(self, attach: Attach) -> None:
         """The peer has attached, too, and says how large a message can be."""
-        self._largest = attach.max_message_size or 0
+        self._largest = int(attach.max_message_size or 0)
         super().confirmed(attach)
 
     def send(self, payload: bytes, message_format: int = 0, state: Composite | None = None) -> asyncio.Future[object]:
@@ -55,7 +55,7 @@ class SendingLink(LinkEnd):
         if self.failure is not None:
             future.set_exception(_unsent(self.failure))
         elif len(payload) > self._largest > 0:  # the peer would end the link for it, and with it the sends of others
-            size = f"{len(payload)} bytes; the entity takes {self._largest}"
+            size = f"{len(payload):,} bytes; the entity takes {self._largest:,}"
             future.set_exception(MessageTooLarge(f"the message, or the batch, has {size}"))
         elif self._waiting or not self._sender.sendable:
             self._waiting[future] = payload, message_format, state

@@ -75,6 +75,8 @@ def test_sends_survive_the_loss_of_the_primary(both: tuple[Served, Served]) -> N
         pairing.on_event(heard.append)
         states: list[PairingEvent] = []
         pairing.on_event(states.append, {EventKind.FAILED_OVER})
+        seen: list[EntityState] = []
+        pairing.on_event(lambda event: seen.append(pairing.entity(str(event.path)).state), {EventKind.FAILED_OVER})
         client = factory.create_queue_client(queue)
         assert client.sender.can_be_parked(BrokeredMessage("small"))
         assert not client.sender.can_be_parked(BrokeredMessage(b"x" * 262_144))
@@ -83,6 +85,9 @@ def test_sends_survive_the_loss_of_the_primary(both: tuple[Served, Served]) -> N
         client.send(BrokeredMessage("before"))
         primary.kill()
         client.send(BrokeredMessage("meanwhile"))
+        assert pairing.entity(queue).state is EntityState.FAILED_OVER
+        assert seen == [EntityState.FAILED_OVER], "a listener can read it, too"
+        assert [entity.path for entity in pairing.entities] == [queue]
         status = pairing.status()
         assert [(entity.path, entity.state) for entity in status.entities] == [(queue, EntityState.FAILED_OVER)]
         assert EventKind.PARKED in {event.kind for event in heard}

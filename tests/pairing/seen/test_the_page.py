@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,12 +17,16 @@ from twinbus.client.pairing.logs import LEVELS
 PAGE = (Path(__file__).parents[3] / "docs" / "observing-a-pair.md").read_text()
 
 
+def examples() -> dict[str, Any]:
+    """What the examples of the page define."""
+    names: dict[str, Any] = {}
+    for example in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        exec(compile(example, "docs/observing-a-pair.md", "exec"), names)  # noqa: S102  # ours
+    return names
+
+
 def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    names: dict[str, object] = {}
-    exec(compile(example, "docs/observing-a-pair.md", "exec"), names)  # noqa: S102  # ours
-    show = names["show"]
-    assert callable(show)
+    show = examples()["show"]
 
     async def scenario(pair: Pair) -> None:
         pair.fail_over("orders")
@@ -29,6 +34,18 @@ def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
     run(scenario)
     assert "orders failed over it is gone" in capsys.readouterr().out
+
+
+def test_x02_the_example_of_one_entity_runs() -> None:
+    is_delayed = examples()["is_delayed"]
+
+    async def scenario(pair: Pair) -> None:
+        assert not is_delayed(pair.pairing, "orders")
+        pair.fail_over("orders")
+        assert is_delayed(pair.pairing, "orders")
+        assert not is_delayed(pair.pairing, "invoices")
+
+    run(scenario)
 
 
 def test_every_metric_and_its_labels_are_told() -> None:

@@ -50,6 +50,17 @@ def test_only_what_changed_is_told() -> None:
     assert task.news() == ([], {"one": ""})
 
 
+def test_what_hinders_a_destination_is_told_until_its_messages_move() -> None:
+    task = Tally(["one"])
+    refuses = replace(EVENT, kind=EventKind.DESTINATION_REFUSES, backlog_queue="one", path="orders", reason="disabled")
+    task.hear(refuses)
+    task.hear(replace(refuses, kind=EventKind.DEFERRED, reason=None))
+    task.moved("one", "invoices", 1_000)
+    assert task.news()[1] == {"one": "'orders': disabled"}
+    task.moved("one", "orders", 1_000)
+    assert task.news()[1] == {"one": ""}
+
+
 def test_destinations_without_end_are_counted_together() -> None:
     task = Tally(["one"])
     for number in range(tally.MOST_DESTINATIONS + 5):

@@ -65,7 +65,7 @@ async def test_all_that_is_parked_comes_back_in_order_and_the_rest_is_dead_lette
         no_queue = parked("nobody has it", "no-such-queue")
         await here.park([no_path, no_queue], [here.backlog_queues[0]])
         report_place = str(tmp_path / "report")
-        wanted = Wanted(pair=here.pair, available_now=True, report_place=report_place)
+        wanted = Wanted(pair=here.pair, available_now=True, report_place=report_place, not_found_grace_s=0)
         report = await SparkSyphon(spark, wanted).run()
         assert report.is_over
         assert (report.moved, report.dead_lettered, report.left) == (360, 2, 0)

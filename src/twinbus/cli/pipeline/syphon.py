@@ -43,6 +43,10 @@ def syphon(  # noqa: PLR0913  # as many as there are options
         typer.Option("--primary-name", help="What backlog queues are named after, where the host does not tell it."),
     ] = None,
     deduct: Annotated[bool, typer.Option("--deduct", help="Take the parked time off the time to live.")] = False,
+    not_found_grace: Annotated[
+        float,
+        typer.Option(min=0, metavar="SECONDS", help="How long messages wait for a destination that does not exist."),
+    ] = 3600.0,
     report: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Add the report there as Parquet: a folder, or a place Spark knows."),
@@ -66,6 +70,7 @@ def syphon(  # noqa: PLR0913  # as many as there are options
             available_now=available_now,
             wait_s=wait,
             deduct=deduct,
+            not_found_grace_s=not_found_grace,
             journal_dir=journal_dir,
             report_place=report,
         )

@@ -56,13 +56,13 @@ def failure(
     text = f"{what}: {detail}" if detail else f"{what}: answered with status {status}, and no reason"
     if status == _TIMEOUT:
         return TimedOut(text)
-    if status == _CONFLICT and (not is_create or _ANOTHER_OPERATION in detail):
-        return server_busy(text, retry_after)  # a race that was lost: what was asked for is there already, or gone
+    kind = model.DiskFull if name == model.DiskFull.__name__ else _BY_STATUS.get(status)
+    # A race that was lost: what was asked for is there already, or gone.
+    is_race_lost = status == _CONFLICT and (not is_create or _ANOTHER_OPERATION in detail)
+    if kind is model.ServerBusy or is_race_lost:
+        return server_busy(text, retry_after)
     if status == _FORBIDDEN and _NOT_ALLOWED in detail:
         return model.NotAllowed(text)
-    kind = model.DiskFull if name == model.DiskFull.__name__ else _BY_STATUS.get(status)
-    if kind is model.ServerBusy:
-        return server_busy(text, retry_after)
     if kind is model.DiskFull:
         return kind(text, may_have_happened=False)  # the catalogue's disk is full: nothing was changed
     if kind is not None:

@@ -26,13 +26,14 @@ from twinbus.client.pairing.options import PairedNamespaceOptions, SendAvailabil
 from twinbus.client.pairing.pairing import Pairing
 from twinbus.client.pairing.rewriting import POSSIBLE_DUPLICATE
 from twinbus.client.pairing.spool import SpoolStatus
-from twinbus.client.pairing.status import PairingStatus, PumpState
+from twinbus.client.pairing.status import EntityStatus, PairingStatus, PumpState
 
 __all__ = [
     "POSSIBLE_DUPLICATE",
     "Alarm",
     "AlarmKind",
     "EntityState",
+    "EntityStatus",
     "EventKind",
     "FailedOver",
     "MessageCannotBeParked",

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from twinbus.client.pairing.errors import SpoolFailed
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.inspection import inspect
 from twinbus.model.times import duration_s, milliseconds_of, moment_of
@@ -36,9 +38,10 @@ NEARLY_FULL: Final = 0.8
 KINDS: Final = frozenset(
     {
         EventKind.PARKED,
-        EventKind.DEFERRED,
         EventKind.DESTINATION_REFUSES,
         EventKind.DESTINATION_ACCEPTS,
+        EventKind.DEAD_LETTERED,
+        EventKind.SPOOL_REFUSED,
         EventKind.PUMP_FAILED,
         EventKind.UNPROTECTED,
         EventKind.PROTECTED,
@@ -54,7 +57,9 @@ class AlarmKind(Enum):
     EXTRA_BACKLOG = "messages lie in a backlog queue that nobody drains"
     """It is beyond those asked for (R022, R023)."""
     DESTINATION_REFUSES = "a destination refuses its parked messages"
-    """It is disabled or missing, or the key is not accepted: the messages stay in the backlog (Q19)."""
+    """It is disabled or missing, or the key is not accepted: the messages stay in the backlog, or the spool (Q19)."""
+    DEAD_LETTERED = "messages were dead-lettered in a backlog queue"
+    SPOOL_REFUSED = "messages were refused from the spool"
     NEARLY_FULL = "a backlog queue is nearly full"
     """A full one is left out, and others are used while there are any (Q11)."""
     UNPROTECTED = "the secondary could not be prepared"
@@ -68,6 +73,10 @@ class Alarm:
     backlog_queue: str | None
     reason: str
     since: dt.datetime
+
+
+_LOOKED_FOR: Final = frozenset(AlarmKind) - {AlarmKind.SPOOL_REFUSED}
+"""Alarms that need further looks at the backlog."""
 
 
 class Alarms:
@@ -102,11 +111,16 @@ class Alarms:
         elif event.kind is EventKind.PROTECTED:
             self._end(AlarmKind.UNPROTECTED, None)
         elif event.kind is EventKind.DESTINATION_REFUSES:
-            reason = f"messages for '{event.path}' stay in '{event.backlog_queue}': {event.reason}"
+            place = "the spool" if event.backlog_queue is None else f"'{event.backlog_queue}'"
+            reason = f"messages for '{event.path}' stay in {place}: {event.reason}"
             self._raise(AlarmKind.DESTINATION_REFUSES, event.backlog_queue, reason, event.path)
         elif event.kind is EventKind.DESTINATION_ACCEPTS:
             self._end(AlarmKind.DESTINATION_REFUSES, event.backlog_queue, event.path)
+        elif event.kind is EventKind.SPOOL_REFUSED:
+            self.judge_spool()
         else:
+            if event.kind is EventKind.DEAD_LETTERED and event.backlog_queue is not None:
+                self._raise_dead_lettered(event.backlog_queue, None)
             self.start()
 
     def start(self) -> None:
@@ -124,7 +138,7 @@ class Alarms:
             while True:
                 await asyncio.sleep(self._after_s / LOOKS)
                 await self.look()
-                if not self._may_be_parked() and not self._raised:
+                if not self._may_be_parked() and not any(kind in _LOOKED_FOR for kind, _, _ in self._raised):
                     return
         finally:
             self._task = None
@@ -145,6 +159,26 @@ class Alarms:
             self._judge_size(queue.path, self.contents[queue.path].size_bytes, queue.max_size_mb)
         for path in extra:
             self._judge_extra(path, self.contents[path])
+        for path, found in self.contents.items():
+            self._judge_dead_letters(path, found.dead_lettered)
+        spool = self._pairing.spool
+        if spool is not None:
+            with suppress(SpoolFailed, OSError):  # it is closed, or its disk is sick: other alarms say so
+                await spool.count_refused()
+            self.judge_spool()
+
+    def judge_spool(self) -> None:
+        """Raise or end the alarm of messages that were refused from the spool."""
+        spool = self._pairing.spool
+        status = None if spool is None else spool.status
+        if spool is not None and status is not None and status.refused:
+            reason = (
+                f"{_messages(status.refused)} in {spool.folder / 'refused'}, each with the reason beside it: remove the"
+                " cause, then `pairing.resend_refused()` sends them again"
+            )
+            self._raise(AlarmKind.SPOOL_REFUSED, None, reason)
+        else:
+            self._end(AlarmKind.SPOOL_REFUSED, None)
 
     def _judge_age(self, path: str, found: Contents) -> None:
         if found.for_entities is None:  # it could not be peeked at
@@ -184,6 +218,21 @@ class Alarms:
         elif found.parked == 0 or found.for_entities is not None:
             self._end(AlarmKind.EXTRA_BACKLOG, path)
 
+    def _judge_dead_letters(self, path: str, count: int | None) -> None:
+        if count:
+            self._raise_dead_lettered(path, count)
+        elif count == 0:
+            self._end(AlarmKind.DEAD_LETTERED, path)
+
+    def _raise_dead_lettered(self, path: str, count: int | None) -> None:
+        """Raise it with the number of messages, where that is known."""
+        found = "messages" if count is None else _messages(count)
+        reason = (
+            f"{found} in '{path}/$DeadLetterQueue', each with the reason: remove the cause, then"
+            " `twinbus pair drain --dead-letters` sends them again"
+        )
+        self._raise(AlarmKind.DEAD_LETTERED, path, reason)
+
     def _raise(self, kind: AlarmKind, backlog_queue: str | None, reason: str, path: str | None = None) -> None:
         before = self._raised.get((kind, backlog_queue, path))
         since = moment_of(self._clock.wall_ms()) if before is None else before.since
@@ -195,3 +244,7 @@ class Alarms:
     def _end(self, kind: AlarmKind, backlog_queue: str | None, path: str | None = None) -> None:
         if self._raised.pop((kind, backlog_queue, path), None) is not None:
             self._pairing.telling.tell(EventKind.ALARM_OVER, backlog_queue=backlog_queue, reason=kind.value)
+
+
+def _messages(count: int) -> str:
+    return "1 message" if count == 1 else f"{count:,} messages"

@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.client.pairing.errors import PairingFailed
 from twinbus.client.pairing.events import EventKind
+from twinbus.client.pairing.outages import Side, side_of
+from twinbus.client.pairing.rewriting import LOCK_MS
 from twinbus.model.description import FOREVER_MS
-from twinbus.model.errors import EntityAlreadyExists, EntityNotFound, ServiceBusError, Unauthorized
+from twinbus.model.errors import (
+    EntityAlreadyExists,
+    EntityNotFound,
+    OperationTimeout,
+    ServiceBusError,
+    Unauthorized,
+)
 from twinbus.model.limits import MAX_DELIVERY_COUNT_MAX
 from twinbus.model.queue import QueueDescription
 
@@ -33,7 +41,7 @@ DESCRIPTION: Final = QueueDescription(
     max_delivery_count=MAX_DELIVERY_COUNT_MAX,
     default_time_to_live_ms=FOREVER_MS,
     auto_delete_on_idle_ms=FOREVER_MS,
-    lock_duration_ms=60_000,
+    lock_duration_ms=LOCK_MS,
     dead_lettering_on_expiration=True,
     enable_batched_operations=True,
 )
@@ -63,12 +71,14 @@ def index_of(path: str, primary: str) -> int | None:
 class BacklogQueue:
     """One of them, to those who park."""
 
-    def __init__(self, path: str, sender: MessageSender, max_size_mb: int = DESCRIPTION.max_size_mb) -> None:
-        """`sender` is the secondary's own."""
+    def __init__(self, path: str, sender: MessageSender, description: QueueDescription = DESCRIPTION) -> None:
+        """`sender` is the secondary's own. A queue that was there before keeps its own description (R026)."""
         self.path = path
         self.sender = sender
-        self.max_size_mb = max_size_mb
-        """How much it can hold: a queue that was there before keeps its own size (R026)."""
+        self.max_size_mb = description.max_size_mb
+        """How much it can hold."""
+        self.lock_ms = description.lock_duration_ms
+        """How long it locks messages: what leaves it tells by that for how long it was parked."""
         self.failure: ServiceBusError | None = None
         """The last failure; None after a success. The queue is out of the rotation for the cool-down only."""
         self.out_since_s = 0.0
@@ -129,11 +139,9 @@ class Rotation:
             for key, one in there.items()
             if key not in known and index_of(one.path, self._primary_name) is not None
         ]
-        sizes = {key: one.description.max_size_mb for key, one in there.items()}
+        descriptions = {key: one.description for key, one in there.items()}
         self.queues = [
-            BacklogQueue(
-                path, self._secondary.create_message_sender(path), sizes.get(path.lower(), DESCRIPTION.max_size_mb)
-            )
+            BacklogQueue(path, self._secondary.create_message_sender(path), descriptions.get(path.lower(), DESCRIPTION))
             for path in found
         ]
 
@@ -180,8 +188,14 @@ class Rotation:
         """A send to it failed: it is left out, by everyone."""
         was_in = queue.failure is None
         queue.failure, queue.out_since_s = error, asyncio.get_running_loop().time()
+        side = side_of(error)
+        if isinstance(error, OperationTimeout) and not any(one.failure for one in self.queues if one is not queue):
+            side = None  # only this queue is slow, as far as is known
+        if side is not None:
+            self._telling.outages.lose(side, error)
         if was_in:
-            self._telling.tell(EventKind.QUEUE_OUT, backlog_queue=queue.path, reason=str(error))
+            is_outage = side is not None
+            self._telling.tell(EventKind.QUEUE_OUT, backlog_queue=queue.path, reason=str(error), is_outage=is_outage)
         if isinstance(error, EntityNotFound):  # somebody deleted it under us
             mending = asyncio.ensure_future(self._mend(queue))
             self._mending.add(mending)
@@ -190,8 +204,10 @@ class Rotation:
     def took(self, queue: BacklogQueue) -> None:
         """It took a message."""
         if queue.failure is not None:
+            is_outage = side_of(queue.failure) is not None
             queue.failure = None
-            self._telling.tell(EventKind.QUEUE_BACK, backlog_queue=queue.path)
+            self._telling.outages.reach(Side.SECONDARY)
+            self._telling.tell(EventKind.QUEUE_BACK, backlog_queue=queue.path, is_outage=is_outage)
 
     async def _mend(self, queue: BacklogQueue) -> None:
         try:

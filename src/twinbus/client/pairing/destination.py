@@ -23,36 +23,21 @@ the pump's affair: `lost` tells it.
 from __future__ import annotations
 
 import asyncio
-import heapq
-import logging
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.message import data
-from twinbus.client.errors import (
-    ConnectionFailed,
-    ConnectionLost,
-    FactoryFaulted,
-    ObjectClosed,
-    TimedOut,
-    may_have_happened,
-)
+from twinbus.client.errors import ConnectionFailed, TimedOut, may_have_happened
+from twinbus.client.pairing.blame import LOST, Patience, is_refusal
+from twinbus.client.pairing.deferral import Deferral
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.fragments import key_in
-from twinbus.client.pairing.parcel import complete_all, defer_all
+from twinbus.client.pairing.parcel import complete_all
 from twinbus.client.pairing.wakeups import fragment_key
 from twinbus.client.retry import RECONNECT_ONCE
 from twinbus.client.sender import MessageSender
-from twinbus.model.errors import (
-    EntityDisabled,
-    EntityNotFound,
-    FailureClass,
-    PartlyStored,
-    QuotaExceeded,
-    ServiceBusError,
-    Unauthorized,
-)
+from twinbus.model.errors import PartlyStored, ServiceBusError
 from twinbus.model.message import BATCH_FORMAT
 from twinbus.model.path import key_of
 
@@ -60,22 +45,17 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from twinbus.client.factory import MessagingFactory
+    from twinbus.client.pairing.deferral import Request, Source
     from twinbus.client.pairing.parcel import Parcel
     from twinbus.client.pairing.telling import Telling
     from twinbus.client.pairing.wakeups import Wakeups
     from twinbus.client.sending_link import SendingLink
-
-log: Final = logging.getLogger(__name__)
 
 FIRST_PROBE_S: Final = 0.5
 LONGEST_PROBE_S: Final = 5.0
 """A probe is charged three times: the receive, the send, and the deferral."""
 LONGEST_FREE_PROBE_S: Final = 1.0
 """An attach is not charged: while it is refused, nothing else is tried."""
-LOST: Final = (ConnectionFailed, ConnectionLost, ObjectClosed, FactoryFaulted)
-"""The primary is not there, or our own end of it: nothing that a message could be blamed for."""
-REFUSES: Final = (Unauthorized, EntityDisabled, EntityNotFound)
-"""The entity or the key is at fault and no message is: messages stay in the backlog, and an alarm is raised (Q19)."""
 BATCH_MESSAGES: Final = 100
 BATCH_BYTES: Final = 200_000
 """Of messages that go together: a batch may have 256 KB, as one message."""
@@ -118,17 +98,14 @@ class Destination:
         backlog_queue: str,
         telling: Telling,
         *,
-        take_back: Callable[[Sequence[int]], Awaitable[list[Parcel]]],
+        source: Source,
         lost: Callable[[ServiceBusError], None],
         wakeups: Wakeups,
-        at_once: Callable[[], int] = lambda: 1,
         holds_claim: Callable[[], bool] | None = None,
         not_found_grace_s: float = 0.0,
         fragment: int | None = None,
     ) -> None:
-        """`take_back` receives deferred messages by their numbers; `at_once` says how many it does at a time.
-
-        `lost` is told when the primary is gone, `wakeups` when an entity answers.
+        """Deferred messages come from `source`; `lost` is told when the primary is gone.
 
         While `holds_claim` is False messages are neither sent, deferred nor dead-lettered; then `go_on` is called.
         Messages are dead-lettered once the entity has been missing for `not_found_grace_s`. `fragment`: of a
@@ -137,10 +114,8 @@ class Destination:
         self._sender = sender
         self._backlog_queue = backlog_queue
         self._telling = telling
-        self._take_back = take_back
-        self._at_once = at_once
-        self._lost = lost
-        self._wakeups = wakeups
+        self._source, self._lost, self._wakeups = source, lost, wakeups
+        self._deferral = Deferral(source, backlog_queue)
         self._holds_claim = holds_claim or _always
         self._failures: list[tuple[list[Parcel], ServiceBusError]] = []
         """What became of messages while the claim was in doubt, in order."""
@@ -159,15 +134,10 @@ class Destination:
         self._is_shipping = False
         self._mixes_sessions = True
         """False where a batch with several sessions was refused: partitioned entities of Azure do so."""
-        self._deferred: list[int] = []
         self._accepted: set[int] = set()
-        """Of these, what the entity has, and what is still to be completed: it is not sent again."""
+        """Numbers of deferred messages that the entity has: they are still to be completed, and not sent again."""
         self._behind: deque[Parcel] = deque()
         """What came on the link while deferred messages are taken back."""
-        self._leaving: list[Parcel] = []
-        """What is deferred at the end of this turn."""
-        self._deferring: set[asyncio.Future[None]] = set()
-        """Deferrals that are not confirmed: until then nobody can take back their messages."""
         self._task: asyncio.Task[None] | None = None
         self.is_blocked = False
         """It takes nothing now: all that comes is deferred."""
@@ -175,11 +145,9 @@ class Destination:
         """It takes messages again, and deferred ones are taken back."""
         self._blocks = 0
         """How often it was found to take nothing."""
-        self._is_probed_at_once = False
-        self._last_failure = ""
-        """Why deferred messages were not received, as the log has it."""
-        self._is_paused = False
-        self._is_closed = False
+        self._is_probed = False
+        """It has taken a deferred message since it was last found to take nothing."""
+        self._is_paused = self._is_closed = False
         self._idle = asyncio.Event()
         self._progress = asyncio.Event()
         """Something was answered."""
@@ -189,8 +157,7 @@ class Destination:
         self._fragments: dict[int, Destination] = {}
         """Those that took nothing once: what leads there has a way of its own from then on."""
         self._not_found_grace_s = not_found_grace_s
-        self._missing_since_s: float | None = None
-        """When the entity was first found missing; None once it has answered anything else since."""
+        self._patience = Patience(not_found_grace_s)
         self._refusal: ServiceBusError | None = None
         """Why the entity refuses all messages now."""
         self._is_id_a_key = False
@@ -211,10 +178,11 @@ class Destination:
 
     def found_deferred(self, sequence_number: int) -> None:
         """A message for it was deferred by an earlier pump."""
-        heapq.heappush(self._deferred, sequence_number)
+        self._deferral.add(sequence_number)
         if not self.is_blocked:
-            self._is_probed_at_once = True
-            self._block()
+            self._is_recovering = True  # as far as is known it takes messages
+            if self._task is None:
+                self._task = self._loop.create_task(self._run(self._recover))
 
     def hold_up(self, load: list[Parcel], error: ServiceBusError) -> None:
         """It does not take these now: they are deferred, and so is what comes."""
@@ -252,8 +220,8 @@ class Destination:
         """The pump is over: nothing more is said of any message. Returns those that may have arrived."""
         self._is_closed = True
         self._end_refusal()
-        if self._leaving:
-            self._defer_leaving()
+        self._deferral.flush()
+        self._deferral.is_over = True
         if self._task is not None:
             self._task.cancel()
         in_doubt = self._in_doubt
@@ -386,7 +354,7 @@ class Destination:
         self._failed(load, error)
 
     def _delivered(self, load: list[Parcel]) -> None:
-        self._missing_since_s = None
+        self._patience.accepted()
         self._end_refusal()
         if self._wakeups.is_awaited:
             self._wakeups.answered(self._awaited)
@@ -412,11 +380,12 @@ class Destination:
         if not isinstance(error, LOST) and not self._holds_claim():
             self._failures.append((load, error))
             return
-        if not isinstance(error, EntityNotFound):
-            self._missing_since_s = None
+        is_final = self._patience.is_over(error, self._loop.time())
         if isinstance(error, LOST):
             self._lost(error)
-        elif error.failure_class is not FailureClass.CALLER or isinstance(error, QuotaExceeded) or self._is_waited_for(error):
+        elif not is_final:
+            if is_refusal(error):
+                self._begin_refusal(error)
             if error.fragment is None or self._is_fragment or not self._set_apart(error.fragment, load, error):
                 self.hold_up(load, error)
         elif isinstance(error, PartlyStored) and error.stored:
@@ -431,27 +400,20 @@ class Destination:
         else:
             (parcel,) = load
             reason = type(error).__name__
-            parcel.dead_letter(reason, str(error)).add_done_callback(partial(self._settled, "dead-lettered", load))
+            parcel.dead_letter(reason, str(error)).add_done_callback(
+                partial(self._deferral.note_end, "dead-lettered", load)
+            )
             self._telling.tell_parcel(EventKind.DEAD_LETTERED, parcel, self._backlog_queue, reason=str(error))
             self._end_refusal()
             self._alone.discard(parcel.sequence_number)
             self._advance(load)
 
-    def _is_waited_for(self, error: ServiceBusError) -> bool:
-        """Whether an entity that refuses everything is waited for: a missing one only for a time."""
-        if not isinstance(error, REFUSES):
-            return False
-        if isinstance(error, EntityNotFound):
-            now_s = self._loop.time()
-            if self._missing_since_s is None:
-                self._missing_since_s = now_s
-            if now_s - self._missing_since_s >= self._not_found_grace_s:
-                return False
+    def _begin_refusal(self, error: ServiceBusError) -> None:
+        """Tell once that the entity refuses all messages, and why."""
         if type(self._refusal) is not type(error):
             self._end_refusal()
             self._refusal = error
             self._tell_of_refusal(EventKind.DESTINATION_REFUSES, str(error))
-        return True
 
     def _end_refusal(self) -> None:
         if self._refusal is not None:
@@ -535,8 +497,7 @@ class Destination:
                 self._sender,
                 self._backlog_queue,
                 self._telling,
-                take_back=self._take_back,
-                at_once=self._at_once,
+                source=self._source,
                 lost=self._lost,
                 wakeups=self._wakeups,
                 holds_claim=self._holds_claim,
@@ -556,8 +517,10 @@ class Destination:
 
     def _block(self) -> None:
         """Defer what waits, and what comes, until the entity answers."""
-        self.is_blocked, self._is_recovering = True, False
+        self.is_blocked, self._is_recovering, self._is_probed = True, False, False
         self._blocks += 1
+        if self._telling.on_deferral is not None:
+            self._telling.on_deferral()
         lanes, self._lanes = self._lanes, {}
         ready, self._ready, self._ready_bytes = self._ready, deque(), 0
         behind, self._behind = self._behind, deque()
@@ -569,50 +532,38 @@ class Destination:
             self._task = self._loop.create_task(self._run(self._recover))
 
     def _defer(self, parcel: Parcel, error: ServiceBusError | None = None) -> None:
-        heapq.heappush(self._deferred, parcel.sequence_number)
-        if not self._leaving:
-            self._loop.call_soon(self._defer_leaving)
-        self._leaving.append(parcel)
+        self._deferral.defer(parcel)
         if self._telling.wants(EventKind.DEFERRED):
             reason = None if error is None else str(error)
             self._telling.tell_parcel(EventKind.DEFERRED, parcel, self._backlog_queue, reason=reason)
-
-    def _defer_leaving(self) -> None:
-        """All of this turn together."""
-        leaving, self._leaving = self._leaving, []
-        for parcels, future in defer_all(leaving):
-            self._deferring.add(future)
-            future.add_done_callback(self._deferring.discard)
-            future.add_done_callback(partial(self._settled, "deferred", parcels))
 
     async def _recover(self) -> None:
         """Probe until the entity answers, then take back what is deferred, in order."""
         pause_s = FIRST_PROBE_S
         await self._await_idle()
-        while (self._deferred or self._behind) and not self._is_paused:
-            if not self.is_blocked:
+        while (self._deferral or self._behind) and not self._is_paused:
+            if self._is_probed:
                 await self._bring_back()
                 continue
-            if self._is_probed_at_once:
-                self._is_probed_at_once = False
-            else:
+            if self.is_blocked:
                 await self._wakeups.wait(self._awaited, pause_s)
             is_attached = await self._can_attach()
             if is_attached and await self._probe():
                 pause_s = FIRST_PROBE_S
-                self.is_blocked, self._is_recovering = False, True
+                self.is_blocked, self._is_recovering, self._is_probed = False, True, True
             else:
                 pause_s = min(2 * pause_s, LONGEST_PROBE_S if is_attached else LONGEST_FREE_PROBE_S)
+                if not self.is_blocked:
+                    self._block()
         self.is_blocked = self._is_recovering = False
 
     async def _probe(self) -> bool:
         """Bring the oldest deferred message there; False if the entity does still not take it."""
         blocks = self._blocks
-        await self._await_deferrals()
-        if not self._deferred:
+        await self._deferral.confirmed()
+        if not self._deferral:
             return True
-        numbers = [heapq.heappop(self._deferred)]
-        parcels = await self._taken(self._loop.create_task(self._ask_for(numbers)), numbers)
+        parcels = await self._deferral.taken(self._deferral.ask(1))
         for parcel in parcels or ():
             self._go_on_with(parcel)
         await self._await_idle()
@@ -628,79 +579,56 @@ class Destination:
                 failure = error
         if failure is None:
             return True
-        if not isinstance(failure, EntityNotFound):
-            self._missing_since_s = None
+        is_final = self._patience.is_over(failure, self._loop.time())
         if isinstance(failure, LOST):
             self._lost(failure)
             return False
-        return not self._is_waited_for(failure)  # else its messages are dead-lettered
+        if not is_final and is_refusal(failure):
+            self._begin_refusal(failure)
+        return is_final  # then its messages are dead-lettered
 
     async def _bring_back(self) -> None:
         """Take back deferred messages in order, several requests ahead, until none is left or the entity fails."""
-        blocks = self._blocks
-        requests: deque[tuple[list[int], asyncio.Task[list[Parcel]]]] = deque()
+        blocks, deferral = self._blocks, self._deferral
+        requests: deque[Request] = deque()
         while self._blocks == blocks and not self._is_paused:
-            if self._deferring:
-                await self._await_deferrals()
-            while self._is_deferred_next and len(requests) < REQUESTS_AT_ONCE:
-                numbers = self._pop_numbers()
-                requests.append((numbers, self._loop.create_task(self._ask_for(numbers))))
-            if not requests:
-                if not self._behind:
-                    self._is_recovering = False  # what comes now goes behind all that was taken back
-                    break
-                behind, self._behind = self._behind, deque()
-                for parcel in behind:
-                    self._forward(parcel)
-                continue
-            numbers, request = requests.popleft()
-            parcels = await self._taken(request, numbers)
-            if parcels is None:
-                self._block()
+            await deferral.confirmed()
+            while len(requests) < REQUESTS_AT_ONCE and deferral.is_before(self._first_behind):
+                requests.append(deferral.ask(before=self._first_behind))
+            if requests:
+                await self._go_on_with_all(await deferral.taken(requests.popleft()), blocks)
+            elif not self._go_on_with_behind():
                 break
-            for parcel in parcels:
-                if self._blocks == blocks:
-                    self._go_on_with(parcel)
-                else:
-                    self._defer(parcel)
-            await self._await_room(blocks)
-        for numbers, request in requests:  # in order they come behind what was not taken
-            for parcel in await self._taken(request, numbers) or ():
+        for request in requests:  # in order they come behind what was not taken
+            for parcel in await deferral.taken(request) or ():
                 self._defer(parcel)
         await self._await_idle()
 
     @property
-    def _is_deferred_next(self) -> bool:
-        """A deferred message comes before all that wait behind."""
-        deferred, behind = self._deferred, self._behind
-        return bool(deferred) and (not behind or deferred[0] < behind[0].sequence_number)
+    def _first_behind(self) -> int | None:
+        """The number of the first message that waits behind the deferred ones."""
+        return self._behind[0].sequence_number if self._behind else None
 
-    def _pop_numbers(self) -> list[int]:
-        most = self._at_once()
-        numbers: list[int] = []
-        while len(numbers) < most and self._is_deferred_next:
-            numbers.append(heapq.heappop(self._deferred))
-        return numbers
+    def _go_on_with_behind(self) -> bool:
+        """No deferred message comes before what waits behind: send that. False if nothing does."""
+        behind, self._behind = self._behind, deque()
+        for parcel in behind:
+            self._forward(parcel)
+        if not behind:
+            self._is_recovering = False  # what comes now goes behind all that was taken back
+        return bool(behind)
 
-    async def _ask_for(self, numbers: list[int]) -> list[Parcel]:
-        return await self._take_back(numbers)
-
-    async def _taken(self, request: asyncio.Task[list[Parcel]], numbers: list[int]) -> list[Parcel] | None:
-        """What was taken back; None, and the numbers are where they were, if that failed."""
-        failure: ServiceBusError | None = None
-        parcels: list[Parcel] = []
-        try:
-            parcels = await request
-        except ServiceBusError as error:
-            failure = error
-        if failure is None:
-            return parcels
-        if str(failure) != self._last_failure:
-            self._last_failure = str(failure)
-            log.warning("deferred messages of '%s' were not received: %s", self._backlog_queue, failure)
-        for number in numbers:
-            heapq.heappush(self._deferred, number)
-        return None
+    async def _go_on_with_all(self, parcels: list[Parcel] | None, blocks: int) -> None:
+        """Send what was taken back, unless the entity fails meanwhile; wait while that is much."""
+        if parcels is None:
+            self._block()
+            return
+        for parcel in parcels:
+            if self._blocks == blocks:
+                self._go_on_with(parcel)
+            else:
+                self._defer(parcel)
+        await self._await_room(blocks)
 
     def _go_on_with(self, parcel: Parcel) -> None:
         """A message that was taken back is sent, unless the entity has it already."""
@@ -708,13 +636,6 @@ class Destination:
             self._complete([parcel])
         else:
             self._forward(parcel)
-
-    async def _await_deferrals(self) -> None:
-        """What is being deferred is: before that it cannot be taken back."""
-        while self._deferring or self._leaving:
-            if self._leaving:
-                self._defer_leaving()
-            await asyncio.wait(list(self._deferring))
 
     async def _await_room(self, blocks: int) -> None:
         """Messages that were taken back are answered, but for so many."""
@@ -762,24 +683,12 @@ class Destination:
 
     def _completed(self, parcels: Sequence[Parcel], future: asyncio.Future[None]) -> None:
         """Those that were taken back. If this has failed they may be deferred still: nobody but us looks for them."""
-        self._settled("completed", parcels, future)
+        self._deferral.note_end("completed", parcels, future)
         numbers = [parcel.sequence_number for parcel in parcels]
         if future.cancelled() or future.exception() is None or self._is_closed:
             self._accepted.difference_update(numbers)
             return
         self._accepted.update(numbers)
         for number in numbers:
-            heapq.heappush(self._deferred, number)
+            self._deferral.add(number)
         self._block()
-
-    def _settled(self, outcome: str, parcels: Sequence[Parcel], future: asyncio.Future[None]) -> None:
-        """A message whose settling failed comes again when its lock is over: at least once, not exactly once (Q17)."""
-        if not future.cancelled() and (error := future.exception()) is not None and not self._is_closed:
-            log.warning(
-                "%d messages of '%s', from number %d on, were not %s: %s",
-                len(parcels),
-                self._backlog_queue,
-                parcels[0].sequence_number,
-                outcome,
-                error,
-            )

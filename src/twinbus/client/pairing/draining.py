@@ -25,8 +25,9 @@ from twinbus.client.pairing.deferred import DEAD_LETTERED, DEFERRED, DeferredMes
 from twinbus.client.pairing.destination import Destination
 from twinbus.client.pairing.errors import ParkedMessageMalformed, PrimaryLost
 from twinbus.client.pairing.events import EventKind
+from twinbus.client.pairing.outages import side_of
 from twinbus.client.pairing.parcel import IN_DOUBT, Arrived, Origin, TakenBack, dead_letter
-from twinbus.client.pairing.rewriting import DEFERRED_STATE, Expired, Restored, look, restore, was_delivered
+from twinbus.client.pairing.rewriting import DEFERRED_STATE, LOCK_MS, Expired, Restored, look, restore, was_delivered
 from twinbus.model.errors import MessageNotFound, ServiceBusError
 from twinbus.model.path import key_of
 
@@ -62,10 +63,19 @@ class Draining:
     """One life of a pump."""
 
     def __init__(
-        self, settings: PumpSettings, receiver: MessageReceiver, link: ReceivingLink, in_doubt: set[int]
+        self,
+        settings: PumpSettings,
+        receiver: MessageReceiver,
+        link: ReceivingLink,
+        in_doubt: set[int],
+        lock_ms: int = LOCK_MS,
     ) -> None:
-        """`link` is attached. `in_doubt` has the numbers of messages that this host may have sent before."""
+        """`link` is attached. `in_doubt` has the numbers of messages that this host may have sent before.
+
+        `lock_ms` is how long the backlog queue locks messages.
+        """
         self._settings = settings
+        self._lock_ms = lock_ms
         self._receiver = receiver
         self._link = link
         self._loop = asyncio.get_running_loop()
@@ -190,7 +200,7 @@ class Draining:
             now_ms = self._settings.clock.wall_ms()
             if not self._held:
                 self._woken.set()
-            is_any_blocked = any([destination.is_blocked for destination in self._destinations.values()])
+            is_any_blocked = any(destination.is_blocked for destination in self._destinations.values())
             while arrived:
                 delivery = arrived.popleft()
                 self._held[delivery] = now_s
@@ -204,7 +214,7 @@ class Draining:
     def _sort(self, delivery: IncomingDelivery, now_ms: int) -> None:
         """Send one message on its way, or to the dead letters."""
         try:
-            restored = restore(delivery.payload, now_ms, deduct=self._settings.deduct)
+            restored = restore(delivery.payload, now_ms, deduct=self._settings.deduct, lock_ms=self._lock_ms)
         except ParkedMessageMalformed as error:
             self._bury(delivery, None, _MALFORMED, str(error))
             return
@@ -253,8 +263,7 @@ class Draining:
                 self._settings.sender_to(path),
                 self._receiver.path,
                 self._settings.telling,
-                take_back=self._take_back,
-                at_once=self._taken_at_once,
+                source=self,
                 lost=partial(self._lose_primary, path),
                 wakeups=self._settings.wakeups,
                 holds_claim=self._holds_claim,
@@ -311,10 +320,12 @@ class Draining:
                 self._destination(looked.path).found_deferred(number)
         return number + 1 if payloads else 0
 
-    def _taken_at_once(self) -> int:
+    @property
+    def at_once(self) -> int:
+        """How many deferred messages fit in one request."""
         return self._deferred.at_once
 
-    async def _take_back(self, numbers: Sequence[int]) -> list[Parcel]:
+    async def take_back(self, numbers: Sequence[int]) -> list[Parcel]:
         """Deferred messages by their numbers, in order; one that is not there any more is somebody else's affair.
 
         MessageNotFound where one is there and cannot be had: a pump that was killed holds it until its lock is over.
@@ -330,7 +341,7 @@ class Draining:
             there = await self._still_deferred(numbers)
             if len(there) == len(numbers):
                 raise missing
-            return await self._take_back(there) if there else []
+            return await self.take_back(there) if there else []
         self._woken.set()  # their locks are to be renewed
         now_ms = self._settings.clock.wall_ms()
         parcels = [self._open(payload, lock, now_ms) for payload, lock in taken]
@@ -343,7 +354,7 @@ class Draining:
         """A message that was taken back; None if it goes to the dead letters."""
         restored: Restored | Expired
         try:
-            restored = restore(payload, now_ms, deduct=self._settings.deduct)
+            restored = restore(payload, now_ms, deduct=self._settings.deduct, lock_ms=self._lock_ms)
         except ParkedMessageMalformed as error:
             self._bury_deferred(payload, lock, None, _MALFORMED, str(error))
             return None
@@ -404,7 +415,8 @@ class Draining:
         due = [delivery for delivery, since_s in self._held.items() if now_s - since_s >= RENEW_AFTER_S]
         since_s_of = self._origin.since_s
         deferred = [parcel for parcel, since_s in since_s_of.items() if now_s - since_s >= RENEW_AFTER_S]
-        locks = [uuid.UUID(bytes_le=delivery.tag) for delivery in due] + [parcel.lock for parcel in deferred]
+        locks: list[object] = [uuid.UUID(bytes_le=delivery.tag) for delivery in due]
+        locks += [parcel.lock for parcel in deferred]
         if not locks:
             return
         tokens = Array(uuid.UUID, locks)
@@ -413,7 +425,8 @@ class Draining:
                 self._receiver.path, "com.microsoft:renew-lock", {"lock-tokens": tokens}, timeout_s=TICK_S
             )
         except ServiceBusError as error:
-            log.warning("locks of '%s' were not renewed: %s", self._receiver.path, error)
+            level = logging.WARNING if side_of(error) is None else logging.DEBUG  # an outage is told once
+            log.log(level, "locks of '%s' were not renewed: %s", self._receiver.path, error)
         for delivery in due:
             self._held[delivery] = now_s
         for parcel in deferred:

@@ -1,27 +1,48 @@
 """Pumps without a pairing: for those who bring parked messages back by hand.
 
-Owns: the pumps of some backlog queues, and what they have moved. They are the very pumps of the syphon.
+Owns: the pumps of some backlog queues, what they have moved, and why other messages wait. They are the very pumps of
+the syphon, and follow its rule (Q19): only a message with a fault of its own is dead-lettered.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from twinbus.client.pairing.blame import NOT_FOUND_GRACE_S
 from twinbus.client.pairing.destination import Senders
 from twinbus.client.pairing.events import EventKind, Events
+from twinbus.client.pairing.inspection import SAMPLE, inspect
 from twinbus.client.pairing.pump import Pump, PumpSettings
+from twinbus.client.pairing.rewriting import LOCK_MS
 from twinbus.client.pairing.telling import Telling
 from twinbus.client.pairing.wakeups import Wakeups
+from twinbus.model.path import key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping
 
     from twinbus.client.factory import MessagingFactory
     from twinbus.client.management import NamespaceManager
     from twinbus.client.pairing.events import PairingEvent
 
-POLL_S: float = 900.0
+POLL_S: Final = 900.0
+LOOK_S: Final = 10.0
+_HINDERS: Final = frozenset(
+    {EventKind.DEFERRED, EventKind.DESTINATION_REFUSES, EventKind.PUMP_FAILED, EventKind.PUMP_DISPLACED}
+)
+
+
+class Waiting(NamedTuple):
+    """Messages that are left."""
+
+    path: str | None
+    """Their destination; None where they do not say it."""
+    messages: int
+    is_sample: bool
+    """There are more messages than were counted by destination."""
+    why: str
 
 
 class DrainingByHand:
@@ -32,14 +53,19 @@ class DrainingByHand:
         primary: MessagingFactory,
         secondary: MessagingFactory,
         manager: NamespaceManager,
-        paths: Sequence[str],
+        paths: Iterable[str],
         *,
         deduct: bool = False,
+        not_found_grace_s: float = NOT_FOUND_GRACE_S,
+        locks_ms: Mapping[str, int] | None = None,
     ) -> None:
-        """`start` begins."""
+        """`start` begins. `locks_ms` has the duration of the locks of queues, where that is not a minute (R016)."""
         self.moved = 0
         self.dead_lettered = 0
+        self._secondary = secondary
         self._manager = manager
+        self._reasons: dict[tuple[str, str | None], str] = {}
+        """Why messages wait: by backlog queue and destination, or by backlog queue where its pump does not run."""
         events, clock = Events(), primary.settings.clock
         events.listen(self._hear)
         settings = PumpSettings(
@@ -50,10 +76,11 @@ class DrainingByHand:
             poll_s=POLL_S,
             send_timeout_s=primary.settings.operation_timeout_s,
             deduct=deduct,
+            not_found_grace_s=not_found_grace_s,
             clock=clock,
-            telling=Telling(events, clock),
+            telling=Telling(events, clock, primary.address, secondary.address),
         )
-        self._pumps = [Pump(path, settings) for path in paths]
+        self._pumps = [Pump(path, settings, (locks_ms or {}).get(path, LOCK_MS)) for path in paths]
 
     def start(self) -> None:
         """Drain from now on."""
@@ -69,6 +96,36 @@ class DrainingByHand:
         runtimes = [await self._manager.get_queue_runtime(pump.path) for pump in self._pumps]
         return sum(one.active_count + one.deferred_count for one in runtimes)
 
+    @property
+    def is_hindered(self) -> bool:
+        """Some messages wait for their destination, or a namespace."""
+        return bool(self._reasons)
+
+    async def waiting(self) -> list[Waiting]:
+        """Return the messages that are left, by destination, with the reason why each is; the most first."""
+        found = await asyncio.gather(
+            *[inspect(self._secondary, self._manager, pump.path, sample=SAMPLE, limit_s=LOOK_S) for pump in self._pumps]
+        )
+        counts: Counter[tuple[str | None, str]] = Counter()
+        is_sample = False
+        for pump, contents in zip(self._pumps, found, strict=True):
+            is_sample |= contents.is_sample
+            for path, count in (contents.for_entities or {}).items():
+                counts[path, self._reason(pump.path, path)] += count
+            if contents.without_destination:
+                counts[None, self._reason(pump.path, None)] += contents.without_destination
+        return [Waiting(path, count, is_sample, why) for (path, why), count in counts.most_common()]
+
+    def _reason(self, queue: str, path: str | None) -> str:
+        own = None if path is None else self._reasons.get((queue, key_of(path)))
+        return own or self._reasons.get((queue, None)) or "they were not tried yet"
+
     def _hear(self, event: PairingEvent) -> None:
-        self.moved += event.kind is EventKind.MOVED
-        self.dead_lettered += event.kind is EventKind.DEAD_LETTERED
+        kind, queue = event.kind, event.backlog_queue or ""
+        key = (queue, None if event.path is None else key_of(event.path))
+        if kind is EventKind.MOVED or kind is EventKind.DESTINATION_ACCEPTS or kind is EventKind.PUMP_STARTED:
+            self.moved += kind is EventKind.MOVED
+            self._reasons.pop(key, None)
+        elif kind in _HINDERS and event.reason is not None:
+            self._reasons[key] = event.reason
+        self.dead_lettered += kind is EventKind.DEAD_LETTERED

@@ -62,6 +62,12 @@ class EventKind(Enum):
     PUMP_DISPLACED = "pump displaced"
     """Another host drains that backlog queue now."""
     PUMP_FAILED = "pump failed"
+    PRIMARY_LOST = "primary lost"
+    """The syphon has lost its connection to the primary. Told once in an outage, however many pumps wait."""
+    PRIMARY_BACK = "primary back"
+    SECONDARY_LOST = "secondary lost"
+    """The secondary cannot be reached: parked messages are not taken back, and nothing can be parked."""
+    SECONDARY_BACK = "secondary back"
     ALARM = "alarm"
     ALARM_OVER = "alarm over"
     FACTORY_FAULTED = "factory faulted"
@@ -92,6 +98,8 @@ class PairingEvent:
     time_to_live_ms: int | None = None
     """Of a message that was parked or spooled, if it was sent with one."""
     reason: str | None = None
+    is_outage: bool = False
+    """It follows from the outage of a namespace, which another event tells of: of a pump, or a backlog queue."""
 
 
 class Events:

@@ -2,8 +2,9 @@
 
     WARNING twinbus.client.pairing 'orders' is failed over: contoso did not answer for 30 s
 
-Owns: the level and the sentence of each kind of event. No record holds a body, a property or a key; what happens to
-each single message is told at DEBUG.
+Owns: the level and the sentence of each kind of event. In the outage of a namespace each pump fails; the log says once
+that the namespace is lost, and tells of the pumps at DEBUG. No record holds a body, a property or a key; what happens
+to each single message is told at DEBUG.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ LEVELS: Final = {
     EventKind.PUMP_STARTED: logging.INFO,
     EventKind.PUMP_DISPLACED: logging.INFO,
     EventKind.PUMP_FAILED: logging.WARNING,
+    EventKind.PRIMARY_LOST: logging.WARNING,
+    EventKind.PRIMARY_BACK: logging.INFO,
+    EventKind.SECONDARY_LOST: logging.WARNING,
+    EventKind.SECONDARY_BACK: logging.INFO,
     EventKind.ALARM: logging.ERROR,
     EventKind.ALARM_OVER: logging.INFO,
     EventKind.FACTORY_FAULTED: logging.ERROR,
@@ -64,7 +69,7 @@ def is_wanted(kind: EventKind) -> bool:
 
 def write(event: PairingEvent) -> None:
     """Write the record of an event."""
-    level = LEVELS.get(event.kind, logging.INFO)
+    level = logging.DEBUG if event.is_outage else LEVELS.get(event.kind, logging.INFO)
     if not log.isEnabledFor(level):
         return
     state = STATES.get(event.kind)

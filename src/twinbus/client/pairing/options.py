@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from twinbus.client.pairing.blame import NOT_FOUND_GRACE_S
 from twinbus.model.errors import InvalidArgument
 from twinbus.model.times import duration_s
 
@@ -69,8 +70,9 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     """How long the other factory may stay open when one was closed; only where the syphon runs."""
     fault_grace: dt.timedelta | float = dt.timedelta(seconds=5)
     """The same when one has faulted."""
-    not_found_grace: dt.timedelta | float = dt.timedelta(hours=1)
-    """How long the syphon keeps parked messages whose destination does not exist before it dead-letters them."""
+    not_found_grace: dt.timedelta | float = dt.timedelta(seconds=NOT_FOUND_GRACE_S)
+    """How long messages wait for a destination that does not exist. After that the syphon dead-letters parked ones, and
+    the spool moves its own to `refused/`."""
     alarm_after: dt.timedelta | float = dt.timedelta(minutes=15)
     """How long messages may be parked before an alarm is raised."""
     spool_dir: Path | str | None = None

@@ -27,13 +27,13 @@ from twinbus.client.pairing.preparation import Preparation
 from twinbus.client.pairing.seen import Seen
 from twinbus.client.pairing.sender import SendAvailabilitySender
 from twinbus.client.pairing.spool import Spool
-from twinbus.client.pairing.status import PairingStatus, status_of
+from twinbus.client.pairing.status import EntityStatus, PairingStatus, entity_status, healthy_since, status_of
 from twinbus.client.pairing.syphon import Syphon
 from twinbus.client.pairing.telling import Telling
 from twinbus.client.pairing.triggers import class_of
 from twinbus.client.pairing.unspooling import Unspooling
 from twinbus.client.pairing.wakeups import Wakeups, fragment_key
-from twinbus.model.errors import FailureClass, ServiceBusError
+from twinbus.model.errors import FailureClass, InvalidOperation, ServiceBusError
 from twinbus.model.path import key_of
 from twinbus.model.times import duration_s
 
@@ -68,9 +68,10 @@ class Pairing:
         self.is_protected = False
         """The backlog queues are there. False only until a secondary that is not required has been prepared."""
         self.is_closed = False
+        self._since_ms = primary.settings.clock.wall_ms()
         self.max_parked_bytes = MAX_PARKED_BYTES
         self._events = Events()
-        self.telling = Telling(self._events, primary.settings.clock)
+        self.telling = Telling(self._events, primary.settings.clock, primary.address, self.secondary.address)
         self.rotation = Rotation(
             self.secondary,
             options.secondary_namespace_manager,
@@ -131,6 +132,7 @@ class Pairing:
         self.spool, self._unspooling = spool, Unspooling(self, spool)
         if not spool.is_empty:
             log.warning("%d messages were left in the spool %s: they go on", spool.status.count, spool.folder)
+        self.seen.alarms.judge_spool()
 
     async def _watch(self) -> None:
         """A factory may be closed, or fault, without the pairing: then what needs it ends, too."""
@@ -176,6 +178,31 @@ class Pairing:
     def spool_status(self) -> SpoolStatus | None:
         """How much is on the local disk, and since when; None if there is no spool."""
         return None if self.spool is None else self.spool.status
+
+    async def resend_refused(self, path: str | None = None) -> int:
+        """Send messages of the spool again that were refused, all or those for one entity: how many.
+
+        They go behind everything in the spool. A message that is refused again for a fault of its own returns to
+        `refused/`.
+        """
+        if self.spool is None:
+            raise InvalidOperation("there is no spool: say spool_dir when pairing")
+        taken = await self.spool.take_refused(path)
+        self.seen.alarms.judge_spool()
+        return taken
+
+    @property
+    def entities(self) -> tuple[EntityStatus, ...]:
+        """The state of each entity that a sender was made for, as this client holds it. Asks nobody."""
+        return tuple(entity_status(health) for health in self._healths.values())
+
+    def entity(self, path: str) -> EntityStatus:
+        """Return the state of one entity as this client holds it: healthy, unless a send or a ping has shown otherwise.
+
+        Asks nobody, so it costs next to nothing: call it before each send, or on each request of a health check.
+        """
+        health = self._healths.get(key_of(path))
+        return healthy_since(path, self._since_ms) if health is None else entity_status(health)
 
     def events(self) -> AsyncIterator[PairingEvent]:
         """What happens from now on."""

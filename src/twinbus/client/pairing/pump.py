@@ -16,9 +16,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from twinbus.client.errors import ConnectionFailed, ConnectionLost, FactoryFaulted, ObjectClosed, TimedOut
+from twinbus.client.pairing.blame import NOT_FOUND_GRACE_S
 from twinbus.client.pairing.draining import FINISH_S, Draining
 from twinbus.client.pairing.errors import PrimaryLost
 from twinbus.client.pairing.events import EventKind
+from twinbus.client.pairing.outages import side_of
+from twinbus.client.pairing.rewriting import LOCK_MS
 from twinbus.client.retry import NO_RETRY
 from twinbus.model.errors import EntityClaimed, LinkStolen, ServiceBusError
 
@@ -56,7 +59,7 @@ class PumpSettings:
     poll_s: float
     send_timeout_s: float
     deduct: bool
-    not_found_grace_s: float = 0.0
+    not_found_grace_s: float = NOT_FOUND_GRACE_S
     """How long messages for an entity that does not exist stay in the backlog before they are dead-lettered."""
     clock: Clock
     telling: Telling
@@ -65,8 +68,8 @@ class PumpSettings:
 class Pump:
     """Of one backlog queue."""
 
-    def __init__(self, path: str, settings: PumpSettings) -> None:
-        """`start` begins."""
+    def __init__(self, path: str, settings: PumpSettings, lock_ms: int = LOCK_MS) -> None:
+        """`start` begins. `lock_ms` is how long the queue locks messages, which may be its own (R026)."""
         self.path = path
         self.is_active = False
         """It drains the queue now; else another host does, or nobody can."""
@@ -74,6 +77,7 @@ class Pump:
         self._settings = settings
         self._has_asked = False
         """The secondary has answered: the queue was ours, or another host has it."""
+        self._lock_ms = lock_ms
         self._task: asyncio.Task[None] | None = None
         self._draining: Draining | None = None
         self._in_doubt: set[int] = set()
@@ -148,9 +152,11 @@ class Pump:
         )
         try:
             link = await receiver.link()
+            was_outage = side_of(self.why_not) is not None
             self.is_active, self.why_not, self._has_asked = True, None, True
-            settings.telling.tell(EventKind.PUMP_STARTED, backlog_queue=self.path)
-            self._draining = draining = Draining(settings, receiver, link, self._in_doubt)
+            settings.telling.outages.end_wait(self.path)
+            settings.telling.tell(EventKind.PUMP_STARTED, backlog_queue=self.path, is_outage=was_outage)
+            self._draining = draining = Draining(settings, receiver, link, self._in_doubt, self._lock_ms)
             try:
                 return await draining.run()
             finally:
@@ -163,6 +169,11 @@ class Pump:
         is_displaced = isinstance(error, DISPLACED)
         is_new = not (is_displaced and isinstance(self.why_not, DISPLACED)) and type(self.why_not) is not type(error)
         self.why_not = error
+        telling, side = self._settings.telling, side_of(error)
+        if side is None:
+            telling.outages.end_wait(self.path)
+        else:
+            telling.outages.lose(side, error, self.path)
         if is_new:
             kind = EventKind.PUMP_DISPLACED if is_displaced else EventKind.PUMP_FAILED
-            self._settings.telling.tell(kind, backlog_queue=self.path, reason=str(error))
+            telling.tell(kind, backlog_queue=self.path, reason=str(error), is_outage=side is not None)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from twinbus.client.pairing.failover import EntityHealth
     from twinbus.client.pairing.fragments import FragmentOutage
     from twinbus.client.pairing.pairing import Pairing
+    from twinbus.client.pairing.spool import SpoolStatus
 
 log: Final = logging.getLogger(__name__)
 
@@ -95,13 +96,13 @@ class Reports(ClientEntity):
         """The connection on which there is no such node."""
 
     def start(self) -> None:
-        """Report from now on."""
+        """Report from now on: at once, also where something changed before there was anybody to report to."""
+        self._changed.set()
         if self._task is None and not self.is_closed:
             self._task = asyncio.ensure_future(self._run())
 
     def hear(self, event: PairingEvent) -> None:  # noqa: ARG002  # that it happened is enough
         """Something changed."""
-        self._changed.set()
         self.start()
 
     async def close(self) -> None:
@@ -211,7 +212,7 @@ class Reports(ClientEntity):
             "entities_not_shown": max(0, len(unwell) - most),
             "backlog": [{"path": path, "why_out": why} for path, why in out[:most]],
             "alarms": [_alarm(alarm) for alarm in alarms[:most]],
-        }
+        } | ({} if pairing.spool_status is None else {"spool": _spool(pairing.spool_status)})
 
 
 def _entity(health: EntityHealth) -> dict[str, object]:
@@ -237,6 +238,16 @@ def _fragment(outage: FragmentOutage) -> dict[str, object]:
 def _alarm(alarm: Alarm) -> dict[str, object]:
     since = _time(milliseconds_of(alarm.since))
     return {"kind": alarm.kind.value, "path": alarm.backlog_queue, "reason": _short(alarm.reason), "since": since}
+
+
+def _spool(status: SpoolStatus) -> dict[str, object]:
+    return {
+        "count": status.count,
+        "bytes": status.bytes,
+        "oldest": None if status.oldest_ms is None else _time(status.oldest_ms),
+        "refused": status.refused,
+        "refused_bytes": status.refused_bytes,
+    }
 
 
 def _short(text: str) -> str:

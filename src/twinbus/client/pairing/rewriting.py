@@ -35,7 +35,9 @@ ALIASES: Final = frozenset({PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED_TIME})
 POSSIBLE_DUPLICATE: Final = "x-ms-possible-duplicate"
 PARKED_AT: Final = "x-ms-parked-at"
 PARKED_FOR: Final = "x-ms-parked-for"
-_TOLD: Final = frozenset({POSSIBLE_DUPLICATE, PARKED_AT, PARKED_FOR})
+PARKED_FOR_MS: Final = "x-ms-parked-for-ms"
+"""The same as a long of milliseconds: few SDKs can read .NET's duration."""
+_TOLD: Final = frozenset({POSSIBLE_DUPLICATE, PARKED_AT, PARKED_FOR, PARKED_FOR_MS})
 """What a message tells of its way; it keeps them at its destination. Parked again, it gets new times, and keeps the
 mark of a possible duplicate."""
 
@@ -47,9 +49,12 @@ _FOOTER: Final = Section.FOOTER
 _BEFORE_OWN: Final = (_HEADER, Section.DELIVERY_ANNOTATIONS, _ANNOTATIONS, _PROPERTIES)
 
 MAX_PROPERTIES_BYTES: Final = 65_536
+LOCK_MS: Final = 60_000
+"""How long a backlog queue locks messages, as it is created (R016)."""
 _LARGEST_TTL_MS: Final = 2**32 - 1
 _SCHEDULE_ANNOTATION: Final = "x-opt-scheduled-enqueue-time"
 _ENQUEUED_TIME: Final = "x-opt-enqueued-time"
+_LOCKED_UNTIL: Final = "x-opt-locked-until"
 _SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
 _STATE: Final = "x-opt-message-state"
 DEFERRED_STATE: Final = 1
@@ -57,16 +62,19 @@ _SET_BY_BROKER: Final = frozenset(
     {
         _ENQUEUED_TIME,
         _SEQUENCE_NUMBER,
-        "x-opt-locked-until",
+        _LOCKED_UNTIL,
         "x-opt-enqueue-sequence-number",
         _STATE,
         "x-opt-deadletter-source",
         "x-opt-partition-id",
     }
 )
-_TOLD_AT_LAST: Final = frozenset({PARKED_AT, PARKED_FOR})
+_TOLD_AT_LAST: Final = frozenset({PARKED_AT, PARKED_FOR, PARKED_FOR_MS})
+_DEAD_LETTER_REASONS: Final = frozenset({"DeadLetterReason", "DeadLetterErrorDescription"})
+_DEAD_LETTERS_LOSE: Final = _TOLD_AT_LAST | _DEAD_LETTER_REASONS
 _COMPOUND: Final = struct.Struct(">BBBBII")
 _TIMESTAMP: Final = struct.Struct(">Bq")
+_LONG: Final = struct.Struct(">Bq")
 _LIST32: Final = 0xD0
 _MAP32: Final = 0xD1
 NULL: Final = b"\x40"
@@ -162,20 +170,29 @@ def _replace(message: Message, own: bytes, body: bytes) -> bytes:
 
 
 def check_parked_size(parked: bytes, most: int, message_format: int = 0) -> None:
-    """MessageCannotBeParked, naming the excess, if no backlog queue can take it (Q08)."""
-    if len(parked) > most:
-        raise MessageCannotBeParked(
-            f"parked, the message has {len(parked):,} bytes, {len(parked) - most:,} more than a backlog queue takes"
-            f" ({most:,}): make it smaller by as much, or send it when the primary is back"
-        )
-    messages = Message(parked).data if message_format == BATCH_FORMAT else [parked]
-    for one in messages:
-        size = properties_size(one)
+    """MessageCannotBeParked, naming the excess, if no backlog queue can take it, or not its destination later (Q08).
+
+    On its way back a message loses the aliases, and says for how long it was parked: room for that is left.
+    """
+    is_batch = message_format == BATCH_FORMAT
+    if is_batch:
+        _check_size(len(parked), most)
+    for one in Message(parked).data if is_batch else [parked]:
+        _check_size(len(one) + _TOLD_BYTES, most)
+        size = properties_size(one) + _TOLD_BYTES
         if size > MAX_PROPERTIES_BYTES:
             raise MessageCannotBeParked(
                 f"parked, the message has {size:,} bytes of properties, {size - MAX_PROPERTIES_BYTES:,} more than there"
                 f" can be ({MAX_PROPERTIES_BYTES:,}): use fewer or shorter ones"
             )
+
+
+def _check_size(size: int, most: int) -> None:
+    if size > most:
+        raise MessageCannotBeParked(
+            f"parked, the message has {size:,} bytes, {size - most:,} more than a backlog queue takes"
+            f" ({most:,}): make it smaller by as much, or send it when the primary is back"
+        )
 
 
 def message_id_of(payload: bytes) -> object:
@@ -225,37 +242,63 @@ class Expired(NamedTuple):
 
 
 def restore(
-    payload: bytes, now_ms: int, *, deduct: bool = False, is_possible_duplicate: bool = False
+    payload: bytes,
+    now_ms: int,
+    *,
+    deduct: bool = False,
+    lock_ms: int = LOCK_MS,
+    is_possible_duplicate: bool = False,
+    is_dead_letter: bool = False,
 ) -> Restored | Expired:
-    """What a parked message was. ParkedMessageMalformed says why it cannot be told.
+    """Turn a parked message into what it was. ParkedMessageMalformed says why that is not possible.
 
-    `deduct`: the time for which it was parked is taken off its time to live. `is_possible_duplicate`: a copy of it may
-    have been sent before. A message with a delivery on its count is one, too: whoever received it may have sent it.
+    `lock_ms` is how long its backlog queue locks messages. A message left the backlog when it was locked, which is
+    that long before its lock ends: so the parked time is the difference between two times of the secondary's clock,
+    whatever the clocks of this machine and of the primary say. `deduct`: take that time off the time to live. `now_ms`
+    stands in for a lock: a peeked message has none, and nothing is deducted from its time to live.
+
+    `is_possible_duplicate`: mark it so; a mark that is there stays in any case. `is_dead_letter`: it comes from the
+    dead-letter queue of a backlog queue, and loses the reason it was given there.
     """
     try:
-        return _restore(payload, now_ms, deduct=deduct, is_doubtful=is_possible_duplicate)
+        return _restore(
+            payload,
+            now_ms,
+            deduct=deduct,
+            lock_ms=lock_ms,
+            is_possible_duplicate=is_possible_duplicate,
+            is_dead_letter=is_dead_letter,
+        )
     except DecodeError as error:
         raise ParkedMessageMalformed(f"it cannot be read: {error.description}") from error
 
 
-def _restore(payload: bytes, now_ms: int, *, deduct: bool, is_doubtful: bool) -> Restored | Expired:
+def _restore(
+    payload: bytes, now_ms: int, *, deduct: bool, lock_ms: int, is_possible_duplicate: bool, is_dead_letter: bool
+) -> Restored | Expired:
     header, annotations, properties, own, rest = _sections_of(payload)
-    kept, parked_ms, sequence_number = _read_annotations(annotations, now_ms)
-    told, aliases, mark = _read_properties(own)
+    kept, parked_ms, locked_until_ms, sequence_number = _read_annotations(annotations)
+    told, aliases, mark = _read_properties(own, _DEAD_LETTERS_LOSE if is_dead_letter else _TOLD_AT_LAST)
     path, session_id = _path_of(aliases.get(PATH, NULL)), _session_of(aliases.get(SESSION_ID, NULL))
     ttl_ms = _alias_ttl(aliases[TIME_TO_LIVE]) if TIME_TO_LIVE in aliases else None
-    parked_for_ms = max(0, now_ms - parked_ms)
-    if ttl_ms is not None and deduct:
-        if ttl_ms <= parked_for_ms:
-            return Expired(path, parked_for_ms, ttl_ms)
-        ttl_ms -= parked_for_ms
-    if SCHEDULED_TIME in aliases:
-        kept += _alias_schedule(aliases[SCHEDULED_TIME])
+    scheduled_ms = _alias_schedule(aliases[SCHEDULED_TIME]) if SCHEDULED_TIME in aliases else None
+    left_ms = now_ms if locked_until_ms is None else locked_until_ms - lock_ms
+    if parked_ms is None:
+        parked_ms = left_ms
+    parked_for_ms = max(0, left_ms - parked_ms)
+    if ttl_ms is not None and deduct and locked_until_ms is not None:
+        lived_ms = left_ms - (parked_ms if scheduled_ms is None else max(parked_ms, scheduled_ms))
+        if ttl_ms <= lived_ms:
+            return Expired(path, lived_ms, ttl_ms)
+        ttl_ms -= max(0, lived_ms)
+    if scheduled_ms is not None:
+        kept.append(_SCHEDULE_NAME + aliases[SCHEDULED_TIME])
     told.append(_PARKED_AT + _timestamp(parked_ms))
     told.append(_PARKED_FOR + _TIMESPAN.pack(_TIMESPAN_LEAD, parked_for_ms * TICKS_PER_MS))
+    told.append(_PARKED_FOR_MS + _LONG.pack(0x81, parked_for_ms))
     restored_header, was_delivered = _restored_header(header, ttl_ms)
     is_marked = False
-    if is_doubtful or was_delivered:
+    if is_possible_duplicate or was_delivered:
         is_marked = mark != _POSSIBLE_DUPLICATE
         told.append(_POSSIBLE_DUPLICATE)
     elif mark:
@@ -265,7 +308,7 @@ def _restore(payload: bytes, now_ms: int, *, deduct: bool, is_doubtful: bool) ->
         _add_compound(pieces, _ANNOTATIONS, _MAP32, kept, 2 * len(kept))
     if session_id is not None or ttl_ms is not None:
         session = aliases[SESSION_ID] if session_id is not None else NULL
-        _add_restored_properties(pieces, properties, session, ttl_ms, now_ms)
+        _add_restored_properties(pieces, properties, session, ttl_ms, left_ms)
     elif properties:
         pieces += (_PROPERTIES_LEAD, properties)
     _add_compound(pieces, _OWN, _MAP32, told, 2 * len(told))
@@ -296,7 +339,7 @@ def look(payload: bytes) -> Looked:
             elif name == _STATE:
                 is_deferred = decode(annotations, item_at)[0] == DEFERRED_STATE
             at = skip(annotations, item_at)
-        _, aliases, _ = _read_properties(own)
+        _, aliases, _ = _read_properties(own, _TOLD_AT_LAST)
     except DecodeError as error:
         raise ParkedMessageMalformed(f"it cannot be read: {error.description}") from error
     path, session_id = _path_of(aliases.get(PATH, NULL)), _session_of(aliases.get(SESSION_ID, NULL))
@@ -326,10 +369,15 @@ def _sections_of(payload: bytes) -> tuple[bytes, bytes, bytes, bytes, bytes]:
     )
 
 
-def _read_annotations(section: bytes, now_ms: int) -> tuple[list[bytes], int, int]:
-    """Those that the application set; when the message was parked; its number in the backlog queue."""
+def _read_annotations(section: bytes) -> tuple[list[bytes], int | None, int | None, int]:
+    """Annotations of the application; when the message was parked; until when it is locked; its sequence number.
+
+    Both times are those of the secondary's clock, and None where the message does not say.
+    """
     kept: list[bytes] = []
-    parked_ms, sequence_number = now_ms, 0
+    parked_ms: int | None = None
+    locked_until_ms: int | None = None
+    sequence_number = 0
     count, at = open_map(section, 0) if section else (0, 0)
     for _ in range(count // 2):
         item_at = skip(section, at)
@@ -338,16 +386,20 @@ def _read_annotations(section: bytes, now_ms: int) -> tuple[list[bytes], int, in
         if name not in _SET_BY_BROKER:
             kept.append(section[at:end])
         elif name == _ENQUEUED_TIME:
-            enqueued = timestamp_at(section, item_at)
-            parked_ms = now_ms if enqueued is None else enqueued
+            parked_ms = timestamp_at(section, item_at)
+        elif name == _LOCKED_UNTIL:
+            locked_until_ms = timestamp_at(section, item_at)
         elif name == _SEQUENCE_NUMBER:
             sequence_number = long_at(section, item_at) or 0
         at = end
-    return kept, parked_ms, sequence_number
+    return kept, parked_ms, locked_until_ms, sequence_number
 
 
-def _read_properties(section: bytes) -> tuple[list[bytes], dict[object, bytes], bytes]:
-    """Those that stay, the values of the aliases, and the mark of a possible duplicate: all as they came."""
+def _read_properties(section: bytes, lost: frozenset[str]) -> tuple[list[bytes], dict[object, bytes], bytes]:
+    """Read the properties that stay, the values of the aliases, and the mark of a possible duplicate, all as they came.
+
+    All other properties stay but those `lost`.
+    """
     own: list[bytes] = []
     aliases: dict[object, bytes] = {}
     mark = b""
@@ -362,7 +414,7 @@ def _read_properties(section: bytes) -> tuple[list[bytes], dict[object, bytes], 
             aliases[name] = section[item_at:end]
         elif name == POSSIBLE_DUPLICATE:
             mark = section[at:end]
-        elif name not in _TOLD_AT_LAST:
+        elif name not in lost:
             own.append(section[at:end])
         at = end
     return own, aliases, mark
@@ -388,12 +440,12 @@ def was_delivered(payload: bytes) -> bool:
 
 
 def _add_restored_properties(
-    pieces: list[bytes], section: bytes, session: bytes, ttl_ms: int | None, now_ms: int
+    pieces: list[bytes], section: bytes, session: bytes, ttl_ms: int | None, left_ms: int
 ) -> None:
-    """With the session that the message had, and the end of its life."""
+    """Add the properties with the session that the message had, and with the end of its life."""
     before, fields = _fields_of(section, _EXPIRY) if section else (_EXPIRY * NULL, [])
     if ttl_ms is not None:
-        ends, created = _life(now_ms, ttl_ms)
+        ends, created = _life(left_ms, ttl_ms)
         set_field(fields, _CREATED - _EXPIRY, created)
         set_field(fields, 0, ends)
     if session != NULL:
@@ -404,9 +456,13 @@ def _add_restored_properties(
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _life(now_ms: int, ttl_ms: int) -> tuple[bytes, bytes]:
-    """When it ends, and when it began. Messages that come together have the same."""
-    return _timestamp(now_ms + ttl_ms), _timestamp(now_ms)
+def _life(left_ms: int, ttl_ms: int) -> tuple[bytes, bytes]:
+    """Return the absolute expiry time and the creation time. Messages that come together have the same.
+
+    Only their difference counts: it says a time to live beyond the 49.7 days of a header (Q06), and no broker compares
+    either with its own clock. So both are by one clock, the secondary's: the message was made anew when it left there.
+    """
+    return _timestamp(left_ms + ttl_ms), _timestamp(left_ms)
 
 
 def _fields_of(section: bytes, first: int) -> tuple[bytes, list[bytes]]:
@@ -455,12 +511,12 @@ def _alias_ttl(item: bytes) -> int | None:
     raise ParkedMessageMalformed(f"its property {TIME_TO_LIVE} is {ttl!r:.80}, not a duration")
 
 
-def _alias_schedule(item: bytes) -> list[bytes]:
-    """The annotation, if there is a time."""
+def _alias_schedule(item: bytes) -> int | None:
+    """Milliseconds since 1970, if there is a time."""
     scheduled = decode(item, 0)[0]
     if scheduled is not None and type(scheduled) is not Timestamp:
         raise ParkedMessageMalformed(f"its property {SCHEDULED_TIME} is {scheduled!r:.80}, not a time")
-    return [] if scheduled is None else [_SCHEDULE_NAME + item]
+    return None if scheduled is None else int(scheduled)
 
 
 # --- both ways --------------------------------------------------------------------------------------------------------
@@ -560,11 +616,15 @@ _SCHEDULED_TIME: Final = encoded(SCHEDULED_TIME)
 _POSSIBLE_DUPLICATE: Final = encoded(POSSIBLE_DUPLICATE) + encoded(True)  # noqa: FBT003  # a value, not a switch
 _PARKED_AT: Final = encoded(PARKED_AT)
 _PARKED_FOR: Final = encoded(PARKED_FOR)
+_PARKED_FOR_MS: Final = encoded(PARKED_FOR_MS)
 _SCHEDULE_NAME: Final = encoded(Symbol(_SCHEDULE_ANNOTATION))
 _TIMESPAN_LEAD: Final = b"\x00" + encoded(TIMESPAN) + b"\x81"
 _TIMESPAN: Final = struct.Struct(f">{len(_TIMESPAN_LEAD)}sq")
+_TOLD_NAMES: Final = _POSSIBLE_DUPLICATE + _PARKED_AT + _PARKED_FOR + _PARKED_FOR_MS
+_TOLD_BYTES: Final = len(_TOLD_NAMES) + _TIMESTAMP.size + _TIMESPAN.size + _LONG.size
+"""What a message that comes back has more than one that was not parked."""
 _PROPERTIES_LEAD: Final = bytes((0x00, 0x53, _PROPERTIES))
-_LOOKED_FOR: Final = (*ALIASES, *_TOLD, *_SET_BY_BROKER, _SCHEDULE_ANNOTATION)
+_LOOKED_FOR: Final = (*ALIASES, *_TOLD, *_DEAD_LETTER_REASONS, *_SET_BY_BROKER, _SCHEDULE_ANNOTATION)
 _NAMES: Final[dict[bytes, object]] = {
     **{encoded(name): name for name in _LOOKED_FOR},
     **{encoded(Symbol(name)): name for name in _LOOKED_FOR},

@@ -41,6 +41,7 @@ class Seen:
             self._events.listen(self.journal.attach(self._pairing.primary).event)
             self.journal.attach(self._pairing.secondary)
         self._events.listen(self.alarms.hear, alarms.KINDS)
+        self._pairing.telling.on_deferral = self.alarms.start
         self._events.listen(self.reports.hear, reports.KINDS)
 
     def count(self, registry: CollectorRegistry | None) -> None:

@@ -128,7 +128,8 @@ class Sending:
         if isinstance(error, NotSent):
             return error  # it says so itself
         if isinstance(error, PartlyStored):
-            error.stored, error.unsure = sorted(self._stored), error.unsure and sorted(self._unsure)
+            error.stored = sorted(self._stored)
+            error.unsure = None if error.unsure is None else sorted(self._unsure - self._stored)
             return error
         if self._stored:
             return self._not_sent({}, primary=error)
@@ -167,9 +168,7 @@ class Sending:
             left_s = self._left_s()
             attempt_s = min(self._pairing.attempt_s(self._limit_s), left_s if self._held is None else left_s / 2)
             try:
-                await sender.deliver(
-                    portion.payload, portion.message_format, timeout_s=attempt_s, policy=sender.policy
-                )
+                await sender.deliver(portion.payload, portion.message_format, timeout_s=attempt_s, policy=sender.policy)
             except ServiceBusError as error:
                 self._learn(error, portion)
                 return error

@@ -50,6 +50,10 @@ class SpoolStatus:
     """On disk. A file goes when all that is in it has gone."""
     oldest_ms: int | None
     """When the oldest was spooled; None if there is nothing."""
+    refused: int = 0
+    """Messages in the folder `refused`: their destination will never accept them as they are. They are in addition to
+    `count`, and so are `refused_bytes` to `bytes`."""
+    refused_bytes: int = 0
 
 
 class _Append:
@@ -120,7 +124,14 @@ class Spool:
     @property
     def status(self) -> SpoolStatus:
         """How much is there."""
-        return SpoolStatus(count=self._index.messages, bytes=self._files.bytes, oldest_ms=self._index.oldest_ms)
+        files = self._files
+        return SpoolStatus(
+            count=self._index.messages,
+            bytes=files.bytes,
+            oldest_ms=self._index.oldest_ms,
+            refused=files.refused.messages,
+            refused_bytes=files.refused.bytes,
+        )
 
     @property
     def is_empty(self) -> bool:
@@ -184,6 +195,23 @@ class Spool:
         file = await self._on_thread(self._files.refuse, position, record, why)
         await self.remove(position, record)
         return file
+
+    async def count_refused(self) -> None:
+        """Count what is in the folder `refused` now: somebody may have removed files by hand."""
+        self._check_open()
+        await self._on_thread(self._files.count_refused)
+
+    async def take_refused(self, path: str | None = None) -> int:
+        """Take messages that were refused back into the spool, all or those for one entity: how many there are.
+
+        They are behind everything that waits now. A file that cannot be read stays where it is.
+        """
+        self._check_open()
+        taken = 0
+        for position, record in await self._on_thread(self._files.take_refused, path):
+            taken += len(record.message_ids)
+            self.added(self._enter(position, record))
+        return taken
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

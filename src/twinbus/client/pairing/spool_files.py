@@ -13,10 +13,10 @@ import contextlib
 import logging
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from twinbus.client.pairing.errors import SpoolFailed
-from twinbus.client.pairing.spool_folder import SpoolFolder, make_file, put_file, sync_folder, write_at
+from twinbus.client.pairing.spool_folder import SEGMENT, SpoolFolder, make_file, put_file, sync_folder, write_at
 from twinbus.client.pairing.spool_record import (
     BEGINNING,
     DONE_BYTES,
@@ -32,6 +32,7 @@ from twinbus.client.pairing.spool_record import (
     read_frame,
     scan,
 )
+from twinbus.model.path import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -47,6 +48,11 @@ _OFFSET: Final = (1 << _OFFSET_BITS) - 1
 def number_of(position: int) -> int:
     """The segment that a record is in."""
     return position >> _OFFSET_BITS
+
+
+def _name_of(position: int) -> str:
+    """Name the file of a refused record after its position."""
+    return f"{number_of(position):08d}-{position & _OFFSET:010d}"
 
 
 @dataclass(slots=True)
@@ -73,6 +79,14 @@ class Segment:
             self.descriptor = None
 
 
+class Refused(NamedTuple):
+    """What is in the folder `refused`."""
+
+    messages: int = 0
+    """Those of a batch count each; a file that cannot be read counts as one."""
+    bytes: int = 0
+
+
 class SpoolFiles:
     """All of one folder."""
 
@@ -85,6 +99,7 @@ class SpoolFiles:
         self._folder: SpoolFolder | None = None
         self.bytes = 0
         """Of all segments."""
+        self.refused = Refused()
         self.next_number = 1
 
     @property
@@ -100,14 +115,31 @@ class SpoolFiles:
         try:
             self._folder = SpoolFolder(self._folder_path)
             try:
+                once = self._found_once(found)
                 for number in self._folder.numbers():
-                    self._load(number, found)
+                    self._load(number, once)
                 self.next_number = self._folder.free_number()
+                self.count_refused()
             except BaseException:
                 self.close()
                 raise
         except OSError as error:
             raise SpoolFailed(f"{self._folder_path} cannot be the folder of a spool: {error}") from error
+
+    def _found_once(self, found: Callable[[int, Record], None]) -> Callable[[int, Record], None]:
+        """Forget the copy in `refused` of a record that has not gone: its refusal was cut off, and comes again."""
+        refused = {file.stem: file for file in self._refused_files()}
+        if not refused:
+            return found
+
+        def once(position: int, record: Record) -> None:
+            copy = refused.get(_name_of(position))
+            if copy is not None:
+                copy.unlink(missing_ok=True)
+                copy.with_suffix(".txt").unlink(missing_ok=True)
+            found(position, record)
+
+        return once
 
     def close(self) -> None:
         """Leave it to the next owner."""
@@ -279,11 +311,64 @@ class SpoolFiles:
 
     def refuse(self, position: int, record: Record, why: str) -> Path:
         """Keep a record that nobody takes in a file of its own, beside the reason. It has not gone by that."""
-        number, offset = number_of(position), position & _OFFSET
-        file = self.folder.refused / f"{number:08d}-{offset:010d}.spool"
-        put_file(file, BEGINNING + framed(content_of(record), len(BEGINNING)))
+        file = self.folder.refused / f"{_name_of(position)}{SEGMENT}"
+        content = BEGINNING + framed(content_of(record), len(BEGINNING))
+        put_file(file, content)
         put_file(file.with_suffix(".txt"), why.encode())
+        self.refused = Refused(self.refused.messages + len(record.message_ids), self.refused.bytes + len(content))
         return file
+
+    def count_refused(self) -> None:
+        """Count what is in the folder `refused`."""
+        messages = size = 0
+        for file in self._refused_files():
+            with contextlib.suppress(FileNotFoundError):  # somebody removes it now
+                size += file.stat().st_size
+                record = self._read_refused(file)
+                messages += 1 if record is None else len(record.message_ids)
+        self.refused = Refused(messages, size)
+
+    def take_refused(self, path: str | None) -> list[tuple[int, Record]]:
+        """Make segments of the files in `refused`, or of those for one entity: each record, with its position.
+
+        A file is renamed, so that its message is in one place or the other, whenever this process is killed.
+        SpoolFailed if the disk allows none of them to be moved.
+        """
+        taken: list[tuple[int, Record]] = []
+        try:
+            for file in self._refused_files():
+                record = self._read_refused(file)
+                if record is not None and (path is None or key_of(record.path) == key_of(path)):
+                    taken.append((self._adopt(file), record))
+            sync_folder(self.folder.path)
+            sync_folder(self.folder.refused)
+            self.count_refused()
+        except OSError as error:
+            if not taken:
+                raise SpoolFailed(f"{self.folder.refused}: no message could be taken back: {error}") from error
+            log.error("%s: not all messages could be taken back: %s", self.folder.refused, error)  # noqa: TRY400
+        return taken
+
+    def _adopt(self, file: Path) -> int:
+        """Make a segment of a file with one record; the position of that."""
+        segment = Segment(self.next_number, file.stat().st_size, pending=1)
+        self.next_number += 1
+        file.rename(self.folder.segment(segment.number))
+        self._segments[segment.number] = segment
+        self.bytes += segment.size
+        with contextlib.suppress(OSError):
+            file.with_suffix(".txt").unlink(missing_ok=True)
+        return segment.position(len(BEGINNING))
+
+    def _refused_files(self) -> list[Path]:
+        """Return the files of refused messages, the first that was refused first."""
+        return sorted(self.folder.refused.glob(f"*{SEGMENT}"))
+
+    def _read_refused(self, file: Path) -> Record | None:
+        """Return the record in a file of one; None if there is none, or something else beside it."""
+        data = file.read_bytes()
+        found = read_frame(data, len(BEGINNING), len(BEGINNING)) if data.startswith(BEGINNING) else None
+        return found[0] if found is not None and found[1] == len(data) else None
 
     def _mark(self, segment: Segment, offsets: Iterable[int]) -> None:
         file = self.folder.done(segment.number)

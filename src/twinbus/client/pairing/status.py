@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from twinbus.client.pairing.failover import EntityState
 from twinbus.client.pairing.inspection import SAMPLE, Contents, inspect
 from twinbus.model.errors import EntityClaimed, LinkStolen
 from twinbus.model.times import moment_of
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
 
     from twinbus.client.pairing.alarms import Alarm
     from twinbus.client.pairing.backlog import BacklogQueue
-    from twinbus.client.pairing.failover import EntityHealth, EntityState
+    from twinbus.client.pairing.failover import EntityHealth
     from twinbus.client.pairing.fragments import FragmentOutage
     from twinbus.client.pairing.pairing import Pairing
     from twinbus.client.pairing.pump import Pump
+    from twinbus.client.pairing.spool import SpoolStatus
     from twinbus.model.errors import ServiceBusError
 
 LIMIT_S: Final = 5.0
@@ -106,17 +108,31 @@ class PairingStatus:
     """Those in which messages are, or may be: R022, Q20."""
     pumps: tuple[PumpStatus, ...]
     """None where this client runs no syphon."""
-    spool: object | None
-    """What waits on the local disk; None without a `spool_dir`."""
+    spool: SpoolStatus | None
+    """What waits on the local disk, and what was refused from there; None without a `spool_dir`."""
     alarms: tuple[Alarm, ...]
 
     @property
     def parked(self) -> int | None:
         """Messages in all backlog queues; None if one did not tell."""
-        queues = [queue.contents.parked for queue in self.backlog_queues]
-        queues += [queue.contents.parked for queue in self.extra_backlog_queues]
-        known = [count for count in queues if count is not None]
-        return sum(known) if len(known) == len(queues) else None
+        return self._sum([queue.contents.parked for queue in self._queues])
+
+    @property
+    def dead_lettered(self) -> int | None:
+        """Messages in the dead-letter queues of all backlog queues; None if one did not tell.
+
+        They were not delivered. `twinbus pair drain --dead-letters` sends them again when the cause is removed.
+        """
+        return self._sum([queue.contents.dead_lettered for queue in self._queues])
+
+    @property
+    def _queues(self) -> list[BacklogQueueStatus | ExtraQueueStatus]:
+        return [*self.backlog_queues, *self.extra_backlog_queues]
+
+    @staticmethod
+    def _sum(counts: list[int | None]) -> int | None:
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
 
 
 async def status_of(pairing: Pairing, *, limit_s: float = LIMIT_S) -> PairingStatus:
@@ -146,10 +162,10 @@ async def status_of(pairing: Pairing, *, limit_s: float = LIMIT_S) -> PairingSta
         extra_backlog_queues=tuple(
             ExtraQueueStatus(path=path, contents=found)
             for path, found in zip(extra, contents[len(queues) :], strict=True)
-            if found.parked != 0 or found.oldest is not None
+            if found.parked != 0 or found.oldest is not None or found.dead_lettered
         ),
         pumps=tuple(_pump_status(pump) for pump in (() if pairing.syphon is None else pairing.syphon.pumps)),
-        spool=getattr(pairing, "spool_status", None),
+        spool=pairing.spool_status,
         alarms=pairing.seen.alarms.raised,
     )
 
@@ -163,6 +179,18 @@ def entity_status(health: EntityHealth) -> EntityStatus:
         since=moment_of(health.since_ms),
         next_ping=None if health.next_ping_ms is None else moment_of(health.next_ping_ms),
         fragments_down=tuple(_fragment_status(outage) for outage in health.fragments.down.values()),
+    )
+
+
+def healthy_since(path: str, since_ms: int) -> EntityStatus:
+    """Return the state of an entity that nothing is held against."""
+    return EntityStatus(
+        path=path,
+        state=EntityState.HEALTHY,
+        why=None,
+        since=moment_of(since_ms),
+        next_ping=None,
+        fragments_down=(),
     )
 
 

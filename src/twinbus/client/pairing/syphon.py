@@ -40,7 +40,7 @@ class Syphon:
             clock=clock,
             telling=pairing.telling,
         )
-        self.pumps = [Pump(queue.path, settings) for queue in pairing.rotation.queues]
+        self.pumps = [Pump(queue.path, settings, queue.lock_ms) for queue in pairing.rotation.queues]
         self._coordination = Coordination(pairing)
         self._end_listening = pairing.on_event(self._listen, {EventKind.FAILED_OVER})
 

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from twinbus.client.pairing import logs
 from twinbus.client.pairing.events import PairingEvent
+from twinbus.client.pairing.outages import Outages, Side
 from twinbus.client.pairing.rewriting import message_id_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from twinbus.client.clock import Clock
     from twinbus.client.pairing.events import EventKind, Events
     from twinbus.client.pairing.parcel import Parcel
@@ -29,15 +32,20 @@ class About(TypedDict, total=False):
     count: int
     time_to_live_ms: int | None
     reason: str | None
+    is_outage: bool
 
 
 class Telling:
     """Of one pairing."""
 
-    def __init__(self, events: Events, clock: Clock) -> None:
-        """Both are the pairing's."""
+    def __init__(self, events: Events, clock: Clock, primary: str = "", secondary: str = "") -> None:
+        """Events and clock are the pairing's; `primary` and `secondary` are the addresses of its namespaces."""
+        self.on_deferral: Callable[[], None] | None = None
+        """Called when messages begin to be deferred: for who does not want to hear of each."""
         self._events = events
         self._clock = clock
+        addresses = {Side.PRIMARY: primary, Side.SECONDARY: secondary}
+        self.outages = Outages(lambda kind, reason: self.tell(kind, reason=reason), addresses)
 
     def wants(self, kind: EventKind) -> bool:
         """Somebody hears of such events, or reads of them."""

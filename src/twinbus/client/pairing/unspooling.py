@@ -18,12 +18,14 @@ from msgspec import structs
 
 from twinbus.amqp.message import Message
 from twinbus.client.errors import FactoryFaulted, ObjectClosed, may_have_happened
+from twinbus.client.pairing.blame import Patience, is_refusal
 from twinbus.client.pairing.errors import MessageCannotBeParked, NotSent, SpoolFailed
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.triggers import class_of
-from twinbus.model.errors import FailureClass, PartlyStored, QuotaExceeded, ServiceBusError, Unauthorized
+from twinbus.model.errors import FailureClass, PartlyStored, ServiceBusError
 from twinbus.model.message import BATCH_FORMAT, BrokeredMessage
 from twinbus.model.path import key_of
+from twinbus.model.times import duration_s
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,22 +48,15 @@ class Verdict(Enum):
 
     ENTITY_WAITS = "the entity takes nothing now"
     MESSAGE_WAITS = "this message does not go now; others may"
-    REFUSED = "it will never go"
+    REFUSED = "it will never be accepted"
     OVER = "the factory has ended"
 
 
 _VERDICTS: Final[dict[type[BaseException], Verdict]] = {
-    QuotaExceeded: Verdict.ENTITY_WAITS,
-    Unauthorized: Verdict.ENTITY_WAITS,  # no message's fault: the key is
     PartlyStored: Verdict.ENTITY_WAITS,  # the rest of the batch follows
     MessageCannotBeParked: Verdict.MESSAGE_WAITS,  # it goes when the primary is back
     SpoolFailed: Verdict.MESSAGE_WAITS,  # it cannot be read now, or not be put aside
     OSError: Verdict.MESSAGE_WAITS,
-}
-_VERDICTS_BY_CLASS: Final = {
-    FailureClass.UNAVAILABLE: Verdict.ENTITY_WAITS,
-    FailureClass.THROTTLED: Verdict.ENTITY_WAITS,
-    FailureClass.CALLER: Verdict.REFUSED,
 }
 
 
@@ -134,6 +129,9 @@ class Outlet:
         """Of a batch that was sent in part, the places of messages that are safe."""
         self._failures = 0
         """In a row, of the entity."""
+        self._patience = Patience(duration_s(pairing.options.not_found_grace))
+        self._refusal: ServiceBusError | None = None
+        """Why the entity refuses all messages now: it is disabled or missing, or the key is not accepted."""
         self._has_failed = False
         """Since the last pause."""
         self._is_over = False
@@ -153,6 +151,7 @@ class Outlet:
             for task in self._on_way:
                 task.cancel()
             await self._wait_for_others()
+            self._end_refusal()
             await self._sender.close()
 
     def _start(self) -> None:
@@ -202,14 +201,21 @@ class Outlet:
         except Exception as error:  # noqa: BLE001  # whatever it is: the message stays
             await self._failed(position, record, error)
         else:
+            self._accepted()
             await self._spool.remove(position, record)
             self._doubtful.discard(position)
             self._stored.pop(position, None)
-            self._failures, self._most = 0, min(2 * self._most, MOST_ON_WAY)
             self._tell(EventKind.UNSPOOLED, messages)
 
     def _is_doubtful(self, position: int, record: Record) -> bool:
         return record.may_have_arrived or position in self._doubtful or self._spool.is_doubtful(position)
+
+    def _accepted(self) -> None:
+        if self._failures:
+            log.info("messages spooled for '%s' are sent again", self.pile.path)
+        self._failures, self._most = 0, min(2 * self._most, MOST_ON_WAY)
+        self._patience.accepted()
+        self._end_refusal()
 
     # --- failures -----------------------------------------------------------------------------------------------------
 
@@ -227,7 +233,9 @@ class Outlet:
                 verdict = Verdict.MESSAGE_WAITS
             else:
                 return
-        log.warning("a spooled message for '%s' was not sent: %s: %s", self.pile.path, verdict.value, error)
+        # An outage is told once, not with every attempt.
+        level = logging.DEBUG if verdict is Verdict.ENTITY_WAITS and self._failures else logging.WARNING
+        log.log(level, "a spooled message for '%s' was not sent: %s: %s", self.pile.path, verdict.value, error)
         if verdict is Verdict.MESSAGE_WAITS:
             asyncio.get_running_loop().call_later(LONGEST_PAUSE_S, self._put_back, position)
             return
@@ -248,9 +256,25 @@ class Outlet:
             if isinstance(error, kind):
                 return verdict
         if isinstance(error, ServiceBusError):
-            return _VERDICTS_BY_CLASS[class_of(error, self._pairing.options.triggers)]
+            return self._verdict_of_answer(error)
         log.error("a spooled message for '%s' met a fault of ours", self.pile.path, exc_info=error)
         return Verdict.MESSAGE_WAITS
+
+    def _verdict_of_answer(self, error: ServiceBusError) -> Verdict:
+        """Judge as the syphon does (`blame`), unless the application says that such an error is an outage."""
+        is_outage = class_of(error, self._pairing.options.triggers) is not FailureClass.CALLER
+        if not is_outage and self._patience.is_over(error, asyncio.get_running_loop().time()):
+            return Verdict.REFUSED
+        if is_refusal(error) and type(error) is not type(self._refusal):
+            self._end_refusal()
+            self._refusal = error
+            self._pairing.telling.tell(EventKind.DESTINATION_REFUSES, path=self.pile.path, reason=str(error))
+        return Verdict.ENTITY_WAITS
+
+    def _end_refusal(self) -> None:
+        if self._refusal is not None:
+            self._refusal = None
+            self._pairing.telling.tell(EventKind.DESTINATION_ACCEPTS, path=self.pile.path)
 
     async def _refuse(self, position: int, record: Record, error: Exception) -> None:
         now = dt.datetime.fromtimestamp(self._pairing.primary.settings.clock.wall_ms() / 1000, dt.UTC)
@@ -262,6 +286,8 @@ class Outlet:
             f"{type(error).__name__}: {error}\n"
             f"MessageId: {', '.join(record.message_ids)}\n",
         )
+        self._doubtful.discard(position)
+        self._stored.pop(position, None)
         log.error("'%s' refused a spooled message, which is kept as %s: %s", record.path, file, error)
         self._tell(EventKind.SPOOL_REFUSED, messages_of(record), reason=str(error))
 

@@ -43,9 +43,14 @@ class Background:
         self._thread = threading.Thread(target=self._serve, name="twinbus-client", daemon=True)
         self._thread.start()
 
+    @property
+    def is_here(self) -> bool:
+        """The caller is on this thread."""
+        return threading.current_thread() is self._thread
+
     def wait(self, call: Callable[[], Awaitable[T]]) -> T:
         """What an awaitable brings, or raises, that is made there. Whoever is interrupted has it cancelled."""
-        if threading.current_thread() is self._thread:
+        if self.is_here:
             raise RuntimeError(
                 "a call that waits was made on the client's own thread, by a watcher: it would wait forever"
             )
@@ -120,6 +125,11 @@ def call(function: Callable[[], T]) -> T:
         return function()
 
     return wait(run)
+
+
+def read(function: Callable[[], T]) -> T:
+    """Call a function that only reads: on the loop in the background, also where the caller is a listener there."""
+    return function() if _get().is_here else call(function)
 
 
 @atexit.register

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from twinbus.client.pairing import EventKind, options, pairing
-from twinbus.client.sync.background import call, wait
+from twinbus.client.sync.background import call, read, wait
 from twinbus.client.sync.facade import Blocking
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from twinbus.client.pairing import PairingEvent, PairingStatus, SpoolStatus
+    from twinbus.client.pairing import EntityStatus, PairingEvent, PairingStatus, SpoolStatus
     from twinbus.client.sync.factory import MessagingFactory
     from twinbus.client.sync.management import NamespaceManager
 
@@ -56,6 +56,19 @@ class Pairing(Blocking[pairing.Pairing]):
     def spool_status(self) -> SpoolStatus | None:
         """How much is on the local disk, and since when; None if there is no spool."""
         return self.inner.spool_status
+
+    @property
+    def entities(self) -> tuple[EntityStatus, ...]:
+        """The state of each entity that a sender was made for, as this client holds it. Asks nobody."""
+        return read(lambda: self.inner.entities)
+
+    def entity(self, path: str) -> EntityStatus:
+        """Return the state of one entity as this client holds it. Asks nobody."""
+        return read(lambda: self.inner.entity(path))
+
+    def resend_refused(self, path: str | None = None) -> int:
+        """Send messages of the spool again that were refused, all or those for one entity: how many."""
+        return wait(lambda: self.inner.resend_refused(path))
 
     def status(self) -> PairingStatus:
         """How it is now: the entities, the backlog, the syphon, alarms. Within 5 s, whatever is down."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from twinbus.client.pairing.blame import NOT_FOUND_GRACE_S
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -42,6 +44,9 @@ class Assignment:
     poll_s: float
     deduct: bool
     journal_dir: str | None
+    not_found_grace_s: float = NOT_FOUND_GRACE_S
+    locks_ms: Mapping[str, int] = field(default_factory=dict)
+    """How long each backlog queue locks messages, in milliseconds."""
 
     def epoch(self, attempt: int) -> int:
         """Newer than any earlier task of this driver, and no newer than it was when the driver began.

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from twinbus.client.clock import SystemClock
+from twinbus.client.pairing.blame import NOT_FOUND_GRACE_S
 from twinbus.model.errors import ServiceBusError
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.syphon import report
 from twinbus.pipeline.syphon.assignment import Assignment, spread
 from twinbus.pipeline.syphon.line import Caller, Exchange
-from twinbus.pipeline.syphon.pair import look
+from twinbus.pipeline.syphon.pair import lock_durations, look
 from twinbus.pipeline.syphon.report import Report
 from twinbus.pipeline.syphon.round import Round, RoundFailed
 from twinbus.pipeline.syphon.watch import Kind, Over, Progress, Watch
@@ -63,6 +64,8 @@ class Wanted:
     """How long nothing may move then."""
     deduct: bool = False
     """Take the parked time off the time to live."""
+    not_found_grace_s: float = NOT_FOUND_GRACE_S
+    """How long messages for a destination that does not exist stay parked before they are dead-lettered."""
     journal_dir: str | None = None
     """Where each task writes down what became of each message, on its machine."""
     report_place: str | None = None
@@ -86,6 +89,7 @@ class SparkSyphon:
         self._stopped = asyncio.Event()
         self._exchange = Exchange(self._heard)
         self._round: Round | None = None
+        self._locks_ms: Mapping[str, int] = {}
         self._rounds = 0
         self._failures = 0
 
@@ -121,6 +125,7 @@ class SparkSyphon:
             wait_s=wanted.wait_s if wanted.available_now else None,
         )
         parked: Mapping[str, int] | None = await look(manager, name)
+        self._locks_ms = await lock_durations(manager, name) if parked else {}
         most: int | None = None
         while not self._stopped.is_set():
             if parked:
@@ -151,6 +156,8 @@ class SparkSyphon:
                 started_ms=self._started_ms,
                 poll_s=self._wanted.poll_s,
                 deduct=self._wanted.deduct,
+                not_found_grace_s=self._wanted.not_found_grace_s,
+                locks_ms={path: self._locks_ms[path] for path in queues if path in self._locks_ms},
                 journal_dir=self._wanted.journal_dir,
             )
             for group, queues in enumerate(groups)

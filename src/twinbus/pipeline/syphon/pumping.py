@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from twinbus.client.pairing.destination import Senders
 from twinbus.client.pairing.events import EventKind, Events
 from twinbus.client.pairing.pump import Pump, PumpSettings
+from twinbus.client.pairing.rewriting import LOCK_MS
 from twinbus.client.pairing.telling import Telling
 from twinbus.client.pairing.wakeups import Wakeups
 from twinbus.pipeline.syphon.tally import KINDS
@@ -48,11 +49,12 @@ async def pumping(
         poll_s=assignment.poll_s,
         send_timeout_s=primary.settings.operation_timeout_s,
         deduct=assignment.deduct,
+        not_found_grace_s=assignment.not_found_grace_s,
         clock=clock,
-        telling=_Counting(events, clock, tally),
+        telling=_Counting(events, clock, tally, primary.address, secondary.address),
     )
     async with primary, secondary, _journal(assignment.journal_dir, primary, secondary, events):
-        pumps = [Pump(path, settings) for path in assignment.queues]
+        pumps = [Pump(path, settings, assignment.locks_ms.get(path, LOCK_MS)) for path in assignment.queues]
         for pump in pumps:
             pump.start()
         try:
@@ -83,8 +85,8 @@ async def _journal(
 class _Counting(Telling):
     """Counts each message that is moved, and makes an event of it only where somebody wants one: it costs more."""
 
-    def __init__(self, events: Events, clock: Clock, tally: Tally) -> None:
-        super().__init__(events, clock)
+    def __init__(self, events: Events, clock: Clock, tally: Tally, primary: str, secondary: str) -> None:
+        super().__init__(events, clock, primary, secondary)
         self._wall_ms = clock.wall_ms
         self._tally = tally
 

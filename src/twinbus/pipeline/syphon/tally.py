@@ -18,6 +18,7 @@ KINDS: Final = frozenset(
     {
         EventKind.DEAD_LETTERED,
         EventKind.DEFERRED,
+        EventKind.DESTINATION_REFUSES,
         EventKind.PUMP_STARTED,
         EventKind.PUMP_DISPLACED,
         EventKind.PUMP_FAILED,
@@ -52,7 +53,9 @@ class Tally:
         """Moved, dead-lettered, first and last time."""
         self._changed: set[tuple[str, str | None]] = set()
         self.troubles: dict[str, str] = dict.fromkeys(queues, "")
-        """What hinders each pump now; empty where nothing does."""
+        """What hinders each pump now, or the messages for one destination; empty where nothing does."""
+        self._hindered: dict[str, str] = {}
+        """Of each backlog queue, the destination that its trouble is about."""
         self._told: dict[str, str] = {}
 
     def hear(self, event: PairingEvent) -> None:
@@ -60,11 +63,18 @@ class Tally:
         queue = event.backlog_queue or ""
         if event.kind is EventKind.DEAD_LETTERED:
             self._count((queue, event.path), 1, event.at_ms)
-        else:
+        elif event.path is None:
+            self._hindered.pop(queue, None)
             self.troubles[queue] = (event.reason or "")[:LONGEST_TEXT]
+        elif event.reason is not None:  # else the message waits behind another, whose reason is told
+            self._hindered[queue] = event.path
+            self.troubles[queue] = f"'{event.path}': {event.reason}"[:LONGEST_TEXT]
 
     def moved(self, queue: str, destination: str, at_ms: int) -> None:
         """One more."""
+        if self._hindered and self._hindered.get(queue) == destination:
+            del self._hindered[queue]
+            self.troubles[queue] = ""
         self._count((queue, destination), 0, at_ms)
 
     def _count(self, key: tuple[str, str | None], which: int, at_ms: int) -> None:
