@@ -13,7 +13,7 @@ from twinbus.amqp.message import Message, data
 from twinbus.amqp.outcomes import Accepted, Rejected
 from twinbus.model.description import FRAGMENTS
 from twinbus.model.errors import EntityDisabled, StoreUnavailable
-from twinbus.model.message import BATCH_FORMAT, PING_CONTENT_TYPE
+from twinbus.model.message import BATCH_FORMAT, PING_CONTENT_TYPE, POSSIBLE_DUPLICATE
 from twinbus.model.queue import QueueDescription
 from twinbus.server.spreading import SpreadIncoming
 
@@ -138,6 +138,19 @@ def test_r100_r101_where_a_store_fails_with_them_those_with_a_key_fail_and_the_o
     rig.settle()
     assert are_accepted(sender) == [True] * FRAGMENTS + [False, False]
     assert conditions(sender)[-2:] == [str(StoreUnavailable.condition)] * 2
+
+
+def test_q04_r100_those_that_a_failed_store_may_have_kept_are_marked_where_they_go() -> None:
+    rig = PartitionedRig()
+    sender = Sender(rig)
+    rig.fail(0)
+    sender.read(*[FakeDelivery(message(b"%d" % number)) for number in range(FRAGMENTS)])
+    rig.settle()
+    assert all(are_accepted(sender))
+    found = [Message(payload) for payload, _ in rig.consumer(100).deliveries]
+    marked = [one for one in found if dict(one.application_properties).get(POSSIBLE_DUPLICATE) is True]
+    assert len(marked) == FRAGMENTS // STORES
+    assert len({one.data[0] for one in found}) == FRAGMENTS
 
 
 def test_r100_where_a_store_hangs_with_them_they_are_answered_once_and_soon_after_it_is_given_up() -> None:

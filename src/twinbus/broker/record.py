@@ -21,6 +21,7 @@ from twinbus.amqp.encode import write
 from twinbus.amqp.message import Message, Section
 from twinbus.amqp.outline import field_offsets, text_at
 from twinbus.amqp.types import Int, Symbol
+from twinbus.model.message import POSSIBLE_DUPLICATE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -334,6 +335,14 @@ def change_record(
     if delivery_count is not None:
         parts = parts._replace(delivery_count=delivery_count)
     return make_record(parts)
+
+
+def mark_record(record: bytes) -> bytes:
+    """The same message, marked as a possible duplicate: a store that failed with it may have kept it."""
+    return change_record(record, properties=_MARK)
+
+
+_MARK: Final[dict[str, object]] = {POSSIBLE_DUPLICATE: True}
 
 
 def with_properties(bare: bytes, changes: Mapping[str, object]) -> bytes:

@@ -30,6 +30,8 @@ BATCH_FORMAT: Final = 0x80013700
 """The message format of a batch: each data section of the body is a whole message."""
 PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
 """An empty message of this type asks whether an entity is there, and nobody receives it."""
+POSSIBLE_DUPLICATE: Final = "x-ms-possible-duplicate"
+"""The application property, true, of every copy of a message that may not be the only one."""
 MAX_ID_CHARACTERS: Final = 128
 _ID_BYTES: Final = 16
 _LARGEST_TTL_MS: Final = 2**32 - 1

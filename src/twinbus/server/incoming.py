@@ -13,6 +13,7 @@ from twinbus.amqp.types import Symbol
 from twinbus.broker.intake import Parcel, Terms
 from twinbus.broker.kinds import AnyQueue
 from twinbus.broker.partitioned.transacting import part_for_payload
+from twinbus.broker.record import mark_record
 from twinbus.model.errors import ServiceBusError
 from twinbus.server.answers import error_of
 from twinbus.server.keys import Right
@@ -146,11 +147,16 @@ class Incoming:
                 self._send_each(deliveries)
 
     def _send_each(self, deliveries: list[IncomingDelivery], *, is_in_doubt: bool = False) -> None:
-        """Together they do not fit: the first ones may."""
+        """Store messages one by one: together they do not fit, and the first ones may.
+
+        `is_in_doubt`: an earlier attempt may have stored them, so these are marked as possible duplicates.
+        """
         now_ms = self._namespace.clock.wall_ms()
         for delivery in deliveries:
             parcel = Parcel()
             self._namespace.intake.add_to(parcel, delivery.payload, delivery.message_format, now_ms, self._terms)
+            if is_in_doubt:
+                parcel.records = [mark_record(record) for record in parcel.records]
             self._send(parcel, [delivery], is_in_doubt=is_in_doubt)
 
     def _answer(

@@ -120,7 +120,7 @@ class SpreadIncoming(Incoming):
             try:
                 target.order.enter(Turn([number], size, partial(self._store_portion, number, portion), is_ready=True))
             except ServiceBusError as error:
-                self._stranded(number, portion, error)
+                self._stranded(number, portion, error, is_in_doubt=False)
             return
         self._store_portion(number, portion)
 
@@ -134,19 +134,19 @@ class SpreadIncoming(Incoming):
                 self._count(portion.deliveries, messages, pings)
                 self._answer(portion.deliveries, None)
             else:
-                self._stranded(number, portion, error)
+                self._stranded(number, portion, error, is_in_doubt=error.may_have_happened)
 
         try:
             self._target.check_sends()
             target.parts[number].send(portion.parcel, answer)
         except ServiceBusError as error:
             if error.is_retriable:
-                self._stranded(number, portion, error)
+                self._stranded(number, portion, error, is_in_doubt=False)
             else:
                 self._send_each(portion.deliveries)
 
-    def _stranded(self, number: int, portion: _Portion, error: ServiceBusError) -> None:
-        """A fragment has not taken what was meant for it: what has no key goes to another."""
+    def _stranded(self, number: int, portion: _Portion, error: ServiceBusError, *, is_in_doubt: bool) -> None:
+        """Send messages without a key to another fragment; `is_in_doubt`: the first one may have stored them."""
         target = self._target
         assert isinstance(target, PartitionedQueue | PartitionedTopic)
         places = list(enumerate(portion.deliveries))
@@ -154,4 +154,4 @@ class SpreadIncoming(Incoming):
         if bound:
             self._answer(bound, of_fragment(target, number, error))
         others = [delivery for place, delivery in places if place not in portion.keyed]
-        self._send_each(others, is_in_doubt=error.may_have_happened)
+        self._send_each(others, is_in_doubt=is_in_doubt)

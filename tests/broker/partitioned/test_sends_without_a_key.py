@@ -6,10 +6,11 @@ import pytest
 
 from tests.broker.partitioned.rig import STORES, PartitionedRig, key_for, message
 from tests.broker.rig import Answers
+from twinbus.amqp.message import Message
 from twinbus.model.description import FRAGMENTS
 from twinbus.model.errors import EntityDisabled, QuotaExceeded, ServerBusy, StoreUnavailable
 from twinbus.model.limits import NamespaceLimits
-from twinbus.model.message import PING_CONTENT_TYPE
+from twinbus.model.message import PING_CONTENT_TYPE, POSSIBLE_DUPLICATE
 from twinbus.model.queue import QueueDescription
 
 OTHERS = [number for number in range(FRAGMENTS) if number % STORES]
@@ -40,6 +41,35 @@ def test_r100_a_message_on_its_way_to_a_store_that_fails_goes_elsewhere_and_is_a
     assert sum(rig.counts()) == FRAGMENTS
     assert [rig.counts()[number] for number in range(0, FRAGMENTS, STORES)] == [0, 0, 0, 0]
     assert sorted(rig.consumer(100).bodies) == sorted(b"%d" % number for number in range(FRAGMENTS))
+
+
+def test_q04_r100_a_message_that_a_failed_store_may_have_kept_is_marked_where_it_goes_and_no_other_is() -> None:
+    rig = PartitionedRig()
+    rig.fail(0)
+    for number in range(FRAGMENTS):
+        rig.send(message(b"%d" % number))
+    rig.settle()
+    marked, unmarked = bodies_of(rig)
+    assert len(marked) == FRAGMENTS // STORES
+    assert marked | unmarked == {b"%d" % number for number in range(FRAGMENTS)}
+
+
+def test_r100_a_message_that_is_passed_on_from_a_store_known_to_be_down_is_not_marked() -> None:
+    rig = PartitionedRig()
+    rig.break_down(0)
+    rig.stored(*[message(b"%d" % number) for number in range(24)])
+    marked, unmarked = bodies_of(rig)
+    assert (len(marked), len(unmarked)) == (0, 24)
+
+
+def bodies_of(rig: PartitionedRig) -> tuple[set[bytes], set[bytes]]:
+    """The bodies of all messages: of those that are marked as possible duplicates, and of the others."""
+    found = [Message(payload) for payload, _ in rig.consumer(100).deliveries]
+    marked = [dict(one.application_properties).get(POSSIBLE_DUPLICATE) is True for one in found]
+    return (
+        {one.data[0] for one, is_marked in zip(found, marked, strict=True) if is_marked},
+        {one.data[0] for one, is_marked in zip(found, marked, strict=True) if not is_marked},
+    )
 
 
 def test_r100_a_message_on_its_way_to_a_store_that_hangs_goes_elsewhere_when_that_has_been_silent_for_long() -> None:

@@ -2,7 +2,8 @@
 
 Owns: how a parcel is split, and what is told where a part of it could not be stored. Where one message, or a batch of
 one key, or one without keys, is sent, all of it goes to one part; one without a key to another where the first does not
-take it, so that what is down takes nobody with it.
+take it, so that what is down takes nobody with it. If the first part may have stored the message, the second one gets
+it marked as a possible duplicate.
 
 A batch of several keys is not one batch of a store. All of its parts are checked first, also those of other processes
 (`checking`); if one fails after that, the response names the messages that are stored.
@@ -19,7 +20,7 @@ from twinbus.amqp.message import Message, Section
 from twinbus.broker.intake import Parcel
 from twinbus.broker.partitioned.checking import Checked
 from twinbus.broker.partitioned.ordering import Turn
-from twinbus.broker.record import take_apart
+from twinbus.broker.record import mark_record, take_apart
 from twinbus.model.errors import (
     DiskFull,
     FragmentUnavailable,
@@ -151,7 +152,10 @@ def _or_elsewhere(target: Target, parcel: Parcel, answer: Answered, numbers: lis
             answer(error)
             return
         numbers.clear()
-        onward = _in_doubt(answer) if error.may_have_happened else answer
+        onward = answer
+        if error.may_have_happened:
+            parcel.records = [mark_record(record) for record in parcel.records]
+            onward = _in_doubt(answer)
         try:
             _send_anywhere(target, parcel, onward, numbers, tried)
         except ServiceBusError as refusal:  # whoever sent it waits for the answer by now

@@ -25,7 +25,10 @@ log: Final = logging.getLogger(__name__)
 
 
 class Source(Protocol):
-    """Where deferred messages are taken back from."""
+    """The backlog queue that messages come from, as a destination needs it."""
+
+    def holds_claim(self) -> bool:
+        """Whether the queue is certainly ours."""
 
     @property
     def at_once(self) -> int:

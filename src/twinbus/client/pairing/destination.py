@@ -69,10 +69,6 @@ BEHIND_AT_MOST: Final = 250
 CLAIM_LOOK_S: Final = 0.1
 
 
-def _always() -> bool:
-    return True
-
-
 class Senders:
     """What pumps send with: ordinary senders, since what the primary does not take is parked already."""
 
@@ -101,22 +97,18 @@ class Destination:
         source: Source,
         lost: Callable[[ServiceBusError], None],
         wakeups: Wakeups,
-        holds_claim: Callable[[], bool] | None = None,
         not_found_grace_s: float = 0.0,
         fragment: int | None = None,
     ) -> None:
         """Deferred messages come from `source`; `lost` is told when the primary is gone.
 
-        While `holds_claim` is False messages are neither sent, deferred nor dead-lettered; then `go_on` is called.
+        While the claim on the source is in doubt, messages are neither sent, deferred nor dead-lettered, until `go_on`.
         Messages are dead-lettered once the entity has been missing for `not_found_grace_s`. `fragment`: of a
         partitioned entity, it is for what leads to that one.
         """
-        self._sender = sender
-        self._backlog_queue = backlog_queue
-        self._telling = telling
+        self._sender, self._backlog_queue, self._telling = sender, backlog_queue, telling
         self._source, self._lost, self._wakeups = source, lost, wakeups
         self._deferral = Deferral(source, backlog_queue)
-        self._holds_claim = holds_claim or _always
         self._failures: list[tuple[list[Parcel], ServiceBusError]] = []
         """What became of messages while the claim was in doubt, in order."""
         self._loop = asyncio.get_running_loop()
@@ -225,6 +217,9 @@ class Destination:
         if self._task is not None:
             self._task.cancel()
         in_doubt = self._in_doubt
+        for load, error in self._failures:
+            if may_have_happened(error):
+                in_doubt += load
         for future, (load, _, link) in list(self._on_way.items()):
             if not link.withdraw(future):
                 in_doubt += load
@@ -265,7 +260,7 @@ class Destination:
     def _ship(self) -> None:
         """Send what is ready. While something is on its way, less than a batch waits for more, or for the answer."""
         self._is_shipping = False
-        if self._is_closed or self._is_paused or not self._ready or not self._holds_claim():
+        if self._is_closed or self._is_paused or not self._ready or not self._source.holds_claim():
             return
         link = self._link
         if link is None or link.failure is not None:
@@ -377,7 +372,7 @@ class Destination:
             self._ship_soon()
 
     def _failed(self, load: list[Parcel], error: ServiceBusError) -> None:
-        if not isinstance(error, LOST) and not self._holds_claim():
+        if not isinstance(error, LOST) and not self._source.holds_claim():
             self._failures.append((load, error))
             return
         is_final = self._patience.is_over(error, self._loop.time())
@@ -500,7 +495,6 @@ class Destination:
                 source=self._source,
                 lost=self._lost,
                 wakeups=self._wakeups,
-                holds_claim=self._holds_claim,
                 not_found_grace_s=self._not_found_grace_s,
                 fragment=number,
             )
@@ -660,7 +654,7 @@ class Destination:
             elif self._link is None or self._link.failure is not None:
                 await self._attach()
             else:  # it goes with the next batch, or when the claim is certainly ours
-                await asyncio.sleep(0.0 if self._holds_claim() else CLAIM_LOOK_S)
+                await asyncio.sleep(0.0 if self._source.holds_claim() else CLAIM_LOOK_S)
 
     async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
         """One task at a time; one that is over may leave work for another."""

@@ -195,7 +195,7 @@ class Draining:
     def _arrived(self) -> None:
         """Messages have come, or a drain is over."""
         arrived = self._link.arrived
-        if arrived and self._holds_claim():
+        if arrived and self.holds_claim():
             self._last_arrival_s = now_s = self._loop.time()
             now_ms = self._settings.clock.wall_ms()
             if not self._held:
@@ -266,7 +266,6 @@ class Draining:
                 source=self,
                 lost=partial(self._lose_primary, path),
                 wakeups=self._settings.wakeups,
-                holds_claim=self._holds_claim,
                 not_found_grace_s=self._settings.not_found_grace_s,
             )
         self._by_spelling[path] = destination
@@ -274,7 +273,7 @@ class Draining:
 
     # --- the claim ----------------------------------------------------------------------------------------------------
 
-    def _holds_claim(self) -> bool:
+    def holds_claim(self) -> bool:
         """Whether the queue is certainly ours: another host may have it after we were silent (`client.lease`).
 
         If not, nothing is sent, deferred or dead-lettered until it is: what we hold may be the other host's by now.

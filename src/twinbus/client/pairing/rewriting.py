@@ -20,6 +20,7 @@ from twinbus.amqp.message import Message, Properties, Section, build, data
 from twinbus.amqp.outline import long_at, outline_of, text_at, timestamp_at
 from twinbus.amqp.types import Described, Symbol, Timestamp, UInt
 from twinbus.client.pairing.errors import MessageCannotBeParked, ParkedMessageMalformed, ReservedPropertyName
+from twinbus.model import message as model_message
 from twinbus.model.message import BATCH_FORMAT
 from twinbus.model.times import TICKS_PER_MS, TIMESPAN, timespan
 
@@ -32,7 +33,7 @@ TIME_TO_LIVE: Final = "x-ms-timetolive"
 SCHEDULED_TIME: Final = "x-ms-scheduledenqueuetimeutc"
 ALIASES: Final = frozenset({PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED_TIME})
 """Names that no property of an application can have: it would be taken for what was parked."""
-POSSIBLE_DUPLICATE: Final = "x-ms-possible-duplicate"
+POSSIBLE_DUPLICATE: Final = model_message.POSSIBLE_DUPLICATE
 PARKED_AT: Final = "x-ms-parked-at"
 PARKED_FOR: Final = "x-ms-parked-for"
 PARKED_FOR_MS: Final = "x-ms-parked-for-ms"
