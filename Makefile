@@ -133,6 +133,7 @@ soak: compile ## try mutated input, attacks, simulated faults, kills, power cuts
 	$(BIN)/python -m tests.simulation --minutes $(MINUTES)
 	$(BIN)/python -m tests.simulation.partitioned --runs 3000
 	$(BIN)/python -m tests.simulation.processes --runs 3000
+	$(BIN)/python -m tests.pair_simulation --outages 100000
 	$(BIN)/python -m tests.model --steps 100000
 	$(BIN)/python -m tests.model --machine --steps 100000
 	$(BIN)/python -m tests.faults --kills 50
@@ -146,8 +147,8 @@ soak: compile ## try mutated input, attacks, simulated faults, kills, power cuts
 	$(BIN)/python -m tests.faults --transfers --cuts 50 --failing-syncs
 	$(BIN)/python -m tests.faults --slow-disk
 	$(BIN)/python -m tests.pairing.idle --hours 720
-	$(BIN)/python -m tests.outages --outages 30
-	$(BIN)/python -m tests.outages --outages 30 --partitioned
+	$(BIN)/python -m tests.outages --outages 100
+	$(BIN)/python -m tests.outages --outages 100 --partitioned
 	$(BIN)/python -m tests.pipeline.audit.outages --outages 30
 	$(BIN)/python -m tests.pipeline.audit.outages --outages 30 --partitioned
 	$(BIN)/python -m tests.pipeline.audit.million

@@ -1,24 +1,77 @@
-"""A stretch of network between a client and a server that can fail as networks do.
+"""A network path between a client and a server that can fail as networks do.
 
     async with Relay(server.host, server.amqp_port) as relay:
-        ...                 # clients connect to relay.host, relay.port
-        relay.fall_silent() # nothing comes through, and nobody is told
-        relay.mend()
+        ...                              # clients connect to relay.host, relay.port
+        relay.drop(Direction.RESPONSES)  # the server works, and its responses are lost
+        await relay.mend()
 
-Owns: its listening socket, the connections through it, and what it does to them. Knows nothing of what is said on them.
+Owns: its listening socket, the connections through it, and their faults. Knows nothing of the protocol.
+
+A byte stream with a hole in it is something no network delivers. So a connection of which bytes were dropped never
+continues: mending the path resets it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
+from enum import Enum
 from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
+    from random import Random
 
 CHUNK: Final = 65_536
 CONNECT_S: Final = 10.0
+LINGER_S: Final = 0.2
+"""How long the server's end of a reset connection stays open: long enough to answer the last request."""
+_NO_LINGER: Final = struct.pack("ii", 1, 0)
+"""Closing a socket with this option sends RST instead of FIN."""
+
+
+class Direction(Enum):
+    """Which way bytes go."""
+
+    REQUESTS = "from the client to the server"
+    RESPONSES = "from the server to the client"
+
+
+class End(Enum):
+    """An end of a connection."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+
+BOTH: Final = frozenset(Direction)
+_TARGET: Final = {Direction.REQUESTS: End.SERVER, Direction.RESPONSES: End.CLIENT}
+
+
+class _Connection:
+    """A client's connection, and the one to the server that belongs to it."""
+
+    def __init__(self, client: asyncio.StreamWriter) -> None:
+        self.writers = {End.CLIENT: client}
+        self.has_hole = False
+        """Bytes of it were dropped."""
+        self.is_half_open = False
+        """One end was closed, and the other one was not told."""
+
+    def abort(self) -> None:
+        """Close both ends at once."""
+        for writer in self.writers.values():
+            writer.transport.abort()
+
+    def reset(self, *ends: End) -> None:
+        """Send RST to these ends, if they are still open."""
+        for end in ends:
+            writer = self.writers.get(end)
+            if writer is not None and not writer.transport.is_closing():
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+                writer.transport.abort()
 
 
 class Relay:
@@ -31,11 +84,17 @@ class Relay:
         self._server_port = port
         self._listening: asyncio.Server | None = None
         self._carrying: set[asyncio.Task[None]] = set()
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._connections: set[_Connection] = set()
         self._flowing = asyncio.Event()
         self._flowing.set()
-        self._delay_s = 0.0
+        self._delay_s: dict[Direction, float] = {}
+        self._dropped: set[Direction] = set()
+        self._ends_pass = asyncio.Event()
+        """Not set while a direction is dropped: the end of a connection is not seen through it."""
+        self._ends_pass.set()
         self._resets_first_bytes = False
+        self._resets: tuple[Random, float] | None = None
+        self._hides_half_open = False
 
     async def __aenter__(self) -> Self:
         await self._listen()
@@ -48,31 +107,65 @@ class Relay:
             task.cancel()
         await asyncio.gather(*carrying, return_exceptions=True)
 
-    # --- what can be wrong with it ------------------------------------------------------------------------------------
+    # --- faults -------------------------------------------------------------------------------------------------------
 
     def fall_silent(self) -> None:
-        """Nothing comes through any more, in neither direction; connections stay, and new ones are not answered."""
+        """Hold all bytes back, in both directions; connections stay, and new ones are not answered."""
         self._flowing.clear()
 
     def cut(self) -> None:
-        """All connections are reset, and new ones refused."""
+        """Close all connections, and refuse new ones."""
+        self.refuse()
+        for connection in list(self._connections):
+            connection.abort()
+
+    def refuse(self) -> None:
+        """Refuse new connections; those that are open stay."""
         if self._listening is not None:
             self._listening.close()
             self._listening = None
-        for writer in list(self._writers):
-            writer.transport.abort()
 
-    def slow_down(self, delay_s: float) -> None:
-        """Whatever comes takes so long."""
-        self._delay_s = delay_s
+    def slow_down(self, delay_s: float, directions: frozenset[Direction] = BOTH) -> None:
+        """Delay everything by so long."""
+        self._delay_s = dict.fromkeys(directions, delay_s)
+
+    def drop(self, *directions: Direction) -> None:
+        """Drop all bytes in these directions, and tell nobody; the other direction works."""
+        self._dropped = set(directions)
+        self._ends_pass.clear()
+
+    def half_open(self, closed: End) -> None:
+        """Close this end of all connections without telling the other. New connections work.
+
+        The bytes that the other end sends are dropped until the path is mended; afterwards they are answered by a
+        reset, as a machine that has been restarted answers.
+        """
+        self._hides_half_open = True
+        for connection in list(self._connections):
+            if len(connection.writers) == len(End):
+                connection.is_half_open = True
+                connection.reset(closed)
+
+    def reset_after_requests(self, rng: Random, chance: float) -> None:
+        """Reset connections right after bytes of the client were forwarded, each time with this chance.
+
+        The client gets RST before the response. The server gets RST at the same moment, or, as often, only after it
+        has answered.
+        """
+        self._resets = (rng, chance)
 
     def reset_first_bytes(self) -> None:
-        """New connections are reset as soon as something is said on them: in the handshake of TLS."""
+        """Reset new connections as soon as the client sends anything: in the handshake of TLS."""
         self._resets_first_bytes = True
 
     async def mend(self) -> None:
-        """All is well again. What was held back comes through now."""
-        self._delay_s, self._resets_first_bytes = 0.0, False
+        """End all faults. Bytes that were held back come through now."""
+        self._delay_s, self._resets_first_bytes, self._resets, self._hides_half_open = {}, False, None, False
+        self._dropped.clear()
+        for connection in list(self._connections):
+            if connection.has_hole:
+                connection.reset(*End)
+        self._ends_pass.set()
         self._flowing.set()
         if self._listening is None:
             await self._listen()
@@ -84,8 +177,9 @@ class Relay:
         self.port = self._listening.sockets[0].getsockname()[1]
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
-        self._start(self._serve(reader, writer))
+        connection = _Connection(writer)
+        self._connections.add(connection)
+        self._start(self._serve(connection, reader))
 
     def _start(self, work: Awaitable[None]) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.ensure_future(work)
@@ -93,36 +187,68 @@ class Relay:
         task.add_done_callback(self._carrying.discard)
         return task
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, to its end."""
-        behind: asyncio.StreamWriter | None = None
+    async def _serve(self, connection: _Connection, requests: asyncio.StreamReader) -> None:
+        """Carry one connection to its end."""
         try:
             await self._flowing.wait()
             if self._resets_first_bytes:
-                await reader.read(CHUNK)
+                await requests.read(CHUNK)
                 return
             async with asyncio.timeout(CONNECT_S):
-                answers, behind = await asyncio.open_connection(self.host, self._server_port, limit=CHUNK)
-            self._writers.add(behind)
-            there, back = self._start(self._carry(reader, behind)), self._start(self._carry(answers, writer))
-            await asyncio.wait([there, back], return_when=asyncio.FIRST_COMPLETED)
+                responses, server = await asyncio.open_connection(self.host, self._server_port, limit=CHUNK)
+            connection.writers[End.SERVER] = server
+            both = [
+                self._start(self._carry(connection, Direction.REQUESTS, requests)),
+                self._start(self._carry(connection, Direction.RESPONSES, responses)),
+            ]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if connection.is_half_open:
+                await asyncio.wait(both)
         except (OSError, TimeoutError):
             pass  # the server is gone: so is this connection
         finally:
-            for end in (writer, behind):
-                if end is not None:
-                    self._writers.discard(end)
-                    end.transport.abort()
+            self._connections.discard(connection)
+            connection.abort()
 
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One direction, until an end of it is gone."""
+    async def _carry(self, connection: _Connection, direction: Direction, reader: asyncio.StreamReader) -> None:
+        """Carry one direction, until an end of it is gone."""
         with contextlib.suppress(OSError):
             while chunk := await reader.read(CHUNK):
-                if self._delay_s:
-                    await asyncio.sleep(self._delay_s)
+                if delay_s := self._delay_s.get(direction, 0.0):
+                    await asyncio.sleep(delay_s)
                 await self._flowing.wait()
-                if writer.transport.is_closing():  # cut, while this was held back
+                if not await self._forward(connection, direction, chunk):
                     return
-                writer.write(chunk)
-                await writer.drain()
             await self._flowing.wait()  # an end is not seen through a silent network, either
+            if direction in self._dropped:
+                await self._ends_pass.wait()
+
+    async def _forward(self, connection: _Connection, direction: Direction, chunk: bytes) -> bool:
+        """Forward bytes, or drop them; False if nothing can follow them."""
+        if connection.is_half_open:
+            if not self._hides_half_open:
+                connection.reset(*End)
+            return self._hides_half_open
+        if direction in self._dropped:
+            connection.has_hole = True
+            return True
+        writer = connection.writers[_TARGET[direction]]
+        if writer.transport.is_closing():  # cut, while this was held back
+            return False
+        writer.write(chunk)
+        await writer.drain()
+        if direction is Direction.REQUESTS and self._resets is not None:
+            rng, chance = self._resets
+            if rng.random() < chance:
+                await self._reset_after_request(connection, is_answered=rng.random() < 0.5)
+                return False
+        return True
+
+    @staticmethod
+    async def _reset_after_request(connection: _Connection, *, is_answered: bool) -> None:
+        connection.reset(End.CLIENT)
+        if is_answered:
+            # The response finds its client gone, and ends the connection; without one, this does.
+            await asyncio.sleep(LINGER_S)
+        else:
+            connection.reset(End.SERVER)

@@ -118,17 +118,17 @@ class Shim:
         struct.pack_into("<i", self._control, offset, action)
 
 
-def build() -> Path:
+def build(source: Path = SOURCE) -> Path:
     """The compiled shim; once for all who run at the same time, and anew when its source has changed."""
-    source = SOURCE.stat()
+    status = source.stat()
     folder = Path(tempfile.gettempdir()) / f"twinbus-shim-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    library = folder / f"shim-{source.st_mtime_ns}-{source.st_size}.so"
+    library = folder / f"{source.stem}-{status.st_mtime_ns}-{status.st_size}.so"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not library.exists():
             unfinished = library.with_suffix(".unfinished")
             options = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
-            subprocess.run(["gcc", *options, "-o", unfinished, SOURCE, "-ldl", "-lpthread"], check=True)
+            subprocess.run(["gcc", *options, "-o", unfinished, source, "-ldl", "-lpthread"], check=True)
             unfinished.rename(library)
     return library

@@ -15,6 +15,8 @@ from tests.plain.raw import raw
 from tests.served import PATIENCE_S, wait_until
 from twinbus.amqp.message import data
 from twinbus.amqp.sasl import Credentials
+from twinbus.client import BrokeredMessage, MessagingFactory
+from twinbus.model.errors import Unauthorized
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,6 +85,26 @@ async def test_keys_of_the_configuration_file_are_reloaded_and_links_of_the_form
                 await other.attach_sender("orders")
         finally:
             server.secret_file.write_text(FIRST_SECRET)
+
+
+async def test_a_client_goes_on_over_its_connection_when_its_key_is_valid_again(server: Reloadable) -> None:
+    endpoint = f"Endpoint=sb://{server.host}:{server.amqp_port};UseDevelopmentEmulator=true"
+    string = f"{endpoint};SharedAccessKeyName=app;SharedAccessKey={FIRST_SECRET}"
+    async with MessagingFactory.from_connection_string(string) as factory:
+        orders = factory.create_queue_client("orders")
+        await orders.send(BrokeredMessage("before"))
+        connection = await factory.converse("orders")
+        server.secret_file.write_text("another-secret-of-the-configuration-file")
+        try:
+            await asyncio.to_thread(server.reload)
+            for _ in range(2):
+                with pytest.raises(Unauthorized):
+                    await orders.send(BrokeredMessage("meanwhile"))
+        finally:
+            server.secret_file.write_text(FIRST_SECRET)
+        await asyncio.to_thread(server.reload)
+        await orders.send(BrokeredMessage("after"))
+        assert await factory.converse("orders") is connection
 
 
 def test_a_key_file_that_was_written_by_hand_is_reloaded(server: Reloadable) -> None:

@@ -1,4 +1,4 @@
-"""The command: python -m tests.outages --outages N [--partitioned] [--seed S] [--keep DIR] [--journals DIR]."""
+"""The command: python -m tests.outages --outages N [--partitioned] [--workers N] [--only KIND]... [--seed S]."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 
 import uvloop
 
-from tests.outages.campaign import Plan, endure
+from tests.outages.campaign import endure
+from tests.outages.kinds import Kind, Plan
 
 
 def say(line: str) -> None:
@@ -19,35 +20,58 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
+def name_of(kind: Kind) -> str:
+    return kind.name.lower().replace("_", "-")
+
+
 def main() -> int:
+    kinds = {name_of(kind): kind for kind in Kind}
     parser = argparse.ArgumentParser(
-        prog="python -m tests.outages", description="Lets namespaces of a pair fail under load, and looks for losses."
+        prog="python -m tests.outages",
+        description="Makes outages of a pair under load, and judges whether every promise was kept.",
+        epilog=f"Kinds of outage: {', '.join(kinds)}.",
     )
-    parser.add_argument("--outages", type=int, default=30, metavar="N", help="how many")
-    parser.add_argument("--partitioned", action="store_true", help="entities of the primary are, and stores fail, too")
-    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="of all that is left to chance")
+    parser.add_argument("--outages", type=int, default=30, metavar="N", help="how many (default: 30)")
+    parser.add_argument("--partitioned", action="store_true", help="partition the primary's entities; stores fail, too")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes of each namespace (default: 1)")
+    parser.add_argument("--only", action="append", choices=kinds, metavar="KIND", help="only this kind; repeatable")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="repeat the plan of an earlier run")
     parser.add_argument("--keep", type=Path, default=None, metavar="DIR", help="leave data, ledgers and logs there")
-    parser.add_argument("--journals", type=Path, default=None, metavar="DIR", help="all programs keep journals there")
+    parser.add_argument("--journals", type=Path, default=None, metavar="DIR", help="have all programs keep journals")
     options = parser.parse_args()
+    chosen = None if options.only is None else tuple(kinds[name] for name in options.only)
+    plan = Plan(
+        seed=options.seed,
+        outages=options.outages,
+        partitioned=options.partitioned,
+        workers=options.workers,
+        kinds=chosen,
+        journals=options.journals,
+    )
+    if plan.impossible & set(chosen or ()):
+        parser.error("stores fail only with --partitioned, and single workers only with --workers 2 or more")
     if options.keep is not None:
         options.keep.mkdir(parents=True)
-        return run(options, options.keep)
+        return run(plan, options.keep)
     with tempfile.TemporaryDirectory(prefix="twinbus-outages-") as folder:
-        return run(options, Path(folder))
+        return run(plan, Path(folder))
 
 
-def run(options: argparse.Namespace, folder: Path) -> int:
-    """All of it, in a folder; the command's exit status."""
-    say(f"seed {options.seed}")
-    plan = Plan(seed=options.seed, outages=options.outages, partitioned=options.partitioned, journals=options.journals)
+def run(plan: Plan, folder: Path) -> int:
+    """Carry out the plan in a folder; the command's exit status."""
+    say(f"seed {plan.seed}")
     report = uvloop.run(endure(plan, folder, say))
+    say("")
     for problem in report.problems:
         say(f"PROBLEM: {problem}")
     say(report.table())
+    say(f"\n{report.figures()}\n")
     say(report.summary())
     if report.problems:
-        kind = " --partitioned" if options.partitioned else ""
-        say(f"once more: python -m tests.outages --outages {options.outages}{kind} --seed {options.seed}")
+        more = " --partitioned" if plan.partitioned else ""
+        more += f" --workers {plan.workers}" if plan.workers > 1 else ""
+        more += "".join(f" --only {name_of(kind)}" for kind in plan.kinds or ())
+        say(f"repeat: python -m tests.outages --outages {plan.outages}{more} --seed {plan.seed}")
     return 1 if report.problems else 0
 
 

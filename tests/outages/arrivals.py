@@ -1,6 +1,6 @@
-"""What is at the destinations when all is over.
+"""What is at the destinations, and what is left in the backlog, when a campaign is over.
 
-Owns: receiving everything, from queues, subscriptions and sessions, and whether the backlog is empty.
+Owns: receiving from queues, subscriptions and sessions, and looking at the dead-letter queues of the backlog.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-from tests.outages.ledger import Arrival
+from tests.outages.ledger import Arrival, DeadLetter
 from tests.outages.place import BACKLOG_QUEUES, NAME
 from tests.outages.scene import STREAMS, differences, message_of
 from twinbus.client import ReceiveMode
@@ -24,38 +24,52 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 500
 NOTHING_COMES_S: Final = 4.0
+BACKLOG_PATHS: Final = [f"{NAME}/x-servicebus-transfer/{index}" for index in range(BACKLOG_QUEUES)]
 LOOK_EVERY_S: Final = 0.25
 
 
 async def until_drained(manager: NamespaceManager, patience_s: float) -> list[str]:
-    """Wait until the backlog queues of the secondary are empty; what is wrong with them after that."""
+    """Wait until the backlog queues of the secondary are empty; the problems if they are not."""
     deadline = time.monotonic() + patience_s
-    paths = [f"{NAME}/x-servicebus-transfer/{index}" for index in range(BACKLOG_QUEUES)]
     while True:
-        found = {path: await manager.get_queue_runtime(path) for path in paths}
+        found = {path: await manager.get_queue_runtime(path) for path in BACKLOG_PATHS}
         waiting = {path: runtime.active_count + runtime.deferred_count for path, runtime in found.items()}
         if not any(waiting.values()) or time.monotonic() > deadline:
-            break
+            return [f"not drained: {count} messages are in {path}" for path, count in waiting.items() if count]
         await asyncio.sleep(LOOK_EVERY_S)
-    problems = [f"not drained: {count} messages are in {path}" for path, count in waiting.items() if count]
-    return problems + [
-        f"dead-lettered: {runtime.dead_letter_count} messages of {path}"
-        for path, runtime in found.items()
-        if runtime.dead_letter_count
-    ]
+
+
+async def look_at_dead_letters(secondary: MessagingFactory) -> list[DeadLetter]:
+    """Look at everything in the dead-letter queues of the backlog queues, and leave it there."""
+    found = []
+    for path in BACKLOG_PATHS:
+        receiver = secondary.create_message_receiver(f"{path}/$DeadLetterQueue")
+        while batch := await receiver.peek_batch(AT_ONCE):
+            found += [_dead_letter(path, message) for message in batch]
+        await receiver.close()
+    return found
+
+
+def _dead_letter(path: str, message: BrokeredMessage) -> DeadLetter:
+    name, _, number = str(message.message_id).rpartition("/")
+    reasons = (message.properties.get(one) for one in ("DeadLetterReason", "DeadLetterErrorDescription"))
+    return DeadLetter(path, name, int(number), ": ".join(str(reason) for reason in reasons if reason))
 
 
 async def receive_everything(primary: MessagingFactory) -> list[Arrival]:
-    """All that is at any destination of any stream."""
+    """Receive all messages at all destinations of all streams."""
     plain = {path for stream in STREAMS.values() if stream.session_id is None for path in stream.arrives_at}
-    receiving = [
-        _receive_all(primary.create_message_receiver(path, ReceiveMode.RECEIVE_AND_DELETE, prefetch=AT_ONCE), path)
-        for path in sorted(plain)
-    ]
+    receiving = [receive_all_of(primary, path) for path in sorted(plain)]
     for stream in STREAMS.values():
         if stream.session_id is not None:
             receiving += [_receive_session(primary, path, stream.session_id) for path in stream.arrives_at]
     return [arrival for found in await asyncio.gather(*receiving) for arrival in found]
+
+
+async def receive_all_of(primary: MessagingFactory, path: str, wait_s: float = NOTHING_COMES_S) -> list[Arrival]:
+    """Receive all messages at one destination, which has no sessions, until none has come for so long."""
+    receiver = primary.create_message_receiver(path, ReceiveMode.RECEIVE_AND_DELETE, prefetch=AT_ONCE)
+    return await _receive_all(receiver, path, wait_s)
 
 
 async def _receive_session(primary: MessagingFactory, path: str, session_id: str) -> list[Arrival]:
@@ -64,9 +78,9 @@ async def _receive_session(primary: MessagingFactory, path: str, session_id: str
     return await _receive_all(session, path)
 
 
-async def _receive_all(receiver: MessageReceiver, path: str) -> list[Arrival]:
+async def _receive_all(receiver: MessageReceiver, path: str, wait_s: float = NOTHING_COMES_S) -> list[Arrival]:
     found = []
-    while batch := await receiver.receive_batch(AT_ONCE, NOTHING_COMES_S):
+    while batch := await receiver.receive_batch(AT_ONCE, wait_s):
         found += [_arrival(path, message) for message in batch]
     await receiver.close()
     return found

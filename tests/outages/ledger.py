@@ -1,8 +1,16 @@
-"""What was reported to have been sent, what arrived, and whether that is what was promised.
+"""The sends that a campaign reported, the messages that arrived, and whether that is what a pair promises.
 
-Owns: the reckoning. Nothing that was reported sent is missing (R002, Q02); every message arrives as it was sent (Q06);
-twice only where that is allowed (Q04, Q17), and where duplicates are detected never; within one session, one
-destination and one backlog queue in order (Q18). Knows nothing of processes or networks but when they had an outage.
+Owns: the rules.
+
+- Nothing that was reported sent, parked or spooled is missing (R002, Q02).
+- An error that says "it did not happen" is true: such a message never arrives.
+- Of several copies of a message at most one is without the mark `x-ms-possible-duplicate` (Q04, Q17); where duplicates
+  are detected there is one copy.
+- Parked messages of one session and one destination that went through one backlog queue arrive in order (Q18).
+- Only messages with a fault of their own are dead-lettered in backlog queues (Q19).
+- Every message arrives as it was sent (Q06).
+
+Knows nothing of processes, networks and outages: the promises do not depend on them.
 """
 
 from __future__ import annotations
@@ -15,25 +23,30 @@ from typing import TYPE_CHECKING, Final
 from tests.outages.scene import ONCE, STREAMS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-PROBLEMS_MAX: Final = 40
-AFTERMATH_S: Final = 3.0
-"""A send that begins so soon after an outage may still meet what that left behind: a connection that is lost."""
+TOLD_MAX: Final = 8
+"""So many problems of a kind are told one by one."""
+
+Copies = dict[tuple[str, str, int], list["Arrival"]]
+"""By destination, stream and number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """One send, as its program saw it. Times are of the machine's monotonic clock."""
+    """The send of one message, as its program saw it. Times are of the machine's monotonic clock."""
 
     stream: str
     number: int
     began_s: float
     ended_s: float
-    failure: str | None
+    failure: str | None = None
     """The error's name; None: it was reported sent."""
-    backlog_queue: str | None
+    backlog_queue: str | None = None
     """Where it was parked."""
+    may_have_happened: bool = False
+    """What the error says of itself."""
+    is_spooled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +58,25 @@ class Arrival:
     number: int
     sequence_number: int
     parked_at_ms: int | None
-    """None: it came straight."""
-    is_possible_duplicate: bool
+    """None: it came directly."""
+    is_marked: bool
+    """As a possible duplicate."""
     differences: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message in the dead-letter queue of a backlog queue."""
+
+    backlog_queue: str
+    stream: str
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
-    """When something was out."""
+    """When an outage began and ended."""
 
     began_s: float
     ended_s: float
@@ -60,24 +84,38 @@ class Span:
 
 @dataclass
 class Verdict:
-    """What came of it."""
+    """The result."""
 
-    problems: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    """Problems, by their first word."""
+    told: list[str] = field(default_factory=list)
     duplicates: Counter[str] = field(default_factory=Counter)
-    """By what allows them."""
+    """Extra copies, by the way they came about."""
+    marked: int = 0
+    """Arrivals with the mark."""
+    marked_alone: int = 0
+    """... that are the only copy."""
     ordered: int = 0
     """Parked messages of sessions whose order was compared with that of another."""
 
+    @property
+    def problems(self) -> list[str]:
+        """The first few of each kind, and how many more there are."""
+        more = {kind: count - TOLD_MAX for kind, count in self.counts.items() if count > TOLD_MAX}
+        return self.told + [f"{kind}: {count:,} more of these" for kind, count in more.items()]
+
     def tell(self, problem: str) -> None:
-        if len(self.problems) < PROBLEMS_MAX:
-            self.problems.append(problem)
+        kind = problem.partition(":")[0]
+        self.counts[kind] += 1
+        if self.counts[kind] <= TOLD_MAX:
+            self.told.append(problem)
 
 
-def judge(sends: Sequence[Send], arrivals: Sequence[Arrival], outages: Iterable[Span]) -> Verdict:
-    """All of it."""
-    verdict, spans = Verdict(), list(outages)
+def judge(sends: Sequence[Send], arrivals: Sequence[Arrival], dead_letters: Sequence[DeadLetter] = ()) -> Verdict:
+    """Compare what was promised with what is there."""
+    verdict = Verdict()
     by_message = {(send.stream, send.number): send for send in sends}
-    copies: dict[tuple[str, str, int], list[Arrival]] = defaultdict(list)
+    copies: Copies = defaultdict(list)
     for arrival in arrivals:
         if (arrival.stream, arrival.number) not in by_message:
             verdict.tell(f"strange: {_name(arrival)} was never sent")
@@ -85,55 +123,83 @@ def judge(sends: Sequence[Send], arrivals: Sequence[Arrival], outages: Iterable[
         copies[arrival.destination, arrival.stream, arrival.number].append(arrival)
         for difference in arrival.differences:
             verdict.tell(f"changed: {_name(arrival)}: {difference}")
-    _judge_losses(sends, copies.keys(), verdict)
+    dead = {(letter.stream, letter.number) for letter in dead_letters}
+    _judge_losses(sends, copies.keys(), dead, verdict)
+    _judge_dead_letters(dead_letters, verdict)
+    _judge_errors(by_message, copies.keys(), verdict)
     for (destination, stream, number), found in copies.items():
-        if len(found) > 1:
-            _judge_copies(by_message[stream, number], destination, found, spans, verdict)
+        _judge_copies(by_message[stream, number], destination, found, verdict)
     _judge_order(by_message, copies, verdict)
     return verdict
 
 
-def _judge_losses(sends: Iterable[Send], arrived: Iterable[tuple[str, str, int]], verdict: Verdict) -> None:
+def _judge_losses(
+    sends: Iterable[Send], arrived: Iterable[tuple[str, str, int]], dead: set[tuple[str, int]], verdict: Verdict
+) -> None:
     there = set(arrived)
     for send in sends:
-        for destination in STREAMS[send.stream].arrives_at:
-            if send.failure is None and (destination, send.stream, send.number) not in there:
-                where = f"parked in {send.backlog_queue}" if send.backlog_queue else "sent to the primary"
-                verdict.tell(f"lost: {send.stream}/{send.number} is not at {destination}, and was {where}")
+        if send.failure is not None:
+            continue
+        where = f"parked in {send.backlog_queue}" if send.backlog_queue else "sent to the primary"
+        where = f"spooled, and {where}" if send.is_spooled else where
+        stream = STREAMS[send.stream]
+        if stream.has_fault and (send.stream, send.number) not in dead:
+            verdict.tell(f"lost: {send.stream}/{send.number} is in no dead-letter queue, and was {where}")
+        for destination in stream.arrives_at:
+            if (destination, send.stream, send.number) not in there:
+                fate = "was dead-lettered" if (send.stream, send.number) in dead else f"was {where}"
+                verdict.tell(f"lost: {send.stream}/{send.number} is not at {destination}, and {fate}")
 
 
-def _judge_copies(
-    send: Send, destination: str, found: Sequence[Arrival], outages: Iterable[Span], verdict: Verdict
+def _judge_dead_letters(dead_letters: Iterable[DeadLetter], verdict: Verdict) -> None:
+    for letter in dead_letters:
+        stream = STREAMS.get(letter.stream)
+        if stream is None or not stream.has_fault:
+            name = f"{letter.stream}/{letter.number}"
+            verdict.tell(f"dead-lettered: {name}, which has no fault, in {letter.backlog_queue}: {letter.reason}")
+
+
+def _judge_errors(
+    sends: Mapping[tuple[str, int], Send], arrived: Iterable[tuple[str, str, int]], verdict: Verdict
 ) -> None:
-    """A message that is there several times."""
+    for destination, stream, number in arrived:
+        send = sends[stream, number]
+        if send.failure is not None and not send.may_have_happened:
+            verdict.tell(
+                f"untruthful: {stream}/{number} failed with {send.failure}, which says that nothing was sent,"
+                f" and is at {destination}"
+            )
+
+
+def _judge_copies(send: Send, destination: str, found: Sequence[Arrival], verdict: Verdict) -> None:
+    marked = sum(arrival.is_marked for arrival in found)
+    verdict.marked += marked
+    if len(found) == 1:
+        verdict.marked_alone += marked
+        return
     name = f"{send.stream}/{send.number} is at {destination} {len(found)} times"
+    direct = sum(arrival.parked_at_ms is None for arrival in found)
+    parkings = {arrival.parked_at_ms for arrival in found} - {None}
+    ways = {
+        "sent twice": max(0, direct - 1),
+        "parked again": len(parkings) - 1 + (direct > 0) if parkings else 0,
+        "moved again": len(found) - direct - len(parkings),
+    }
+    verdict.duplicates += Counter(ways)
     if STREAMS[send.stream].path in ONCE:
         verdict.tell(f"doubled: {name}, where duplicates are detected")
-        return
-    straight = sum(arrival.parked_at_ms is None for arrival in found)
-    parkings = {arrival.parked_at_ms for arrival in found} - {None}
-    if straight > 1:
-        verdict.duplicates["twice without having been parked"] += straight - 1
-        if not any(_overlap(send, outage) for outage in outages):
-            verdict.tell(f"doubled: {name}, {straight} of them not parked, and there was no outage")
-    if len(parkings) + (straight > 0) > 1:
-        verdict.duplicates["marked as possible duplicates"] += len(parkings) + (straight > 0) - 1
-        if not any(arrival.is_possible_duplicate for arrival in found):
-            verdict.tell(f"doubled: {name}, and none is marked as a possible duplicate")
-    moved_again = len(found) - straight - len(parkings)
-    if moved_again:
-        verdict.duplicates["moved again"] += moved_again
+    elif len(found) - marked > 1:
+        told = ", ".join(f"{way} {count}" for way, count in ways.items() if count)
+        verdict.tell(f"unmarked: {name}, {len(found) - marked} of them unmarked ({told})")
 
 
-def _judge_order(
-    sends: dict[tuple[str, int], Send], copies: dict[tuple[str, str, int], list[Arrival]], verdict: Verdict
-) -> None:
-    """Parked messages of a session that went through one backlog queue: as they were sent, so they arrived."""
+def _judge_order(sends: Mapping[tuple[str, int], Send], copies: Copies, verdict: Verdict) -> None:
+    """Compare parked messages of a session that went through one backlog queue with the order of their sends."""
     lines: dict[tuple[str, str, str], list[tuple[int, int]]] = defaultdict(list)
     for (destination, stream, number), found in copies.items():
         queue = sends[stream, number].backlog_queue
         parked = [arrival for arrival in found if arrival.parked_at_ms is not None]
-        # One that was parked twice may have come from the other backlog queue.
+        # A message that was parked twice may have come from the other backlog queue.
         if queue is None or STREAMS[stream].session_id is None or len({one.parked_at_ms for one in parked}) != 1:
             continue
         first = min(arrival.sequence_number for arrival in parked)
@@ -144,10 +210,6 @@ def _judge_order(
         for before, after in pairwise(numbers):
             if before > after:
                 verdict.tell(f"order: at {destination}, {stream}/{after} came after {stream}/{before}, through {queue}")
-
-
-def _overlap(send: Send, outage: Span) -> bool:
-    return send.began_s <= outage.ended_s + AFTERMATH_S and outage.began_s <= send.ended_s
 
 
 def _name(arrival: Arrival) -> str:

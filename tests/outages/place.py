@@ -1,7 +1,7 @@
-"""Where the programs of a campaign find the two namespaces, and how they pair them.
+"""Where a program of a campaign finds the two namespaces, and how it pairs them.
 
-Owns: the file that tells them, and the options of all pairs. Times are short: an operation has 4 seconds, a ping goes
-out every second, and failover is at once.
+Owns: the file with a program's connection strings, and the options of all pairs. Times are short: an operation has 4
+seconds, an unavailable entity is pinged every second, and failover is immediate.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ PING_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Connection strings."""
+    """A program's connection strings, each by way of a network path of its own."""
 
     primary: str
     secondary: str
     management: str
-    """Of the secondary, for making backlog queues."""
+    """Of the secondary, to make backlog queues."""
     journals: str | None = None
-    """The folder where all programs keep their journals; None: they keep none."""
+    """The folder for journals; None: the program keeps none."""
+    spool: str | None = None
+    """The folder for the spool; None: the program has none."""
 
     def write(self, file: Path) -> None:
         file.write_text(json.dumps(asdict(self)))
@@ -48,7 +50,7 @@ class Place:
 
 @contextlib.asynccontextmanager
 async def paired(place: Place, **options: bool) -> AsyncIterator[Pairing]:
-    """A pair with such options, until the block ends. PairingFailed while the secondary is away."""
+    """A pair with such options, until the block ends. ServiceBusError while the secondary cannot be used."""
     async with (
         MessagingFactory.from_connection_string(place.primary, operation_timeout=OPERATION_S) as primary,
         MessagingFactory.from_connection_string(place.secondary, operation_timeout=OPERATION_S) as secondary,
@@ -63,6 +65,7 @@ async def paired(place: Place, **options: bool) -> AsyncIterator[Pairing]:
             backlog_cool_down=2,
             primary_namespace_name=NAME,
             journal_dir=place.journals,
+            spool_dir=place.spool,
             **options,  # type: ignore[arg-type]  # those that are bool
         )
         async with await primary.pair_namespace(chosen) as pairing:

@@ -1,6 +1,6 @@
-"""A program of a campaign, in a process of its own: started, told to end, or killed.
+"""A program of a campaign, in a process of its own: started, stopped, frozen or killed.
 
-Owns: the process and its log.
+Owns: the process, its log and its clock.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
+from tests.faults.clock import MovableClock
+
 ROOT: Final = Path(__file__).parents[2]
-STOP_S: Final = 25.0
+STOP_S: Final = 90.0
 LOOK_EVERY_S: Final = 0.02
 LOG_LINES: Final = 12
 
@@ -26,8 +28,13 @@ class ProgramFailed(Exception):
 class Program:
     """One of them, in life after life."""
 
-    def __init__(self, log: Path, module: str, *words: str) -> None:
-        self._log = log
+    def __init__(self, name: str, folder: Path, module: str, *words: str) -> None:
+        """Its log, and the file that controls its clock, are in `folder`."""
+        self.name = name
+        self.log = folder / f"{name.replace(' ', '-')}.log"
+        self.clock = MovableClock(self.log.with_suffix(".clock"))
+        self.in_use = asyncio.Lock()
+        """Held by whoever does something to the process."""
         self._words = ("-m", module, *words)
         self._process: asyncio.subprocess.Process | None = None
 
@@ -40,7 +47,7 @@ class Program:
 
     async def start(self) -> None:
         assert self._process is None, "it runs already"
-        with self._log.open("ab") as log:
+        with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *self._words,
@@ -48,6 +55,7 @@ class Program:
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,
+                env=self.clock.environment(),
             )
 
     def check(self) -> None:
@@ -62,6 +70,19 @@ class Program:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+    def freeze(self) -> None:
+        """SIGSTOP: its connections stay, and nobody answers on them."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT: it goes on where it was."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(number)
 
     async def stop(self) -> None:
         """SIGTERM: it finishes what it does."""
@@ -80,7 +101,7 @@ class Program:
             raise ProgramFailed(f"{self._words[1]} ended with {status}\n{self.log_tail()}")
 
     def log_tail(self) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-LOG_LINES:])
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_LINES:])
 
 
 def _heeds_sigterm(pid: int) -> bool:

@@ -1,20 +1,36 @@
 """What a campaign has to tell: a table of its outages, its figures, its problems.
 
-Owns: how it is told. Judges nothing.
+Owns: the wording. Judges nothing.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from tests.outages.kinds import Kind
 from tests.outages.ledger import Verdict
-from tests.outages.outage import Kind
+from twinbus.client.pairing import EventKind
 
 if TYPE_CHECKING:
-    from tests.outages.ledger import Arrival, Send
-    from tests.outages.outage import Outage
+    from tests.outages.ledger import Arrival, DeadLetter, Send, Span
+
+WHOSE: Final = ("primary", "secondary", "sender", "syphon")
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """One that has happened."""
+
+    kind: Kind
+    whose: str
+    span: Span
+    detail: str = ""
+
+    def __str__(self) -> str:
+        detail = f" ({self.detail})" if self.detail else ""
+        return f"{self.whose}, {self.kind.value}{detail}, for {self.span.ended_s - self.span.began_s:.1f} s"
 
 
 @dataclass
@@ -26,10 +42,23 @@ class Report:
     syphon_kills: int = 0
     sends: list[Send] = field(default_factory=list)
     arrivals: list[Arrival] = field(default_factory=list)
+    dead_letters: list[DeadLetter] = field(default_factory=list)
+    events: Counter[str] = field(default_factory=Counter)
+    """Of the syphons."""
     verdict: Verdict = field(default_factory=Verdict)
-    problems: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    """Processes that failed, and messages that stayed on the way."""
     drained_s: float = 0.0
     seconds: float = 0.0
+
+    @property
+    def problems(self) -> list[str]:
+        """All of them; of each kind the first few."""
+        return self.failures + self.verdict.problems
+
+    @property
+    def problem_count(self) -> int:
+        return len(self.failures) + self.verdict.counts.total()
 
     @property
     def sent(self) -> list[Send]:
@@ -41,10 +70,10 @@ class Report:
         return [send for send in self.sent if send.backlog_queue is not None]
 
     def table(self) -> str:
-        """A row for each kind of outage: the sends that began in it."""
-        rows = ["| outage of | | how many | seconds | sent in it | parked | failed | longest send |"]
-        rows.append("|---|---|---|---|---|---|---|---|")
-        found = [self._row(whose, kind) for whose in ("primary", "secondary") for kind in Kind]
+        """A row for each kind of outage, with the sends that began in it."""
+        rows = ["| outage of | | how many | seconds | sent in it | parked | spooled | failed | longest send |"]
+        rows.append("|---|---|---|---|---|---|---|---|---|")
+        found = [self._row(whose, kind) for whose in WHOSE for kind in Kind]
         return "\n".join(rows + [row for row in found if row is not None])
 
     def _row(self, whose: str, kind: Kind) -> str | None:
@@ -55,22 +84,44 @@ class Report:
         took_s = sum(span.ended_s - span.began_s for span in spans)
         sent = sum(send.failure is None for send in inside)
         parked = sum(send.backlog_queue is not None for send in inside)
+        spooled = sum(send.is_spooled for send in inside)
         longest_s = max((send.ended_s - send.began_s for send in inside), default=0.0)
         return (
-            f"| {whose} | {kind.value} | {len(spans)} | {took_s:.0f} | {sent:,} | {parked:,} | {len(inside) - sent:,} "
-            f"| {longest_s:.2f} s |"
+            f"| {whose} | {kind.value} | {len(spans)} | {took_s:.0f} | {sent:,} | {parked:,} | {spooled:,}"
+            f" | {len(inside) - sent:,} | {longest_s:.2f} s |"
         )
 
+    def figures(self) -> str:
+        """What became of the messages, a line each."""
+        verdict, failures = self.verdict, Counter(send.failure for send in self.sends if send.failure is not None)
+        lines = {
+            "reported sent": f"{len(self.sent):,}",
+            "failed": _told(failures),
+            "parked": f"{len(self.parked):,}",
+            "spooled": f"{sum(send.is_spooled for send in self.sends):,}",
+            "deferred by a syphon": f"{self.events[EventKind.DEFERRED.value]:,}",
+            "moved by a syphon": f"{self.events[EventKind.MOVED.value]:,}",
+            "dead-lettered": f"{len(self.dead_letters):,} ({verdict.counts['dead-lettered']:,} without a fault)",
+            "arrived": f"{len(self.arrivals):,}",
+            "marked as possible duplicates": f"{verdict.marked:,} ({verdict.marked_alone:,} are the only copy)",
+            "extra copies": _told(verdict.duplicates),
+            "order compared of": f"{verdict.ordered:,}",
+            "drained after the last send": f"{self.drained_s:.1f} s",
+        }
+        width = max(map(len, lines))
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in lines.items())
+
     def summary(self) -> str:
-        failures = Counter(send.failure for send in self.sends if send.failure is not None)
-        told = ", ".join(f"{count} {name}" for name, count in failures.most_common()) or "none"
-        doubled = ", ".join(f"{count} {why}" for why, count in self.verdict.duplicates.most_common()) or "none"
+        told = f" ({_told(self.verdict.counts)})" if self.verdict.counts else ""
         return (
             f"seed {self.seed}: {len(self.outages)} outages and {self.syphon_kills} kills of a syphon in"
-            f" {self.seconds:.0f} s; {len(self.sent):,} reported sent, {len(self.parked):,} of them parked;"
-            f" failed: {told}; drained {self.drained_s:.1f} s after the last send; {len(self.arrivals):,} arrived;"
-            f" twice: {doubled}; order compared of {self.verdict.ordered:,}; {len(self.problems)} problems"
+            f" {self.seconds:.0f} s; {self.problem_count:,} problems{told}"
         )
 
     def __str__(self) -> str:
-        return "\n".join([*self.problems, self.table(), self.summary()])
+        return "\n".join([*self.problems, self.table(), self.figures(), self.summary()])
+
+
+def _told(counts: Counter[str]) -> str:
+    """Counts, the largest first."""
+    return ", ".join(f"{count:,} {name}" for name, count in counts.most_common() if count) or "none"

@@ -1,7 +1,7 @@
-"""What is sent in a campaign: entities of the primary, the streams of messages to them, and each message of a stream.
+"""The entities of the primary, the streams of messages sent to them, and each message of a stream.
 
-Owns: names and contents. A message follows from its stream and its number, so that whoever judges can make it again and
-compare. A session's messages are a stream of their own, with a client of its own.
+Owns: names and contents. A message is a function of its stream and its number, so that the judge can make it again and
+compare. Each session is a stream, and each stream has a client of its own.
 """
 
 from __future__ import annotations
@@ -22,14 +22,24 @@ if TYPE_CHECKING:
 SENDERS: Final = ("a", "b")
 """Programs that send."""
 SUBSCRIPTIONS: Final = {"news": ("one", "other"), "trips": ("riders",)}
-"""Of each topic. All others are queues."""
+"""Of each topic. All other entities are queues."""
 ONCE: Final = frozenset({"payments"})
-"""Where duplicates are detected: each message arrives once, whatever happens."""
+"""Entities that detect duplicates: each message arrives once, whatever happens."""
 SESSIONS: Final = {"baskets": 3, "trips": 2}
-"""Of each program, to these."""
+"""Sessions of each program, by entity."""
 PLAIN: Final = ("orders", "payments", "news")
-WINDOW_MS: Final = 3_600_000
-WITH_SESSIONS: Final = QueueDescription(requires_session=True)
+DELETED: Final = "drafts"
+"""A queue that is deleted and created again. Only the first program, which has no spool, sends to it."""
+BATCH_MAX: Final = 6
+PAST: Final = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+WINDOW_MS: Final = 86_400_000
+"""Longer than any clock is moved: a duplicate of an hour ago is still known when the clock is two hours ahead."""
+QUEUES: Final = {
+    "orders": QueueDescription(),
+    "payments": QueueDescription(requires_duplicate_detection=True, duplicate_window_ms=WINDOW_MS),
+    "baskets": QueueDescription(requires_session=True),
+    DELETED: QueueDescription(),
+}
 _FIELDS: Final = (
     "message_id",
     "session_id",
@@ -47,31 +57,51 @@ _FIELDS: Final = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stream:
-    """Messages that one client sends, one after the other."""
+    """Messages that one client sends, one send after the other."""
 
     name: str
     path: str
     session_id: str | None = None
+    pause_s: float = 0.04
+    """Between two sends, on average."""
+    batch_max: int = 1
+    """Messages in one send, at most."""
+    is_scheduled: bool = False
+    """Sent by `schedule`, for a time that is past: clocks that are moved do not hold the messages up."""
+    has_fault: bool = False
+    """Its messages are refused by their destination: if they are parked, they are dead-lettered."""
+
+    @property
+    def is_topic(self) -> bool:
+        return self.path in SUBSCRIPTIONS
 
     @property
     def arrives_at(self) -> list[str]:
         """Where each of its messages has to be in the end."""
+        if self.has_fault:
+            return []
         names = SUBSCRIPTIONS.get(self.path)
         return [self.path] if names is None else [f"{self.path}/Subscriptions/{name}" for name in names]
 
 
 def streams_of(sender: str) -> list[Stream]:
     """What one program sends."""
-    plain = [Stream(f"{path}-{sender}", path) for path in PLAIN]
+    found = [Stream(f"{path}-{sender}", path) for path in PLAIN]
     numbered = [(path, f"{path}-{sender}{number}") for path, count in SESSIONS.items() for number in range(count)]
-    return plain + [Stream(name, path, name) for path, name in numbered]
+    found += [Stream(name, path, name) for path, name in numbered]
+    found.append(Stream(f"batches-{sender}", "orders", pause_s=0.2, batch_max=BATCH_MAX))
+    found.append(Stream(f"reminders-{sender}", "orders", pause_s=0.2, is_scheduled=True))
+    if sender == SENDERS[0]:
+        found.append(Stream(f"{DELETED}-{sender}", DELETED))
+        found.append(Stream(f"strays-{sender}", "baskets", pause_s=0.5, has_fault=True))  # they have no session
+    return found
 
 
 STREAMS: Final = {stream.name: stream for sender in SENDERS for stream in streams_of(sender)}
 
 
 def message_of(stream: Stream, number: int) -> BrokeredMessage:
-    """One of them, with everything that a message can have."""
+    """One message of a stream, with everything that a message can have."""
     name = f"{stream.name}/{number}"
     rng = random.Random(name)
     return BrokeredMessage(
@@ -85,7 +115,7 @@ def message_of(stream: Stream, number: int) -> BrokeredMessage:
         to="somebody",
         reply_to="replies",
         reply_to_session_id="his" if number % 3 == 0 else None,
-        time_to_live=dt.timedelta(hours=1, seconds=number % 100) if number % 4 == 0 else None,
+        time_to_live=dt.timedelta(hours=12, seconds=number % 100) if number % 4 == 0 else None,
         properties={
             "number": number,
             "ratio": number / 8,
@@ -99,7 +129,7 @@ def message_of(stream: Stream, number: int) -> BrokeredMessage:
 
 
 def differences(expected: BrokeredMessage, found: BrokeredMessage) -> list[str]:
-    """What is not as it was sent. Of the properties that begin with x-ms- there are those of a parked message."""
+    """What is not as it was sent. Properties that begin with x-ms- are those of parked messages."""
     own = {name: value for name, value in found.properties.items() if not name.startswith("x-ms-")}
     pairs = [(field, getattr(expected, field), getattr(found, field)) for field in _FIELDS]
     pairs += [
@@ -110,11 +140,23 @@ def differences(expected: BrokeredMessage, found: BrokeredMessage) -> list[str]:
 
 
 async def make_entities(manager: NamespaceManager, *, are_partitioned: bool) -> None:
-    """All that is sent to."""
-    payments = QueueDescription(requires_duplicate_detection=True, duplicate_window_ms=WINDOW_MS)
-    for path, described in {"orders": QueueDescription(), "payments": payments, "baskets": WITH_SESSIONS}.items():
-        await manager.create_queue(path, dataclasses.replace(described, enable_partitioning=are_partitioned))
+    """Create everything that is sent to."""
+    for path in QUEUES:
+        await make_queue(manager, path, is_partitioned=are_partitioned)
     for topic, names in SUBSCRIPTIONS.items():
         await manager.create_topic(topic, TopicDescription(enable_partitioning=are_partitioned))
         for name in names:
             await manager.create_subscription(topic, name, SubscriptionDescription(requires_session=topic in SESSIONS))
+
+
+async def make_queue(manager: NamespaceManager, path: str, *, is_partitioned: bool) -> None:
+    """Create one of the queues."""
+    await manager.create_queue(path, dataclasses.replace(QUEUES[path], enable_partitioning=is_partitioned))
+
+
+async def set_status(manager: NamespaceManager, path: str, status: str) -> None:
+    """Enable or disable a queue or a topic."""
+    if path in SUBSCRIPTIONS:
+        await manager.update_topic(path, dataclasses.replace(await manager.get_topic(path), status=status))
+    else:
+        await manager.update_queue(path, dataclasses.replace(await manager.get_queue(path), status=status))

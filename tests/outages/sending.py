@@ -1,27 +1,34 @@
 """A program that sends: python -m tests.outages.sending PLACE NAME LEDGER, until SIGTERM.
 
-Each of its streams has a client of its own, and sends one message after the other. The first of these programs parks
-what is meant for a fragment that is down, the others fail over. Owns: the ledger of its sends, a
-line of JSON each, written when the send is over, however it ended.
+Each of its streams has a client of its own, and sends one message, or one batch, after the other. The first of these
+programs parks messages for a fragment that is down; the others fail over as a whole, and have a spool. On SIGTERM the
+program ends when its spool is empty.
+
+Owns: the ledger, a file of JSON lines. One line is written before each send, one when the send has ended, and one for
+each message that was parked or spooled: the ledger of a killed program tells which sends have no known outcome. The
+next life of the program continues each stream behind them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
+import logging
 import random
 import signal
 import sys
 import time
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import uvloop
 
 from tests.outages.ledger import Send
 from tests.outages.place import Place, paired
-from tests.outages.scene import SENDERS, SUBSCRIPTIONS, message_of, streams_of
+from tests.outages.scene import PAST, SENDERS, STREAMS, message_of, streams_of
+from twinbus.client.errors import may_have_happened
 from twinbus.client.pairing import EventKind
 from twinbus.model.errors import ServiceBusError
 
@@ -29,57 +36,149 @@ if TYPE_CHECKING:
     from tests.outages.scene import Stream
     from twinbus.client.pairing import Pairing, PairingEvent
 
-PAUSE_S: Final = 0.02
-"""Between two sends of a stream, in the mean."""
+PAUSE_S: Final = 0.3
+"""Between two attempts to pair."""
+SPOOL_S: Final = 75.0
+"""The longest pause of the spool is a minute."""
+LOOK_EVERY_S: Final = 0.1
+KILLED: Final = "killed"
+log: Final = logging.getLogger("sender")
+
+
+class Ledger:
+    """What a program does, written down at the moment when it does it."""
+
+    def __init__(self, file: TextIO) -> None:
+        """`file` is line-buffered: a kill takes nothing back."""
+        self._file = file
+
+    def write(self, *line: object) -> None:
+        self._file.write(json.dumps(line) + "\n")
+
+    def listen(self, event: PairingEvent) -> None:
+        """Write down where a message was put instead of the primary."""
+        stream, _, number = str(event.message_id).rpartition("/")
+        self.write(event.kind.name, stream, int(number), event.backlog_queue)
+
+
+def read(ledger: Path) -> list[Send]:
+    """Read what a program has written down, in all of its lives."""
+    found: dict[tuple[str, int], Send] = {}
+    begun: dict[tuple[str, int], list[Send]] = {}
+    for line in ledger.read_text().splitlines():
+        what, stream, number, *more = json.loads(line)
+        if what == "BEGUN":
+            count, at_s = more
+            sends = [Send(stream, number + place, at_s, at_s, KILLED, None, True) for place in range(count)]  # noqa: FBT003
+            begun[stream, number] = sends
+            found.update({(stream, send.number): send for send in sends})
+        elif what == "ENDED":
+            for send in begun.pop((stream, number)):
+                ended = _ended(found[stream, send.number], send.number - number, more)
+                found[stream, send.number] = ended
+        elif what == EventKind.PARKED.name:
+            found[stream, number] = replace(_safe(found[stream, number]), backlog_queue=more[0])
+        elif what == EventKind.SPOOLED.name:
+            found[stream, number] = replace(_safe(found[stream, number]), is_spooled=True)
+    return list(found.values())
+
+
+def left_in_spool(ledger: Path) -> int:
+    """How many messages a program had to leave in its spool."""
+    lines = [json.loads(line) for line in ledger.read_text().splitlines()]
+    return sum(line[3] for line in lines if line[0] == "LEFT")
+
+
+def _ended(send: Send, place: int, more: list[Any]) -> Send:
+    at_s, failure, may_have, stored = more
+    if failure is None or place in stored:
+        return replace(send, ended_s=at_s, failure=None, may_have_happened=False)
+    return replace(send, ended_s=at_s, failure=failure, may_have_happened=may_have)
+
+
+def _safe(send: Send) -> Send:
+    """A program that was killed after it saw where the message is would have reported it sent."""
+    return replace(send, failure=None, may_have_happened=False) if send.failure == KILLED else send
+
+
+def stored_of(error: ServiceBusError) -> list[int]:
+    """The places of those messages of a failed batch that are safe."""
+    stored = getattr(error, "stored", None)
+    return list(range(getattr(error, "safe", 0))) if stored is None else [int(place) for place in stored]
 
 
 class Sender:
     """All streams of one program."""
 
-    def __init__(self, pairing: Pairing, ledger: TextIO, stopping: asyncio.Event) -> None:
+    def __init__(self, pairing: Pairing, ledger: Ledger, stopping: asyncio.Event) -> None:
         self._pairing = pairing
         self._ledger = ledger
         self._stopping = stopping
-        self._parked: dict[object, str | None] = {}
-        pairing.on_event(self._listen)
+        pairing.on_event(ledger.listen, {EventKind.PARKED, EventKind.SPOOLED})
 
-    def _listen(self, event: PairingEvent) -> None:
-        if event.kind is EventKind.PARKED:
-            self._parked[event.message_id] = event.backlog_queue
-
-    async def send_all_of(self, stream: Stream) -> None:
-        """One after the other, until it is enough."""
-        factory, rng, number = self._pairing.primary, random.Random(stream.name), 0
-        is_topic = stream.path in SUBSCRIPTIONS
-        client = factory.create_topic_client(stream.path) if is_topic else factory.create_queue_client(stream.path)
+    async def send_all_of(self, stream: Stream, number: int) -> None:
+        """Send one after the other, from `number` on, until it is enough."""
+        factory, rng = self._pairing.primary, random.Random(f"{stream.name}/{number}")
+        path = stream.path
+        client = factory.create_topic_client(path) if stream.is_topic else factory.create_queue_client(path)
         while not self._stopping.is_set():
-            message, failure, began_s = message_of(stream, number), None, time.monotonic()
+            messages = [message_of(stream, number + place) for place in range(rng.randint(1, stream.batch_max))]
+            failure, may_have, stored = None, False, list[int]()
+            self._ledger.write("BEGUN", stream.name, number, len(messages), time.monotonic())
             try:
-                await client.send(message)
+                if stream.batch_max > 1:
+                    await client.send_batch(messages)
+                elif stream.is_scheduled:
+                    await client.schedule(messages[0], PAST)
+                else:
+                    await client.send(messages[0])
             except ServiceBusError as error:
-                failure = type(error).__name__
-            ended_s, where = time.monotonic(), self._parked.pop(message.message_id, None)
-            self._write(Send(stream.name, number, began_s, ended_s, failure, where))
-            number += 1
-            await asyncio.sleep(rng.uniform(0, 2 * PAUSE_S))
+                failure, may_have, stored = type(error).__name__, may_have_happened(error), stored_of(error)
+            self._ledger.write("ENDED", stream.name, number, time.monotonic(), failure, may_have, stored)
+            number += len(messages)
+            await asyncio.sleep(rng.uniform(0, 2 * stream.pause_s))
 
-    def _write(self, send: Send) -> None:
-        self._ledger.write(json.dumps(dataclasses.astuple(send)) + "\n")
+    async def empty_spool(self) -> None:
+        """Wait until the spool has nothing more; what is left after that is for the judge."""
+        deadline_s = time.monotonic() + SPOOL_S
+        while (status := self._pairing.spool_status) is not None and status.count:
+            if time.monotonic() > deadline_s:
+                log.error("%d messages are still in the spool", status.count)
+                self._ledger.write("LEFT", "", 0, status.count)
+                return
+            await asyncio.sleep(LOOK_EVERY_S)
 
 
-def read(ledger: Path) -> list[Send]:
-    """What a program has written down."""
-    return [Send(*json.loads(line)) for line in ledger.read_text().splitlines()]
-
-
-async def main(place: Place, name: str, ledger: TextIO) -> None:
-    stopping = asyncio.Event()
+async def main(place: Place, name: str, file: Path) -> None:
+    stopping, firsts = asyncio.Event(), _next_numbers(file)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
-    async with paired(place, park_on_fragment_outage=name == SENDERS[0]) as pairing:
-        sender = Sender(pairing, ledger, stopping)
-        await asyncio.gather(*[sender.send_all_of(stream) for stream in streams_of(name)])
+    with file.open("a", buffering=1) as opened:
+        ledger = Ledger(opened)
+        while True:
+            async with AsyncExitStack() as stack:
+                try:
+                    is_first = name == SENDERS[0]
+                    pairing = await stack.enter_async_context(paired(place, park_on_fragment_outage=is_first))
+                except ServiceBusError as error:
+                    log.warning("not paired yet: %s", error)
+                    await asyncio.sleep(PAUSE_S)
+                    continue
+                sender = Sender(pairing, ledger, stopping)
+                streams = streams_of(name)
+                await asyncio.gather(*[sender.send_all_of(stream, firsts[stream.name]) for stream in streams])
+                await sender.empty_spool()
+                return
+
+
+def _next_numbers(ledger: Path) -> dict[str, int]:
+    """Where each stream continues."""
+    found = dict.fromkeys(STREAMS, 0)
+    if ledger.exists():
+        for send in read(ledger):
+            found[send.stream] = max(found[send.stream], send.number + 1)
+    return found
 
 
 if __name__ == "__main__":
-    with Path(sys.argv[3]).open("a", buffering=1) as file:
-        uvloop.run(main(Place.read(Path(sys.argv[1])), sys.argv[2], file))
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", level=logging.WARNING)
+    uvloop.run(main(Place.read(Path(sys.argv[1])), sys.argv[2], Path(sys.argv[3])))

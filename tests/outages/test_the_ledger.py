@@ -1,14 +1,21 @@
-"""The ledger finds what it has to find: without these, a campaign without problems would say nothing."""
+"""The judge finds every broken promise: without these tests, a campaign without problems would say nothing."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from tests.outages.ledger import Arrival, Send, Span, judge
+from tests.outages.ledger import TOLD_MAX, Arrival, DeadLetter, Send, judge
 from tests.outages.scene import STREAMS, differences, message_of
+from tests.outages.sending import Ledger, read, stored_of
+from twinbus.client.pairing import EventKind, PairingEvent
+from twinbus.model.errors import PartlyStored, QuotaExceeded
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 QUEUE = "contoso/x-servicebus-transfer/0"
-OUTAGE = Span(100.0, 105.0)
 
 
 def sent(number: int, stream: str = "orders-a", *, queue: str | None = None, failure: str | None = None) -> Send:
@@ -27,77 +34,116 @@ def arrived(
     return Arrival(destination, stream, number, number if at is None else at, parked_at_ms, is_marked)
 
 
-def test_what_arrived_once_as_it_was_sent_is_no_problem() -> None:
-    verdict = judge([sent(1), sent(2, queue=QUEUE)], [arrived(1), arrived(2, parked_at_ms=5)], [OUTAGE])
+def test_a_message_that_arrived_once_as_it_was_sent_is_no_problem() -> None:
+    verdict = judge([sent(1), sent(2, queue=QUEUE)], [arrived(1), arrived(2, parked_at_ms=5)])
     assert verdict.problems == []
     assert not verdict.duplicates
 
 
-def test_what_was_reported_sent_and_is_not_there_is_lost() -> None:
-    (problem,) = judge([sent(1), sent(2, queue=QUEUE)], [arrived(1)], [OUTAGE]).problems
+# --- loss and errors --------------------------------------------------------------------------------------------------
+
+
+def test_a_message_that_was_reported_sent_and_is_not_there_is_lost() -> None:
+    (problem,) = judge([sent(1), sent(2, queue=QUEUE)], [arrived(1)]).problems
     assert problem == f"lost: orders-a/2 is not at orders, and was parked in {QUEUE}"
 
 
 def test_every_subscription_has_to_have_it() -> None:
-    send = Send("news-a", 1, 0.0, 0.1, None, None)
-    arrival = Arrival("news/Subscriptions/one", "news-a", 1, 1, None, is_possible_duplicate=False)
-    (problem,) = judge([send], [arrival], [OUTAGE]).problems
+    arrival = Arrival("news/Subscriptions/one", "news-a", 1, 1, None, is_marked=False)
+    (problem,) = judge([Send("news-a", 1, 0.0, 0.1)], [arrival]).problems
     assert problem.startswith("lost: news-a/1 is not at news/Subscriptions/other")
 
 
 @pytest.mark.parametrize("arrivals", [[], [arrived(1)]])
-def test_what_was_not_reported_sent_may_be_there_or_not(arrivals: list[Arrival]) -> None:
-    assert judge([sent(1, failure="NotSent")], arrivals, [OUTAGE]).problems == []
+def test_a_message_whose_error_says_that_it_may_have_been_sent_may_be_there_or_not(arrivals: list[Arrival]) -> None:
+    send = Send("orders-a", 1, 0.0, 0.1, "ConnectionLost", may_have_happened=True)
+    assert judge([send], arrivals).problems == []
 
 
-def test_what_nobody_sent_is_strange() -> None:
-    (problem,) = judge([], [arrived(1)], [OUTAGE]).problems
+def test_a_message_whose_error_says_that_it_was_not_sent_never_arrives() -> None:
+    send = sent(1, failure="EntityDisabled")
+    assert judge([send], []).problems == []
+    (problem,) = judge([send], [arrived(1)]).problems
+    assert problem == (
+        "untruthful: orders-a/1 failed with EntityDisabled, which says that nothing was sent, and is at orders"
+    )
+
+
+def test_a_message_that_nobody_sent_is_strange() -> None:
+    (problem,) = judge([], [arrived(1)]).problems
     assert problem == "strange: orders-a/1 at orders was never sent"
 
 
-def test_twice_is_allowed_where_it_is_marked() -> None:
-    sends, marked = [sent(1, queue=QUEUE)], arrived(1, parked_at_ms=5, is_marked=True)
-    verdict = judge(sends, [arrived(1), marked], [OUTAGE])
-    assert verdict.problems == []
-    assert verdict.duplicates == {"marked as possible duplicates": 1}
-    (problem,) = judge(sends, [arrived(1), arrived(1, parked_at_ms=5)], [OUTAGE]).problems
-    assert "none is marked" in problem
+# --- copies -----------------------------------------------------------------------------------------------------------
 
 
-def test_twice_parked_has_to_be_marked_and_moved_again_has_not() -> None:
+@pytest.mark.parametrize(
+    ("copies", "way"),
+    [
+        ([arrived(1), arrived(1, is_marked=True)], "sent twice"),
+        ([arrived(1), arrived(1, parked_at_ms=5, is_marked=True)], "parked again"),
+        ([arrived(1, parked_at_ms=5, is_marked=True), arrived(1, parked_at_ms=6)], "parked again"),
+        ([arrived(1, parked_at_ms=5), arrived(1, parked_at_ms=5, is_marked=True)], "moved again"),
+    ],
+)
+def test_of_several_copies_all_but_one_are_marked_however_they_came_about(copies: list[Arrival], way: str) -> None:
     sends = [sent(1, queue=QUEUE)]
-    (problem,) = judge(sends, [arrived(1, parked_at_ms=5), arrived(1, parked_at_ms=6)], [OUTAGE]).problems
-    assert "none is marked" in problem
-    verdict = judge(sends, [arrived(1, parked_at_ms=5), arrived(1, parked_at_ms=5)], [OUTAGE])
+    verdict = judge(sends, copies)
     assert verdict.problems == []
-    assert verdict.duplicates == {"moved again": 1}
+    assert verdict.duplicates == {way: 1}
+    unmarked = [arrived(1, parked_at_ms=copy.parked_at_ms) for copy in copies]
+    (problem,) = judge(sends, unmarked).problems
+    assert problem == f"unmarked: orders-a/1 is at orders 2 times, 2 of them unmarked ({way} 1)"
 
 
-def test_sent_again_is_allowed_in_an_outage_only() -> None:
-    twice = [arrived(1), arrived(1)]
-    assert judge([sent(1)], twice, [OUTAGE]).problems == []
-    (problem,) = judge([sent(1)], twice, [Span(1.0, 2.0), Span(200.0, 201.0)]).problems
-    assert "there was no outage" in problem
+def test_one_marked_copy_does_not_excuse_two_that_are_not() -> None:
+    copies = [arrived(1), arrived(1, parked_at_ms=5), arrived(1, parked_at_ms=5, is_marked=True)]
+    (problem,) = judge([sent(1, queue=QUEUE)], copies).problems
+    assert problem == "unmarked: orders-a/1 is at orders 3 times, 2 of them unmarked (parked again 1, moved again 1)"
 
 
-def test_twice_is_never_allowed_where_duplicates_are_detected() -> None:
+def test_a_mark_on_the_only_copy_is_allowed_and_counted() -> None:
+    verdict = judge([sent(1), sent(2)], [arrived(1, is_marked=True), arrived(2)])
+    assert (verdict.problems, verdict.marked, verdict.marked_alone) == ([], 1, 1)
+
+
+def test_two_copies_are_never_allowed_where_duplicates_are_detected() -> None:
     stream = "payments-a"
     copies = [arrived(1, stream), arrived(1, stream, parked_at_ms=5, is_marked=True)]
-    (problem,) = judge([sent(1, stream, queue=QUEUE)], copies, [OUTAGE]).problems
+    (problem,) = judge([sent(1, stream, queue=QUEUE)], copies).problems
     assert problem.endswith("where duplicates are detected")
+
+
+# --- order, dead letters, properties ----------------------------------------------------------------------------------
 
 
 def test_parked_messages_of_a_session_come_in_order_from_one_backlog_queue() -> None:
     stream = "baskets-a0"
     sends = [sent(number, stream, queue=QUEUE) for number in (1, 2)]
     in_order = [arrived(1, stream, at=7, parked_at_ms=5), arrived(2, stream, at=8, parked_at_ms=6)]
-    verdict = judge(sends, in_order, [OUTAGE])
+    verdict = judge(sends, in_order)
     assert (verdict.problems, verdict.ordered) == ([], 1)
     turned = [arrived(1, stream, at=8, parked_at_ms=5), arrived(2, stream, at=7, parked_at_ms=6)]
-    (problem,) = judge(sends, turned, [OUTAGE]).problems
+    (problem,) = judge(sends, turned).problems
     assert problem == f"order: at baskets, baskets-a0/1 came after baskets-a0/2, through {QUEUE}"
     elsewhere = [sends[0], sent(2, stream, queue=f"{QUEUE}7")]
-    assert judge(elsewhere, turned, [OUTAGE]).problems == []
+    assert judge(elsewhere, turned).problems == []
+
+
+def test_only_a_message_with_a_fault_of_its_own_is_dead_lettered() -> None:
+    letter = DeadLetter(QUEUE, "orders-a", 1, "Unauthorized: the key is not valid")
+    found = judge([sent(1, queue=QUEUE)], [], [letter]).problems
+    assert found == [
+        "lost: orders-a/1 is not at orders, and was dead-lettered",
+        f"dead-lettered: orders-a/1, which has no fault, in {QUEUE}: Unauthorized: the key is not valid",
+    ]
+
+
+def test_a_parked_message_with_a_fault_of_its_own_has_to_be_dead_lettered() -> None:
+    stray = sent(1, "strays-a", queue=QUEUE)
+    assert judge([stray], [], [DeadLetter(QUEUE, "strays-a", 1, "InvalidOperation")]).problems == []
+    (problem,) = judge([stray], []).problems
+    assert problem == f"lost: strays-a/1 is in no dead-letter queue, and was parked in {QUEUE}"
 
 
 def test_a_change_of_any_property_is_found() -> None:
@@ -117,5 +163,55 @@ def test_a_change_of_any_property_is_found() -> None:
 
 
 def test_a_change_is_a_problem() -> None:
-    changed = Arrival("orders", "orders-a", 1, 1, None, is_possible_duplicate=False, differences=("label is 'x'",))
-    assert judge([sent(1)], [changed], [OUTAGE]).problems == ["changed: orders-a/1 at orders: label is 'x'"]
+    changed = Arrival("orders", "orders-a", 1, 1, None, is_marked=False, differences=("label is 'x'",))
+    assert judge([sent(1)], [changed]).problems == ["changed: orders-a/1 at orders: label is 'x'"]
+
+
+def test_many_problems_of_one_kind_do_not_hide_those_of_another() -> None:
+    verdict = judge([sent(number) for number in range(100)], [arrived(100)])
+    assert verdict.problems[0] == "strange: orders-a/100 at orders was never sent"
+    assert len(verdict.problems) == 1 + TOLD_MAX + 1
+    assert verdict.problems[-1] == f"lost: {100 - TOLD_MAX} more of these"
+    assert verdict.counts == {"lost": 100, "strange": 1}
+
+
+# --- the ledger of a program ------------------------------------------------------------------------------------------
+
+
+def event(kind: EventKind, number: int, queue: str | None = None) -> PairingEvent:
+    return PairingEvent(kind=kind, at_ms=0, message_id=f"orders-b/{number}", backlog_queue=queue)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The ledger of a program that was killed in its second life, with several sends under way."""
+    file = tmp_path / "ledger.json"
+    for first in (0, 10):
+        with file.open("a", buffering=1) as opened:
+            ledger = Ledger(opened)
+            ledger.write("BEGUN", "orders-b", first, 3, 1.0)
+            ledger.listen(event(EventKind.PARKED, first + 1, QUEUE))
+            if first == 0:
+                ledger.write("ENDED", "orders-b", first, 2.0, "NotSent", *(True, [0, 1]))
+            ledger.write("BEGUN", "orders-b", first + 5, 1, 3.0)
+            ledger.listen(event(EventKind.SPOOLED, first + 5))
+    return file
+
+
+def test_a_send_of_a_killed_program_has_no_known_outcome_unless_it_saw_the_message_stored(file: Path) -> None:
+    found = {send.number: (send.failure, send.may_have_happened) for send in read(file)}
+    safe, unknown = (None, False), ("killed", True)
+    assert found == {
+        0: safe, 1: safe, 2: ("NotSent", True), 5: safe,
+        10: unknown, 11: safe, 12: unknown, 15: safe,
+    }  # fmt: skip
+    parked = [send.number for send in read(file) if send.backlog_queue == QUEUE]
+    spooled = [send.number for send in read(file) if send.is_spooled]
+    assert (parked, spooled) == ([1, 11], [5, 15])
+
+
+def test_the_stored_messages_of_a_failed_batch_are_known() -> None:
+    partly = PartlyStored("two are stored")
+    partly.stored = [0, 3]
+    assert stored_of(partly) == [0, 3]
+    assert stored_of(QuotaExceeded("full")) == []

@@ -30,5 +30,5 @@ def test_what_a_namespace_is_said_to_have_it_has() -> None:
     told = re.findall(
         r"`(\w+)[`(]", "".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
     )
-    assert len(told) == 12
+    assert len(told) == 13
     assert [name for name in told if not hasattr(InMemoryNamespace, name)] == []

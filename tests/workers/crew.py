@@ -24,7 +24,7 @@ from tests.served import PATIENCE_S, STOP_S, Served, wait_until
 from twinbus.client import NO_RETRY, MessagingFactory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 TRIES = 500
 """Connections, until each worker has accepted one."""
@@ -33,8 +33,10 @@ TRIES = 500
 class Crew(Served):
     """One namespace, in several processes."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
-        super().__init__(folder, options=options)
+    def __init__(
+        self, folder: Path, *options: str, name: str = "contoso", environment: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(folder, options=options, name=name, environment=environment)
         self._seen: set[int] = set()
 
     @property
@@ -66,6 +68,18 @@ class Crew(Served):
             if is_worker(pid):
                 os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not any(is_worker(pid) for pid in self._seen))
+
+    def pause(self) -> None:
+        """SIGSTOP to all of them."""
+        super().pause()
+        for pid in self.workers().values():
+            os.kill(pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT to all of them."""
+        for pid in self.workers().values():
+            os.kill(pid, signal.SIGCONT)
+        super().resume()
 
     @property
     def stores(self) -> dict[int, Path]:

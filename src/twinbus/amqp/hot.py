@@ -55,9 +55,6 @@ class DispositionTail(NamedTuple):
 
 
 # By their bytes: how many fields the whole list has, which the bytes before them must confirm, and what they say.
-_MODIFIED: Final = tuple(
-    [Modified(delivery_failed=failed, undeliverable_here=away) for failed in (False, True) for away in (False, True)]
-)
 _transfer_tails: Final[dict[bytes, tuple[int, TransferTail]]] = {}
 _disposition_tails: Final[dict[bytes, tuple[int, DispositionTail]]] = {}
 
@@ -149,21 +146,15 @@ def _keep_transfer_tail(body: bytes, tail: TransferTail) -> None:
 
 
 def _shared(state: object) -> object:
-    """A state that has nothing in it is one and the same object, for everyone; so is one that only has two flags."""
+    """A state that has nothing in it is one and the same object, for everyone."""
     if isinstance(state, Accepted):
         return ACCEPTED
-    if isinstance(state, Modified) and not state.message_annotations:
-        return _MODIFIED[2 * state.delivery_failed + state.undeliverable_here]
     return RELEASED if isinstance(state, Released) else state
 
 
 def _can_be_shared(state: object) -> bool:
-    """A program may change a state that has fields; that must not be seen on another connection.
-
-    Nobody changes the flags of one that was received: shared, those of a whole turn are settled together.
-    """
-    is_plain = isinstance(state, Modified) and not state.message_annotations
-    return state is None or state is ACCEPTED or state is RELEASED or is_plain
+    """A program may change a state that has fields; that must not be seen on another connection."""
+    return state is None or state is ACCEPTED or state is RELEASED
 
 
 def _keep(tails: dict[bytes, tuple[int, T]], key: bytes, kept: tuple[int, T]) -> None:
@@ -213,7 +204,7 @@ def read_disposition(data: bytes, at: int, end: int, limits: Limits) -> tuple[bo
         if at <= body_end == end:
             kept = _disposition_tails.get(data[at:body_end])
             if kept is not None and kept[0] == data[start + 5]:
-                return role == 0x41, first, last, kept[1]
+                return role == 0x41, first, last, _own(kept[1])
     return _read_declared_disposition(data, start, end, limits)
 
 
@@ -224,9 +215,27 @@ def _read_declared_disposition(
     if not isinstance(found, Disposition) or stopped != end:
         raise DecodeError("a disposition frame that holds something else")
     tail = DispositionTail(found.settled, _shared(found.state))
-    if _can_be_shared(tail.state):
+    if _can_be_shared(tail.state) or is_plain(tail.state):
         _keep_disposition_tail(data[at:end], tail)
-    return found.role, found.first, found.first if found.last is None else found.last, tail
+    return found.role, found.first, found.first if found.last is None else found.last, _own(tail)
+
+
+def is_plain(state: object) -> bool:
+    """Whether it is a modified state that has two flags and nothing else."""
+    return isinstance(state, Modified) and not state.message_annotations
+
+
+def _own(tail: DispositionTail) -> DispositionTail:
+    """The same, with a state that the program may change."""
+    state = tail.state
+    if not isinstance(state, Modified):
+        return tail
+    copy = Modified(
+        delivery_failed=state.delivery_failed,
+        undeliverable_here=state.undeliverable_here,
+        message_annotations=state.message_annotations,
+    )
+    return DispositionTail(tail.settled, copy)
 
 
 def _keep_disposition_tail(body: bytes, tail: DispositionTail) -> None:

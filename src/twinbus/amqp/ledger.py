@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from twinbus.amqp.errors import INVALID_FIELD, RESOURCE_LIMIT_EXCEEDED, FrameTooLarge, SessionViolation
 from twinbus.amqp.events import ReceiptsUpdated, SendsUpdated
-from twinbus.amqp.hot import disposition_frame, read_disposition
+from twinbus.amqp.hot import disposition_frame, is_plain, read_disposition
 from twinbus.amqp.link import SERIAL_HALF, SERIAL_MASK
 from twinbus.amqp.outcomes import ACCEPTED
 from twinbus.amqp.shared_ids import SharedId
@@ -287,8 +287,9 @@ class Ledger:
     def _update_sends(deliveries: list[OutgoingDelivery], tail: DispositionTail, events: list[Event]) -> None:
         """Tell of sends, those of one link and one state together, also with those told just before."""
         previous = events[-1] if events else None
-        joins = type(previous) is SendsUpdated and previous.state is tail.state and previous.settled == tail.settled
-        batch = previous if joins else None
+        batch = previous if isinstance(previous, SendsUpdated) and previous.settled == tail.settled else None
+        if batch is not None and batch.state is not tail.state:
+            batch = batch if is_plain(tail.state) and batch.state == tail.state else None
         for delivery in deliveries:
             delivery.state = tail.state
             if isinstance(batch, SendsUpdated) and batch.link is delivery.link:

@@ -38,7 +38,7 @@ from twinbus.model.errors import Unauthorized
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from twinbus.amqp.composite import Composite
     from twinbus.amqp.events import Event
@@ -65,6 +65,8 @@ class Conversation:
         self.opened: asyncio.Future[None] = loop.create_future()
         self.lost: asyncio.Future[ServiceBusError] = loop.create_future()
         """Done when it is over, with the reason."""
+        self.on_unauthorized: Callable[[], None] = _ignore
+        """Called when the namespace ends or refuses a link because a token is missing or no longer accepted."""
         self._peer = peer
         self._leases = Leases(peer.connection)
         self._sessions: list[Session] = []
@@ -175,7 +177,7 @@ class Conversation:
                 if isinstance(event, AttachConfirmed):
                     self._confirmed(link, event.attach)
                 else:
-                    link.detached(event)
+                    self._detached(link, event)
         else:
             self._on_state(event)
 
@@ -191,6 +193,11 @@ class Conversation:
             self._end(Unauthorized(f"the namespace does not let us in: {event.reason}"))
         elif isinstance(event, ConnectionClosed):
             self._end(from_peer(event.error))
+
+    def _detached(self, link: SendingLink | ReceivingLink, event: LinkDetached) -> None:
+        link.detached(event)
+        if isinstance(link.failure, Unauthorized):
+            self.on_unauthorized()
 
     def on_writable(self) -> None:
         """Links send as they are asked to: what the socket does not take waits in it, bounded by credit."""
@@ -223,6 +230,10 @@ class Conversation:
     def abort(self) -> None:
         """Cut it off."""
         self._peer.transport.abort()
+
+
+def _ignore() -> None:
+    pass
 
 
 @contextmanager

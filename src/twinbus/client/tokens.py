@@ -110,6 +110,7 @@ class Tokens:
         self._renewing: asyncio.Task[None] | None = None
         self._is_changed = asyncio.Event()
         """There is another one to be renewed."""
+        conversation.on_unauthorized = self._forget_all
 
     async def show(self, path: str) -> None:
         """Have a valid token shown for an entity; Unauthorized where the namespace does not take it."""
@@ -157,6 +158,14 @@ class Tokens:
     def _forget_failed(self, audience: str, task: asyncio.Task[Token]) -> None:
         if task.cancelled() or task.exception() is not None:
             self._shown.pop(audience, None)
+
+    def _forget_all(self) -> None:
+        """Show every token again at its next use: the namespace may have dropped some, as when a key is revoked.
+
+        Otherwise a client whose key is valid again would be refused until it renews its tokens, up to 45 minutes later.
+        """
+        for audience in [audience for audience, shown in self._shown.items() if shown.done()]:
+            del self._shown[audience]
 
     # --- renewal ------------------------------------------------------------------------------------------------------
 

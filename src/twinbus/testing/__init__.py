@@ -11,6 +11,8 @@ and client. Nothing in twinbus imports this package.
 """
 
 from twinbus.testing.clock import FakeClock, LoopClock
+from twinbus.testing.faults import Direction
+from twinbus.testing.hosts import on_host
 from twinbus.testing.loop import FakeTimeLoop, TookTooLong, in_virtual_time, run
 from twinbus.testing.namespace import InMemoryNamespace
 from twinbus.testing.network import Network
@@ -18,6 +20,7 @@ from twinbus.testing.outage import Outage
 from twinbus.testing.pair import InMemoryPair
 
 __all__ = [
+    "Direction",
     "FakeClock",
     "FakeTimeLoop",
     "InMemoryNamespace",
@@ -27,5 +30,6 @@ __all__ = [
     "Outage",
     "TookTooLong",
     "in_virtual_time",
+    "on_host",
     "run",
 ]

@@ -9,21 +9,31 @@ Whenever nothing is left to do, the loop's time jumps to when the next call is d
 moment, and two things that wait happen in the order of their times, on a slow machine as on a fast one. Sockets are
 those of a network in memory (`network`), and what would run on another thread runs at once.
 
-Owns: the loop's time, and how long a run may really take. Knows nothing of namespaces.
+All that runs on one host (`hosts`) can be frozen, as by SIGSTOP. One that is never thawed, and whose connections are
+cut (`network.switch_off`, or `unplug`), was killed:
+
+    loop.freeze("app-1")        # its tasks, timers and callbacks stand still, while time passes for the others
+    loop.thaw("app-1")          # overdue timers fire now
+
+Owns: the loop's time, which hosts run, and how long a run may really take. Knows nothing of namespaces.
 """
+# ruff: noqa: SLF001  # to hold what is due for a host, the loop has to see its own callbacks
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import heapq
 import selectors
 import time
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
+from twinbus.testing.hosts import current_host, host_in
 from twinbus.testing.network import Network
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from contextvars import Context
 
     from twinbus.testing.network import AddressInfo
 
@@ -33,6 +43,8 @@ P = ParamSpec("P")
 START_S: Final = 1_000.0
 """What the loop's time is at first: some machine was started a while ago."""
 REAL_LIMIT_S: Final = 60.0
+_SKIPPED_MOST: Final = 32
+"""Turns of the loop in a row in which real sockets and other threads are not asked for news."""
 _LAST_STEPS_S: Final = 5.0
 """What tasks have to end in when the limit is over."""
 
@@ -49,11 +61,19 @@ class _Jumping(selectors.DefaultSelector):
         self.now_s = START_S
         self.limit_s: float | None = None
         """When the run is ended, by the real monotonic clock."""
+        self.turn_s = 0.0
+        """How long a turn of the loop takes."""
+        self._skipped = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         left_s = self._left_s()
+        self.now_s += self.turn_s
         if timeout is None:  # nothing is due ever: only another thread can bring news
             return super().select(left_s)
+        if not timeout and self._skipped < _SKIPPED_MOST:  # callbacks are ready: asking the system costs more than they
+            self._skipped += 1
+            return []
+        self._skipped = 0
         ready = super().select(0)
         if not ready:
             self.now_s += timeout
@@ -71,6 +91,18 @@ class _Jumping(selectors.DefaultSelector):
         )
 
 
+class _Nothing:
+    """A callback that was cancelled, as far as the loop looks at it."""
+
+    _cancelled = True
+
+    def cancelled(self) -> bool:
+        return True
+
+
+_NOTHING: Final = _Nothing()
+
+
 class FakeTimeLoop(asyncio.SelectorEventLoop):
     """A loop for tests, with a time and a network of its own."""
 
@@ -79,10 +111,20 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
         self._jumping = _Jumping()
         super().__init__(self._jumping)
         self.network = Network(self)
+        self._frozen: dict[str, list[asyncio.Handle]] = {}
+        """By host: the callbacks that stand still, in order."""
 
     def time(self) -> float:
         """The loop's own time, in seconds."""
         return self._jumping.now_s
+
+    def take_time(self, turn_s: float) -> None:
+        """Let every turn of the loop take so long (default: 0), as on a real machine.
+
+        Whoever waits until a time is over, and compares it with one that was rounded otherwise, may else look at the
+        same time for ever.
+        """
+        self._jumping.turn_s = turn_s
 
     def limit(self, real_s: float | None) -> None:
         """End with TookTooLong after so much real time from now."""
@@ -96,6 +138,76 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
         except Exception as error:  # noqa: BLE001  # whoever waits for the answer has it
             answer.set_exception(error)
         return answer
+
+    # --- hosts that stand still ---------------------------------------------------------------------------------------
+
+    def freeze(self, host: str) -> None:
+        """Let nothing run that was started on a host, until `thaw`. Time passes, and the network takes what is sent."""
+        if host in self._frozen:
+            return
+        if not self._frozen:  # only now: whoever freezes nothing pays nothing
+            self.call_soon = self._call_soon_unless_frozen  # type: ignore[assignment, method-assign]
+            self.call_at = self._call_at_unless_frozen  # type: ignore[assignment, method-assign]
+        held = self._frozen[host] = []
+        ready, timers = self._ready, self._scheduled  # type: ignore[attr-defined]  # of asyncio's own loop
+        for place, handle in enumerate(ready):
+            if not handle.cancelled() and host_in(handle._context) == host:
+                held.append(handle)
+                ready[place] = _NOTHING  # the loop has counted them already
+        timers_held = [one for one in timers if not one.cancelled() and host_in(one._context) == host]
+        for timer in timers_held:
+            timer._scheduled = False
+        held += sorted(timers_held)
+        timers[:] = [one for one in timers if one.cancelled() or one._scheduled]
+        heapq.heapify(timers)
+
+    def thaw(self, host: str) -> None:
+        """Let a host that was frozen go on. Timers that are overdue fire now."""
+        held = self._frozen.pop(host, [])
+        if not self._frozen:
+            self.__dict__.pop("call_soon", None)
+            self.__dict__.pop("call_at", None)
+        for handle in held:
+            if handle.cancelled():
+                continue
+            if isinstance(handle, asyncio.TimerHandle):
+                handle._scheduled = True  # type: ignore[attr-defined]
+                heapq.heappush(self._scheduled, handle)  # type: ignore[attr-defined]
+            else:
+                self._ready.append(handle)  # type: ignore[attr-defined]
+
+    def is_frozen(self, host: str) -> bool:
+        """Nothing of a host runs now."""
+        return host in self._frozen
+
+    def _call_soon_unless_frozen(
+        self,
+        callback: Callable[..., object],
+        *args: Any,  # noqa: ANN401  # as asyncio has it
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        host = current_host() if context is None else host_in(context)
+        if host not in self._frozen:
+            return super().call_soon(callback, *args, context=context)
+        assert host is not None
+        handle = asyncio.Handle(callback, args, self, context)
+        self._frozen[host].append(handle)
+        return handle
+
+    def _call_at_unless_frozen(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,  # noqa: ANN401  # as asyncio has it
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        host = current_host() if context is None else host_in(context)
+        if host not in self._frozen:
+            return super().call_at(when, callback, *args, context=context)
+        assert host is not None
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._frozen[host].append(timer)
+        return timer
 
     # --- the network in memory ----------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -29,6 +30,7 @@ from twinbus.server.service import Ground, Service
 from twinbus.server.settings import NEW_STORES, ServeSettings
 from twinbus.testing.clock import LoopClock
 from twinbus.testing.disks import LoopDisks
+from twinbus.testing.hosts import on_host
 from twinbus.testing.loop import fake_time_loop
 from twinbus.testing.outage import Outage
 
@@ -78,6 +80,8 @@ class InMemoryNamespace:
         }
         self._settings = ServeSettings(name=name, host=self.host, **defaults | settings)
         self._key = Key(ROOT_KEY_NAME, new_secret())
+        self._is_key_revoked = False
+        self._loop = loop
         self._network = loop.network
         self._network.add_host(self.host)
         self._disks = LoopDisks(self._settings.stores or NEW_STORES, loop)
@@ -86,7 +90,7 @@ class InMemoryNamespace:
         self._stack = contextlib.AsyncExitStack()
         self._dying: asyncio.Task[None] | None = None
         self._factories: list[MessagingFactory] = []
-        self.outage = Outage(self._network, self.host, self._disks, self._find_broker)
+        self.outage = Outage(loop, self.host, self._disks, self._find_broker, self._revoke_key)
         """What happens to it."""
 
     @property
@@ -126,15 +130,16 @@ class InMemoryNamespace:
         ground = Ground(
             clock=self.clock,
             random=self._random,
-            keys=KeyRing([self._key]),
+            keys=self._keys,
             disks=self._disks,
             open_catalogue=self._disks.open_catalogue,
             listen=self._listen,
         )
         service = Service(self._settings, ground)
-        async with contextlib.AsyncExitStack() as stack:
-            await service.start(stack, None)
-            self._stack = stack.pop_all()
+        with on_host(self.host):
+            async with contextlib.AsyncExitStack() as stack:
+                await service.start(stack, None)
+                self._stack = stack.pop_all()
         self._service = service
         self.outage.apply()
 
@@ -156,6 +161,7 @@ class InMemoryNamespace:
             return
         self._disks.crash()
         self._network.switch_off(self.host)
+        self._loop.thaw(self.host)  # a process that stands still can be killed, too
         self._service.front.grace_s = 0.0  # the rest only lets go of what nobody reaches any more
         self._service = None
         self._dying = asyncio.ensure_future(self._stack.aclose())
@@ -204,6 +210,11 @@ class InMemoryNamespace:
         """Make a subscription, with a rule or with one that is true for every message."""
         return await self.entities.create_subscription(topic, name, SubscriptionDescription(**description), rule)
 
+    async def set_status(self, path: str, status: str) -> None:
+        """Disable a queue or topic (`Disabled`, `SendDisabled`, `ReceiveDisabled`), or enable it again (`Active`)."""
+        description = self.broker.find(path).description
+        await self.entities.update(path, replace(description, status=status))
+
     def counts(self, path: str) -> QueueRuntime | TopicRuntime:
         """How many messages an entity holds, by their kinds, and how large they are."""
         return self.broker.find(path).runtime()
@@ -221,6 +232,16 @@ class InMemoryNamespace:
                 found += page
                 start = page[-1].sequence_number + 1
         return found
+
+    @property
+    def _keys(self) -> KeyRing:
+        return KeyRing([replace(self._key, primary=new_secret()) if self._is_key_revoked else self._key])
+
+    def _revoke_key(self, is_revoked: bool) -> None:  # noqa: FBT001  # the only argument
+        if is_revoked is not self._is_key_revoked:
+            self._is_key_revoked = is_revoked
+            if self._service is not None:
+                self._service.front.replace_keys(self._keys)
 
     def usage(self) -> list[UsageRow]:
         """What its clients have used since it was started: a row for each entity and client."""

@@ -1,11 +1,14 @@
 """A network in memory, and what can be wrong with it.
 
-    network.hang("contoso.servicebus.test")         # as a partition, or a process that is stopped
+    network.hang("contoso.servicebus.test")                         # a partition: nothing arrives
+    network.hang("contoso.servicebus.test", peer="app-1")           # ... between two hosts only
+    network.hang("contoso.servicebus.test", direction=Direction.FROM)       # requests arrive, answers do not
     network.restore("contoso.servicebus.test")
 
-A fault is of a host, or of one port of it, and concerns all who talk to it.
+A fault is of a host, of one port of it, or of the route between it and a `peer`. A host serves, or connects (`on_host`
+in `hosts` says from where). Faults of a client's host concern all its connections.
 
-Owns: who listens where, which connections there are, and the faults. Bytes are the business of `transport`.
+Owns: who listens where, and which connections there are. Bytes are the business of `transport`, faults of `faults`.
 """
 
 from __future__ import annotations
@@ -14,17 +17,19 @@ import asyncio
 import errno
 import ipaddress
 import socket
-from dataclasses import dataclass
-from enum import Enum
+from contextvars import copy_context
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
+from twinbus.testing.faults import Direction, Fault, FaultKind, Faults, Key
+from twinbus.testing.hosts import current_host
 from twinbus.testing.transport import MemorySocket, MemoryTransport, Pipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
+    from twinbus.testing.faults import Route
     from twinbus.testing.transport import Place
 
     Factory: TypeAlias = Callable[[], asyncio.Protocol]
@@ -33,29 +38,8 @@ if TYPE_CHECKING:
 HERE: Final = "127.0.0.1"
 _THIS_HOST: Final = ("", "localhost", "0.0.0.0", "::", "::1")  # noqa: S104  # compared with, not listened on
 _CLIENT: Final = "192.0.2.1"
-"""Where all connections come from: an address of the documentation's."""
+"""Where connections come from that are made on no host: an address of the documentation's."""
 _FREE_PORTS: Final = 49_152
-
-
-class FaultKind(Enum):
-    """What is wrong with a host."""
-
-    NOTHING = "nothing"
-    REFUSED = "refused"
-    """Nobody listens there, and who was connected is not any more."""
-    HANGING = "hanging"
-    """Nothing arrives, in either direction, and nobody says so."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """What is wrong, and how long anything takes."""
-
-    kind: FaultKind = FaultKind.NOTHING
-    delay_s: float = 0.0
-
-
-_NO_FAULT: Final = Fault()
 
 
 class Network:
@@ -64,9 +48,11 @@ class Network:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         """Nobody is there."""
         self.loop = loop
+        self.latency_s = 0.0
+        """How long anything takes on its way, in either direction, where nothing is wrong."""
+        self.faults = Faults()
         self._addresses = dict.fromkeys(_THIS_HOST, HERE)
         self._servers: dict[Place, MemoryServer] = {}
-        self._faults: dict[tuple[str, int | None], Fault] = {}
         self._connections: dict[MemoryConnection, None] = {}
         self._stranded: list[asyncio.Future[None]] = []
         """Those who wait for a host that hangs."""
@@ -86,11 +72,13 @@ class Network:
     async def connect(self, factory: Factory, host: str | None, port: int) -> tuple[MemoryTransport, asyncio.Protocol]:
         """Connect, as soon as there is somebody; ConnectionRefusedError if there is not."""
         place = self._addresses.get(host or "", host or ""), port
-        await self._reach(place)
+        name = current_host()
+        client = _CLIENT if name is None else self.add_host(name)
+        await self._reach(client, place)
         server = self._servers.get(place)
-        if server is None or self.fault_at(place).kind is FaultKind.REFUSED:
+        if server is None or self.faults.route(client, place).is_refused:
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens on {host}:{port}")
-        connection = MemoryConnection(self.loop, self, server, (_CLIENT, next(self._ports)), factory())
+        connection = MemoryConnection(self.loop, self, server, (client, next(self._ports)), factory())
         self._connections[connection] = None
         connection.open()
         return connection.client, connection.protocol
@@ -111,50 +99,88 @@ class Network:
             self._addresses[name] = name if _is_address(name) else f"10.0.0.{len(self._addresses)}"
         return self._addresses[name]
 
-    def refuse(self, host: str, port: int | None = None) -> None:
+    def refuse(self, host: str, port: int | None = None, *, peer: str | None = None) -> None:
         """Cut all connections, and refuse new ones."""
-        self._set(host, port, Fault(FaultKind.REFUSED))
-        self.cut(host, port)
+        self._set(host, port, peer, Fault(FaultKind.REFUSED))
+        self.cut(host, port, peer=peer)
 
-    def hang(self, host: str, port: int | None = None) -> None:
-        """Hold what is on its way, and what is sent, in both directions; new connections are never there."""
-        self._set(host, port, Fault(FaultKind.HANGING))
+    def hang(
+        self,
+        host: str,
+        port: int | None = None,
+        *,
+        peer: str | None = None,
+        direction: Direction = Direction.BOTH,
+    ) -> None:
+        """Hold what is on its way, and what is sent; new connections are never there.
 
-    def slow(self, host: str, delay_s: float, port: int | None = None) -> None:
+        What is held arrives after `restore`. To lose it, `cut` the connections before.
+        """
+        self._set(host, port, peer, Fault(FaultKind.HANGING, direction))
+
+    def slow(self, host: str, delay_s: float, port: int | None = None, *, peer: str | None = None) -> None:
         """Let everything that is sent from now on take `delay_s` longer, in either direction."""
-        self._set(host, port, Fault(delay_s=delay_s))
+        self._set(host, port, peer, Fault(FaultKind.SLOW, delay_s=delay_s))
 
-    def restore(self, host: str, port: int | None = None) -> None:
-        """All is well again: what was held arrives. Without a port also what was wrong with single ports."""
-        address = self.add_host(host)
-        for key in [key for key in self._faults if key[0] == address and port in (None, key[1])]:
-            del self._faults[key]
+    def cut_after(
+        self,
+        host: str,
+        size: int,
+        port: int | None = None,
+        *,
+        peer: str | None = None,
+        direction: Direction = Direction.TO,
+    ) -> None:
+        """Cut every connection, new ones too, once `size` more bytes have arrived on it in that direction."""
+        if direction is Direction.BOTH:
+            raise ValueError("a connection is cut after the bytes of one direction: Direction.TO or Direction.FROM")
+        self._set(host, port, peer, Fault(FaultKind.CUT_AFTER, direction, size=size))
+
+    def restore(self, host: str, port: int | None = None, *, peer: str | None = None) -> None:
+        """All is well again: what was held arrives. Without a port or a peer also all ports and routes of the host."""
+        self.faults.clear(self._key(host, port, peer))
         self._move()
 
-    def cut(self, host: str, port: int | None = None) -> None:
+    def cut(self, host: str, port: int | None = None, *, peer: str | None = None) -> None:
         """Cut the connections that are there now, with all that is on its way."""
-        address = self.add_host(host)
-        for connection in list(self._connections):
-            if connection.place[0] == address and port in (None, connection.place[1]):
-                connection.cut()
+        for connection in self._connections_of(host, port, peer):
+            connection.cut()
+
+    def unplug(self, host: str) -> None:
+        """Let a host vanish, as a machine without power: its peers are not told, and get no answer any more."""
+        for connection in self._connections_of(host, None, None):
+            connection.strand()
+        self._close_servers(host)
 
     def switch_off(self, host: str) -> None:
-        """Whoever serves there is gone without a word, as a process that was killed."""
-        address = self.add_host(host)
-        for server in [one for place, one in self._servers.items() if place[0] == address]:
-            server.close()
+        """End whoever serves there, and cut all connections of the host, as when a process is killed."""
+        self._close_servers(host)
         self.cut(host)
 
-    def fault_at(self, place: Place) -> Fault:
-        """What is wrong with a port: what was said of it, or of its host."""
-        address, port = place
-        return self._faults.get((address, port)) or self._faults.get((address, None)) or _NO_FAULT
+    def _connections_of(self, host: str, port: int | None, peer: str | None) -> list[MemoryConnection]:
+        key = self._key(host, port, peer)
+        found = []
+        for connection in self._connections:
+            client, (server, server_port) = connection.client_address, connection.place
+            for one, other, its_port in ((server, client, server_port), (client, server, None)):
+                if one == key.address and key.peer in (None, other) and key.port in (None, its_port):
+                    found.append(connection)
+                    break
+        return found
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _set(self, host: str, port: int | None, fault: Fault) -> None:
-        self._faults[self.add_host(host), port] = fault
+    def _key(self, host: str, port: int | None, peer: str | None) -> Key:
+        return Key(self.add_host(host), port, None if peer is None else self.add_host(peer))
+
+    def _set(self, host: str, port: int | None, peer: str | None, fault: Fault) -> None:
+        self.faults.set(self._key(host, port, peer), fault)
         self._move()
+
+    def _close_servers(self, host: str) -> None:
+        address = self.add_host(host)
+        for server in [one for place, one in self._servers.items() if place[0] == address]:
+            server.close()
 
     def _move(self) -> None:
         for connection in list(self._connections):
@@ -164,13 +190,13 @@ class Network:
             if not future.done():
                 future.set_result(None)
 
-    async def _reach(self, place: Place) -> None:
+    async def _reach(self, client: str, place: Place) -> None:
         """There and back takes its time; for a host that hangs, as long as it does."""
-        while self.fault_at(place).kind is FaultKind.HANGING:
+        while self.faults.route(client, place).is_held:
             future: asyncio.Future[None] = self.loop.create_future()
             self._stranded.append(future)
             await future
-        await asyncio.sleep(2 * self.fault_at(place).delay_s)
+        await asyncio.sleep(2 * (self.latency_s + self.faults.route(client, place).delay_s))
 
     def forget(self, connection: MemoryConnection) -> None:
         """Both its ends are gone."""
@@ -180,6 +206,44 @@ class Network:
         """It does not listen any more."""
         if self._servers.get(server.place) is server:
             del self._servers[server.place]
+
+
+class _Lane:
+    """One direction of a connection, as its pipe sees it."""
+
+    def __init__(self, connection: MemoryConnection, *, is_requests: bool) -> None:
+        """`is_requests`: the direction to the server."""
+        self._connection = connection
+        self._is_requests = is_requests
+        self._counted: Fault | None = None
+        self._left = 0
+
+    @property
+    def is_held(self) -> bool:
+        """Nothing arrives now."""
+        route = self._connection.route
+        held = route.holds_requests if self._is_requests else route.holds_answers
+        return held or self._connection.is_stranded
+
+    @property
+    def delay_s(self) -> float:
+        """How long anything takes that is sent now."""
+        return self._connection.delay_s
+
+    @property
+    def room(self) -> int | None:
+        """How many bytes still arrive before the connection is cut; None: it is not cut."""
+        route = self._connection.route
+        fault = route.cuts_requests if self._is_requests else route.cuts_answers
+        if fault is not self._counted:
+            self._counted, self._left = fault, 0 if fault is None else fault.size
+        return None if fault is None else self._left
+
+    def arrived(self, size: int) -> None:
+        """So many bytes have arrived while there was a limit."""
+        self._left -= size
+        if self._left <= 0:
+            self._connection.cut()
 
 
 class MemoryConnection:
@@ -195,32 +259,43 @@ class MemoryConnection:
     ) -> None:
         """`protocol` is the client's."""
         self.place = server.place
+        self.client_address = client_place[0]
         self.protocol = protocol
+        self.is_stranded = False
+        """One end has vanished: nothing ever arrives again."""
         self._loop = loop
         self._network = network
+        self._faults = network.faults
         self._server = server
         self._ends = 2
-        there, back = Pipe(loop, self), Pipe(loop, self)
+        self._version = -1
+        self._route: Route
+        there, back = (Pipe(loop, _Lane(self, is_requests=is_requests)) for is_requests in (True, False))
         places = client_place, server.place
-        self.client = MemoryTransport(loop, protocol, (back, there), places, self._lost)
-        self._served = server.factory()
-        self._at_server = MemoryTransport(loop, self._served, (there, back), places[::-1], self._server_lost)
+        self.client = MemoryTransport(loop, protocol, (back, there), places, self._lost, copy_context())
+        # Made in the server's context, as by its own loop: what it starts runs on its host.
+        context = server.context.copy()
+        self._served = context.run(server.factory)
+        self._at_server = MemoryTransport(loop, self._served, (there, back), places[::-1], self._server_lost, context)
         self._pipes = there, back
 
     @property
-    def is_held(self) -> bool:
-        """Nothing arrives now."""
-        return self._network.fault_at(self.place).kind is FaultKind.HANGING
+    def route(self) -> Route:
+        """What the faults of the network mean for it now."""
+        if self._version != self._faults.version:
+            self._version = self._faults.version
+            self._route = self._faults.route(self.client_address, self.place)
+        return self._route
 
     @property
     def delay_s(self) -> float:
         """How long anything takes that is sent now."""
-        return self._network.fault_at(self.place).delay_s
+        return self._network.latency_s + self.route.delay_s
 
     def open(self) -> None:
         """Tell both ends. The server hears of it before anything arrives there."""
         self._server.connections += 1
-        self._loop.call_soon(self._served.connection_made, self._at_server)
+        self._loop.call_soon(self._served.connection_made, self._at_server, context=self._at_server.context)
         self.protocol.connection_made(self.client)
 
     def move(self) -> None:
@@ -229,9 +304,13 @@ class MemoryConnection:
             pipe.move()
 
     def cut(self) -> None:
-        """Both ends lose it, and what was on its way is lost."""
+        """Both ends lose it, and what was on its way is lost. A server cannot lose one that has vanished."""
         for end in (self.client, self._at_server):
             end.lose(ConnectionResetError(errno.ECONNRESET, "the connection was cut"))
+
+    def strand(self) -> None:
+        """One end has vanished: what was on its way is lost, and the other end is not told."""
+        self.is_stranded = True
 
     def _server_lost(self) -> None:
         self._server.lost()
@@ -239,7 +318,7 @@ class MemoryConnection:
 
     def _lost(self) -> None:
         self._ends -= 1
-        if not self._ends:
+        if not self._ends or self.is_stranded:
             self._network.forget(self)
 
 
@@ -251,6 +330,8 @@ class MemoryServer(asyncio.AbstractServer):
         self.factory = factory
         self.place = place
         self.sockets = (MemorySocket(place),)
+        self.context = copy_context()
+        """In which its connections are served."""
         self.connections = 0
         self._network = network
         self._is_serving = True

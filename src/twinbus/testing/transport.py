@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextvars import Context
 
 SOCKET_BYTES: Final = 262_144
 """What the system takes over of what was written and not read."""
@@ -34,6 +35,13 @@ class Way(Protocol):
     @property
     def delay_s(self) -> float:
         """How long anything takes that is sent now."""
+
+    @property
+    def room(self) -> int | None:
+        """How many bytes still arrive before the connection is cut; None: it is not cut."""
+
+    def arrived(self, size: int) -> None:
+        """So many bytes have arrived while there was a limit."""
 
 
 class Pipe:
@@ -68,9 +76,9 @@ class Pipe:
             return
         due_s = self._waiting[0][0]
         if due_s <= self._loop.time():
-            self._call = self._loop.call_soon(self._deliver)
+            self._call = self._loop.call_soon(self._deliver, context=self.reader.context)
         else:
-            self._call = self._loop.call_at(due_s, self._deliver)
+            self._call = self._loop.call_at(due_s, self._deliver, context=self.reader.context)
 
     def shorten(self) -> None:
         """Lose what the system has not taken over yet."""
@@ -97,8 +105,12 @@ class Pipe:
         if pieces:
             data = b"".join(pieces)
             self.size -= len(data)
-            self.reader.take(data)
-            self.writer.went_out()
+            room = self._way.room
+            self.reader.take(data if room is None else data[:room])
+            if self.writer.awaits_room:
+                self._loop.call_soon(self.writer.went_out, context=self.writer.context)
+            if room is not None:
+                self._way.arrived(len(data))
         if is_end:
             self.reader.take_end()
         self.move()
@@ -143,8 +155,12 @@ class MemoryTransport(asyncio.Transport):
         pipes: tuple[Pipe, Pipe],
         places: tuple[Place, Place],
         on_lost: Callable[[], None],
+        context: Context,
     ) -> None:
-        """The pipes are the one that it reads and the one that it writes, the places its own and the other's."""
+        """The pipes are the one that it reads and the one that it writes, the places its own and the other's.
+
+        Its protocol is called in `context`, which says on which host it runs.
+        """
         here, there = places
         super().__init__({"sockname": here, "peername": there, "socket": MemorySocket(here, there)})
         self.is_paused = False
@@ -154,6 +170,7 @@ class MemoryTransport(asyncio.Transport):
         self._incoming, self._outgoing = pipes
         self._incoming.reader = self._outgoing.writer = self
         self._on_lost = on_lost
+        self.context = context
         self._is_closing = False
         self._is_lost = False
         self._has_seen_end = False
@@ -204,7 +221,7 @@ class MemoryTransport(asyncio.Transport):
             self._outgoing.shorten()
             self._outgoing.put(None)
             self.resume_reading()
-            self._loop.call_soon(self._lose, None)
+            self._loop.call_soon(self._lose, None, context=self.context)
 
     def is_reading(self) -> bool:
         """It takes what comes."""
@@ -258,6 +275,11 @@ class MemoryTransport(asyncio.Transport):
         if not self._is_closing and not self._protocol.eof_received():
             self.close()
 
+    @property
+    def awaits_room(self) -> bool:
+        """It wants to know when bytes have arrived at the other end."""
+        return self._is_full or self._is_closing
+
     def went_out(self) -> None:
         """Bytes have arrived at the other end."""
         self._balance()
@@ -271,7 +293,7 @@ class MemoryTransport(asyncio.Transport):
     def lose(self, error: Exception) -> None:
         """The connection is cut."""
         self._is_closing = True  # so that what still comes is thrown away
-        self._loop.call_soon(self._lose, error)
+        self._loop.call_soon(self._lose, error, context=self.context)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -286,7 +308,7 @@ class MemoryTransport(asyncio.Transport):
 
     def _lose_if_written(self) -> None:
         if self._is_closing and not self.get_write_buffer_size():
-            self._loop.call_soon(self._lose, None)
+            self._loop.call_soon(self._lose, None, context=self.context)
 
     def _lose(self, error: Exception | None) -> None:
         if not self._is_lost:

@@ -57,8 +57,23 @@ def test_a_peer_that_invents_tails_does_not_keep_others_from_the_fast_way(monkey
     assert transfer_read(usual, 0, len(usual)) == first
 
 
+def test_a_plain_modified_state_is_read_once_and_everyone_has_a_copy() -> None:
+    data = disposition(1, Modified(undeliverable_here=True))
+    found = [disposition_read(data, 0, len(data))[3].state for _ in range(3)]
+    assert found == [Modified(undeliverable_here=True)] * 3
+    assert len({id(state) for state in found}) == 3
+    assert len(_disposition_tails) == 1
+
+
 @pytest.mark.parametrize(
-    "state", [Rejected(), Modified(), TransactionalState(txn_id=b"1", outcome=ACCEPTED), "none of ours"], ids=repr
+    "state",
+    [
+        Rejected(),
+        Modified(message_annotations={"a": 1}),
+        TransactionalState(txn_id=b"1", outcome=ACCEPTED),
+        "none of ours",
+    ],
+    ids=repr,
 )
 def test_a_state_that_a_program_can_change_is_not_kept(state: object) -> None:
     for data, read in ((transfer(1, 0, state), transfer_read), (disposition(1, state), disposition_read)):

@@ -19,10 +19,12 @@ import pyarrow.parquet as pq
 import uvloop
 
 from tests.outages.__main__ import say
-from tests.outages.campaign import Plan, endure, string_of
+from tests.outages.campaign import endure
+from tests.outages.kinds import OF_PROCESSES_AND_PATHS, OF_STORES, Plan
+from tests.outages.scenery import string_of
 
 if TYPE_CHECKING:
-    from tests.outages.campaign import Scenery
+    from tests.outages.scenery import Scenery
 
 ROOT: Final = Path(__file__).parents[3]
 
@@ -49,7 +51,13 @@ async def run(options: argparse.Namespace, folder: Path) -> int:
     async def inspect(scenery: Scenery) -> None:
         codes[0] = await audit(scenery, journals, report)
 
-    plan = Plan(seed=options.seed, outages=options.outages, partitioned=options.partitioned, journals=journals)
+    plan = Plan(
+        seed=options.seed,
+        outages=options.outages,
+        partitioned=options.partitioned,
+        kinds=(*OF_PROCESSES_AND_PATHS, *(OF_STORES if options.partitioned else ())),
+        journals=journals,
+    )
     told = await endure(plan, place, say, inspect)
     say(told.summary())
     problems = [*told.problems]

@@ -343,8 +343,9 @@ class Destination:
         """They may have arrived: a link that ends says why it does, and nothing of what was on its way."""
         if isinstance(error, LOST):
             self._in_doubt += load
-        elif not isinstance(error, PartlyStored):
-            for parcel in load:
+        else:
+            places = error.unsure if isinstance(error, PartlyStored) else None
+            for parcel in load if places is None else [load[place] for place in places]:
                 parcel.mark()
         self._failed(load, error)
 
@@ -442,7 +443,7 @@ class Destination:
 
     def _advance(self, load: list[Parcel]) -> None:
         """The next of their sessions, if there are any."""
-        for session_id in {parcel.restored.session_id for parcel in load}:
+        for session_id in dict.fromkeys(parcel.restored.session_id for parcel in load):
             lane = self._lanes.get(session_id) if session_id is not None else None
             if lane:
                 self._send(lane.popleft())

@@ -1,0 +1,41 @@
+"""Hosts: which simulated machine a task or callback runs on.
+
+    with on_host("app-1"):
+        task = asyncio.create_task(main())      # connects from app-1, and freezes or ends with it
+
+The host is a context variable, so every task and callback inherits it from whoever started it. The network takes the
+client's address from it, and a FakeTimeLoop can freeze or end all that runs on a host. What is started outside of any
+such block belongs to no host.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextvars import Context
+
+_HOST: Final[ContextVar[str | None]] = ContextVar("twinbus_testing_host", default=None)
+
+
+@contextmanager
+def on_host(name: str | None) -> Iterator[None]:
+    """Run the block on a host of that name; None: on no host."""
+    token = _HOST.set(name)
+    try:
+        yield
+    finally:
+        _HOST.reset(token)
+
+
+def current_host() -> str | None:
+    """The host that the caller runs on."""
+    return _HOST.get()
+
+
+def host_in(context: Context) -> str | None:
+    """The host that callbacks of a context run on."""
+    return context.get(_HOST)

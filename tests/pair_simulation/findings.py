@@ -1,0 +1,91 @@
+"""Where messages are found in the end: at their destinations, in dead-letter queues, and in what a spool put aside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tests.pair_simulation.letters import MARK, PARKED_AT, Copy, changes
+from twinbus.client.pairing.spool_record import Found, scan
+from twinbus.client.pairing.unspooling import messages_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from tests.pair_simulation.settings import EntityPlan
+    from tests.pair_simulation.world import World
+    from twinbus.client import BrokeredMessage
+
+DEAD_LETTERS: Final = "$DeadLetterQueue"
+
+
+async def arrivals(world: World, plan: EntityPlan, incarnation: int) -> list[Copy]:
+    """All messages that an entity of the primary holds."""
+    found = _copies(world, await world.primary.messages(plan.source), "arrived", incarnation)
+    dead = await world.primary.messages(f"{plan.source}/{DEAD_LETTERS}")
+    return found + _copies(world, dead, "expired", incarnation)
+
+
+async def left_behind(world: World) -> list[Copy]:
+    """All messages that are still parked: late, but not lost."""
+    found: list[Copy] = []
+    for path in world.backlog_paths:
+        found += _copies(world, await world.secondary.messages(path), "parked", 0)
+    return found
+
+
+async def dead_letters(world: World) -> list[Copy]:
+    """All messages that pumps have dead-lettered."""
+    found: list[Copy] = []
+    for path in world.backlog_paths:
+        dead = await world.secondary.messages(f"{path}/{DEAD_LETTERS}")
+        found += _copies(world, dead, "backlog", 0)
+    return found
+
+
+def refused(folder: Path) -> list[Copy]:
+    """All messages that a spool has put aside."""
+    found: list[Copy] = []
+    for file in sorted(folder.rglob("refused/*.spool")):
+        reason = file.with_suffix(".txt").read_text()
+        for part in scan(file.read_bytes(), file.name):
+            if isinstance(part, Found):
+                found += [
+                    Copy(
+                        str(one.message_id),
+                        "refused",
+                        (0, 0),
+                        part.record.may_have_arrived,
+                        was_parked=False,
+                        reason=reason,
+                    )
+                    for one in messages_of(part.record)
+                ]
+    return found
+
+
+def _copies(world: World, messages: Iterable[BrokeredMessage], where: str, incarnation: int) -> list[Copy]:
+    return [_copy(world, message, where, incarnation) for message in messages]
+
+
+def _copy(world: World, message: BrokeredMessage, where: str, incarnation: int) -> Copy:
+    name = str(message.message_id)
+    letter = world.ledger.letters.get(name)
+    properties = message.properties
+    reason = ""
+    if where != "arrived":
+        reason = f"{message.dead_letter_reason}: {message.dead_letter_error_description}"
+    told: tuple[str, ...] = ()
+    if letter is None:
+        told = ("nobody has sent it",)
+    elif where in ("arrived", "expired"):
+        told = changes(letter, message, deducts=world.settings.deducts)
+    return Copy(
+        name,
+        where,
+        (incarnation, message.sequence_number),
+        bool(properties.get(MARK)),
+        PARKED_AT in properties,
+        reason,
+        told,
+    )

@@ -1,0 +1,146 @@
+"""Messages of a simulation, each with what was promised of it.
+
+Owns: what a letter is, and how a message that arrived is compared with it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from twinbus.client import BrokeredMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MARK: Final = "x-ms-possible-duplicate"
+PARKED_AT: Final = "x-ms-parked-at"
+_ADDED: Final = (MARK, "x-ms-parked", "DeadLetter")
+"""How the names of properties begin that say what happened to a message on its way, or at its destination."""
+
+
+class Outcome(Enum):
+    """What the sender was told."""
+
+    PENDING = "pending"
+    RETURNED = "returned"
+    REFUSED = "refused"
+    """An error that says: it was not sent."""
+    UNCERTAIN = "uncertain"
+    """An error that says: it may have been sent."""
+    CRASHED = "crashed"
+    """Nothing: the process was killed, or the call was cancelled."""
+
+
+class OwnFault(Enum):
+    """Why a destination refuses a message for good."""
+
+    TOO_LARGE = "MessageTooLarge"
+    NO_SESSION = "no session id where one is required"
+
+
+@dataclass(slots=True)
+class Letter:
+    """One message."""
+
+    id: str
+    path: str
+    session: str | None
+    number: int
+    """Its place among the letters of its flow, in the order in which they were sent."""
+    body: bytes
+    ttl_s: int | None = None
+    due_ms: int | None = None
+    """When it is scheduled for, by the wall clock of the sender."""
+    partition_key: str | None = None
+    own_fault: OwnFault | None = None
+    outcome: Outcome = Outcome.PENDING
+    error: str = ""
+    parked_in: list[str] = field(default_factory=list)
+    """Backlog queues that have confirmed it."""
+    parked_at_ms: int | None = None
+    """What the secondary's clock showed when it was first parked."""
+    is_direct: bool = False
+    """The primary has confirmed it to the sender."""
+    was_spooled: bool = False
+    is_doomed: bool = False
+    """It was deleted with its destination, or may have been."""
+
+    def __str__(self) -> str:
+        where = "" if self.session is None else f" of session {self.session}"
+        went = " and ".join(
+            [
+                *(["the primary"] if self.is_direct else []),
+                *self.parked_in,
+                *(["the spool"] if self.was_spooled else []),
+            ]
+        )
+        said = f" ({self.error})" if self.error else ""
+        return f"{self.id} for '{self.path}'{where} [{self.outcome.value}{said}; confirmed by {went or 'nobody'}]"
+
+    def message(self) -> BrokeredMessage:
+        """What is sent."""
+        return BrokeredMessage(
+            self.body,
+            message_id=self.id,
+            session_id=self.session,
+            partition_key=self.partition_key,
+            correlation_id=f"re {self.id}",
+            label="letter",
+            time_to_live=None if self.ttl_s is None else dt.timedelta(seconds=self.ttl_s),
+            scheduled_enqueue_time_utc=None if self.due_ms is None else _moment(self.due_ms),
+            properties={"number": self.number, "flow": f"{self.path}/{self.session}"},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One message as it was found, wherever it ended."""
+
+    id: str
+    where: str
+    """`arrived`, `expired` (in the dead letters of its destination), `backlog`, or `refused` (of the spool)."""
+    order: tuple[int, int]
+    """The incarnation of the entity, and its sequence number there."""
+    is_marked: bool
+    was_parked: bool
+    reason: str = ""
+    """Why it was dead-lettered or refused."""
+    changes: tuple[str, ...] = ()
+    """How it differs from what was sent."""
+
+
+def changes(letter: Letter, found: BrokeredMessage, *, deducts: bool) -> tuple[str, ...]:
+    """How a message at its destination differs from what was sent."""
+    sent = letter.message()
+    own = {name: value for name, value in found.properties.items() if not name.startswith(_ADDED)}
+    pairs: Iterable[tuple[str, object, object]] = (
+        ("body", letter.body, found.body),
+        ("message id", sent.message_id, found.message_id),
+        ("session id", sent.session_id, found.session_id),
+        ("correlation id", sent.correlation_id, found.correlation_id),
+        ("label", sent.label, found.label),
+        ("properties", sent.properties, own),
+    )
+    told = [f"{name} {before!r:.60} became {after!r:.60}" for name, before, after in pairs if before != after]
+    if letter.partition_key is not None and found.partition_key != letter.partition_key:
+        told.append(f"partition key {letter.partition_key!r} became {found.partition_key!r}")
+    is_shorter = (
+        deducts
+        and PARKED_AT in found.properties
+        and found.time_to_live is not None
+        and sent.time_to_live is not None
+        and found.time_to_live <= sent.time_to_live
+    )
+    if sent.time_to_live != found.time_to_live and not is_shorter:
+        told.append(f"time to live {sent.time_to_live} became {found.time_to_live}")
+    due = found.scheduled_enqueue_time_utc
+    if due is not None and due != sent.scheduled_enqueue_time_utc:
+        told.append(f"schedule {sent.scheduled_enqueue_time_utc} became {due}")
+    return tuple(told)
+
+
+def _moment(ms: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(ms / 1000, dt.UTC)

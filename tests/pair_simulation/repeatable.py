@@ -1,0 +1,64 @@
+"""What makes a run repeatable: all chance and all time that the pairing code meets come from the seed."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import secrets
+import uuid
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+from twinbus.amqp import reading
+from twinbus.amqp.aio import Peer
+from twinbus.client.entity import ClientEntity
+from twinbus.server.incoming import Incoming
+from twinbus.server.outgoing import Outgoing
+from twinbus.server.requests import RequestLink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+IN_SETS: Final = (Peer, ClientEntity, Incoming, Outgoing, RequestLink)
+"""Classes whose objects are kept in sets: in the order of their hashes, which by default is that of their addresses."""
+
+_NUMBER: Final = "number in a simulation"
+
+
+@contextmanager
+def repeatable(source: random.Random) -> Iterator[None]:
+    """Take ids, secrets and random choices from `source`, and let work take no time that anybody measures.
+
+    Secrets matter: the length of a token depends on its characters, and with it where a cut after so many bytes hits.
+    """
+    replaced: list[tuple[Any, str, Any]] = [
+        (uuid, "uuid4", lambda: uuid.UUID(int=source.getrandbits(128), version=4)),
+        (secrets, "token_bytes", lambda size=32: source.randbytes(size)),
+        (random, "SystemRandom", lambda: random.Random(source.getrandbits(64))),  # of a simulation
+        (reading, "time", SimpleNamespace(monotonic=lambda: 0.0)),
+    ]
+    numbers = _Numbers()
+    replaced += [(kind, "__hash__", lambda one: numbers.of(one)) for kind in IN_SETS]  # noqa: PLW0108  # not a method of it
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
+    for owner, name, value in replaced:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+class _Numbers:
+    """Gives objects numbers, in the order in which it is first asked; each keeps its own."""
+
+    def __init__(self) -> None:
+        self._next = itertools.count()
+
+    def of(self, one: object) -> int:
+        own = vars(one)
+        if _NUMBER not in own:
+            own[_NUMBER] = next(self._next)
+        number: int = own[_NUMBER]
+        return number

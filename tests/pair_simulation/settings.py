@@ -1,0 +1,102 @@
+"""What differs from run to run, drawn from the seed: the pair's options, its entities, its traffic and its outages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from random import Random
+
+DAY_MS: Final = 86_400_000
+_LIVES: Final[dict[str, Any]] = {"dead_lettering_on_expiration": True}
+"""Messages that expire at their destination are still found: they have arrived."""
+_NO_REPEATS: Final[dict[str, Any]] = {"requires_duplicate_detection": True, "duplicate_window_ms": DAY_MS}
+
+
+@dataclass(frozen=True)
+class EntityPlan:
+    """A queue, or a topic with one subscription, of the primary."""
+
+    path: str
+    sessions: tuple[str | None, ...]
+    """Of its messages. Each flow has one of its own, so that the order of a session is that of one flow."""
+    description: dict[str, Any]
+    is_topic: bool = False
+
+    @property
+    def source(self) -> str:
+        """Where its messages are received."""
+        return f"{self.path}/Subscriptions/all" if self.is_topic else self.path
+
+    @property
+    def requires_session(self) -> bool:
+        return bool(self.description.get("requires_session"))
+
+    @property
+    def detects_duplicates(self) -> bool:
+        return bool(self.description.get("requires_duplicate_detection"))
+
+    @property
+    def is_partitioned(self) -> bool:
+        return bool(self.description.get("enable_partitioning"))
+
+    @property
+    def max_message_kb(self) -> int:
+        return int(self.description.get("max_message_kb", 256))
+
+
+ENTITIES: Final = (
+    EntityPlan("orders", ("o1", None), _LIVES),
+    EntityPlan("carts", ("c1", "c2"), {**_LIVES, "requires_session": True}),
+    EntityPlan("once", ("p1", None), {**_LIVES, **_NO_REPEATS}),
+    EntityPlan("small", (None, "s1"), {**_LIVES, "max_message_kb": 2}),
+    EntityPlan("news", ("n1",), {}, is_topic=True),
+    EntityPlan("many", ("m1", "m2", None), {**_LIVES, "enable_partitioning": True}),
+    EntityPlan("many-once", ("d1", None), {**_LIVES, **_NO_REPEATS, "enable_partitioning": True}),
+)
+_PARTITIONED_SHARE: Final = 0.3
+
+
+def plan_of(path: str) -> EntityPlan:
+    """An entity by its path."""
+    return next(plan for plan in ENTITIES if plan.path == path)
+
+
+class Settings:
+    """One run's numbers."""
+
+    def __init__(self, random: Random) -> None:
+        self.outages = random.randint(16, 32)
+        self.stores = random.choice((1, 1, 2))
+        self.latency_s = random.choice((0.0005, 0.002, 0.01))
+        plain = [plan for plan in ENTITIES if not plan.is_partitioned]
+        self.entities = random.sample(plain, 2)
+        if random.random() < _PARTITIONED_SHARE:
+            self.entities[1] = random.choice([plan for plan in ENTITIES if plan.is_partitioned])
+        self.operation_timeout_s = random.choice((5.0, 10.0, 20.0, 60.0))
+        self.failover_interval_s = random.choice((0.0, 0.0, 2.0, 15.0))
+        self.has_spool = random.random() < 0.6
+        self.deducts = random.random() < 0.3
+        self.holds = random.random() < 0.4
+        self.pair: dict[str, Any] = {
+            "failover_interval": self.failover_interval_s,
+            "ping_primary_interval": random.choice((1.0, 5.0, 20.0)),
+            "primary_attempt_timeout": random.choice((None, None, 2.0)),
+            "hold_during_failover_interval": self.holds,
+            "park_on_fragment_outage": random.random() < 0.5,
+            "deduct_parked_time": self.deducts,
+            "backlog_queue_count": random.choice((1, 2, 3)),
+            "backlog_cool_down": random.choice((1.0, 30.0)),
+            "syphon_poll": random.choice((20.0, 900.0)),
+        }
+        self.disk_s = random.choice((0.02, 0.02, 0.5))
+        """How long the spool's disk may take for one thing."""
+        self.spool_max_bytes = random.choice((1 << 30, 1 << 30, 200_000))
+        self.mean_pause_s = random.choice((3.0, 10.0, 30.0))
+        """Between two sends of a flow."""
+        self.mean_gap_s = random.choice((2.0, 6.0))
+        """Between the beginnings of two outages."""
+        self.most_at_once = random.choice((1, 2, 3, 4))
+        self.only: frozenset[str] = frozenset()
+        """The kinds of outages there are; none: all."""

@@ -1,0 +1,38 @@
+"""The command says which seed failed and how to repeat it, and a seed means the same in every process."""
+
+from __future__ import annotations
+
+from tests.seeded.command import command
+
+MODULE = "tests.pair_simulation"
+PLANTED = """
+import sys
+from tests.pair_simulation import command, planted
+planted.label_changed(planted.Patch())
+sys.exit(command.main())
+"""
+
+
+def test_a_seed_means_the_same_in_every_process() -> None:
+    first, second = (command("-m", MODULE, "--replay", "2", hash_seed=hash_seed) for hash_seed in (1, 2))
+    assert first.stdout == second.stdout
+    assert len(first.stdout.splitlines()) > 100
+    assert first.stdout.splitlines()[-1].startswith("seed 2: ")
+
+
+def test_a_run_that_fails_says_how_to_repeat_it() -> None:
+    ran = command("-c", PLANTED, "--outages", "10", "--seed", "2", "--processes", "1")
+    assert ran.returncode == 1, ran.stderr
+    seed, *_ = [line.split()[3][:-1] for line in ran.stdout.splitlines() if line.startswith("FOUND by seed")]
+    assert f"once more: python -m {MODULE} --replay {seed}" in ran.stdout
+    again = command("-c", PLANTED, "--replay", seed)
+    assert again.returncode == 1
+    assert "CHANGED: " in again.stdout
+
+
+def test_runs_that_find_nothing_say_so_with_their_outages_and_paths() -> None:
+    ran = command("-m", MODULE, "--outages", "5", "--seed", "2", "--processes", "2")
+    *lines, last = ran.stdout.splitlines()
+    assert "runs from seed 2: 0 failed" in last
+    for word in ("connections cut", "parked", "sends returned"):
+        assert any(line.startswith(word) and int(line.split()[-1].replace(",", "")) for line in lines), word

@@ -1,0 +1,184 @@
+"""All that is in one run: two namespaces, a sending program, two that host syphons, a network, disks and clocks.
+
+Owns: their making and their end, the log of what happens, and the problems that are found on the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.pair_simulation.findings import arrivals
+from tests.pair_simulation.ledger import Ledger
+from tests.pair_simulation.program import Program
+from tests.pair_simulation.spool_disk import SimulatedLoop, SpoolDisk
+from tests.pair_simulation.traffic import Traffic
+from twinbus.client.pairing import EventKind
+from twinbus.model.errors import EntityAlreadyExists
+from twinbus.testing import InMemoryNamespace, LoopClock
+from twinbus.testing.loop import START_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.pair_simulation.settings import EntityPlan, Settings
+    from twinbus.client.pairing import Pairing, PairingEvent
+
+SKEW_MS: Final = 2_000
+"""How far apart the clocks of machines may be at first."""
+_UNREMARKABLE: Final = frozenset({EventKind.MOVED, EventKind.PINGED})
+
+
+class World:
+    """One run's."""
+
+    def __init__(self, seed: int, settings: Settings, root: Path) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulatedLoop)
+        self.loop = loop
+        self.network = loop.network
+        self.settings = settings
+        self._root = f"{root}/"
+        self.random = Random(f"{seed} world")  # of a simulation
+        self.network.latency_s = settings.latency_s
+        loop.random, loop.disk_s = Random(f"{seed} disk"), settings.disk_s
+        self.log: list[str] = []
+        self.problems: list[tuple[str, str]] = []
+        self.faults: Counter[str] = Counter()
+        self.dead_hosts: list[str] = []
+        self.dead_tasks: list[set[asyncio.Task[Any]]] = []
+        self.dead_pairings: list[Pairing] = []
+        self.incarnations: Counter[str] = Counter()
+        """How often each entity was deleted."""
+        self.is_ending = False
+        self.primary = self._namespace("contoso")
+        self.secondary = self._namespace("contoso-backup")
+        self.ledger = Ledger(self.secondary.clock.wall_ms)
+        disk = SpoolDisk(root, Random(f"{seed} spool")) if settings.has_spool else None
+        self.app = Program(self, "app", hosts_syphon=False, disk=disk, skew_ms=self._skew_ms())
+        self.syphons = [
+            Program(self, name, hosts_syphon=True, skew_ms=self._skew_ms()) for name in ("syphon-a", "syphon-b")
+        ]
+        self.traffic = Traffic(self, seed)
+        self.latest_secondary_ms = 0
+        """The latest time that the secondary's clock has shown."""
+        loop.set_exception_handler(self._failed)
+
+    def _namespace(self, name: str) -> InMemoryNamespace:
+        clock = LoopClock()
+        clock.set_wall_ms(clock.wall_ms() + self._skew_ms())
+        return InMemoryNamespace(name, clock=clock, stores=self.settings.stores)
+
+    def _skew_ms(self) -> int:
+        return self.random.randint(-SKEW_MS, SKEW_MS)
+
+    @property
+    def namespaces(self) -> tuple[InMemoryNamespace, InMemoryNamespace]:
+        return self.primary, self.secondary
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        return self.app, *self.syphons
+
+    @property
+    def backlog_paths(self) -> list[str]:
+        count = self.settings.pair["backlog_queue_count"]
+        return [f"{self.primary.name}/x-servicebus-transfer/{index}" for index in range(count)]
+
+    # --- from start to end --------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        for namespace in self.namespaces:
+            await namespace.start()
+        for plan in self.settings.entities:
+            await self.create(plan)
+        for program in self.programs:
+            program.start()
+
+    async def create(self, plan: EntityPlan) -> None:
+        """Make what is missing of an entity of the primary. A topic takes nothing before its subscription can."""
+        with contextlib.suppress(EntityAlreadyExists):
+            if plan.is_topic:
+                await self.primary.create_topic(plan.path, **plan.description, status="SendDisabled")
+            else:
+                await self.primary.create_queue(plan.path, **plan.description)
+        if plan.is_topic:
+            with contextlib.suppress(EntityAlreadyExists):
+                await self.primary.create_subscription(plan.path, "all", dead_lettering_on_expiration=True)
+            await self.primary.set_status(plan.path, "Active")
+
+    async def collect(self, plan: EntityPlan) -> None:
+        """Write down all messages that have arrived at an entity."""
+        incarnation = self.incarnations[plan.path]
+        self.ledger.found((plan.path, incarnation), await arrivals(self, plan, incarnation))
+
+    def doom_scheduled(self, plan: EntityPlan) -> None:
+        """A topic is deleted: scheduled messages that it holds, and no subscription yet, are gone with it."""
+        for letter in self.ledger.letters.values():
+            if plan.is_topic and letter.path == plan.path and letter.due_ms is not None:
+                letter.is_doomed = True
+
+    def note_clock(self) -> None:
+        """The secondary's clock is about to be set: remember what it shows."""
+        self.latest_secondary_ms = max(self.latest_secondary_ms, self.secondary.clock.wall_ms())
+
+    def bury(self) -> None:
+        """Let go of processes that were killed, so that the loop can end: nothing that they still do counts."""
+        for host in self.dead_hosts:
+            self.network.refuse(host)
+            self.loop.thaw(host)
+        for pairing in self.dead_pairings:
+            if pairing.spool is not None:
+                with contextlib.suppress(OSError, AssertionError):
+                    pairing.spool._files.close()  # noqa: SLF001  # the lock and the file of a process that is no more
+
+    # --- what happens -------------------------------------------------------------------------------------------------
+
+    def say(self, line: str) -> None:
+        line = line.replace(self._root, "")  # it has another name in every run
+        self.log.append(f"{self.loop.time() - START_S:10.4f} {line}")
+
+    def problem(self, kind: str, text: str) -> None:
+        if not self.is_ending:
+            self.problems.append((kind, text))
+            self.say(f"PROBLEM {kind}: {text}")
+
+    def check_tasks(self) -> None:
+        """Tasks that nobody waits for must not fail."""
+        for task in self.loop.died():
+            self.problem("DIED", f"a task has failed, and nobody noticed: {task}")
+
+    def heard(self, host: str) -> Callable[[PairingEvent], None]:
+        """Who hears of the events of a pairing."""
+
+        def hear(event: PairingEvent) -> None:
+            self.ledger.hear(event)
+            if event.kind not in _UNREMARKABLE:
+                about = event.message_id or event.path or ""
+                self.say(f"  {host}: {event.kind.value} {about} {event.backlog_queue or ''} {event.reason or '':.90}")
+
+        return hear
+
+    def _failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A task or a callback has died: nobody may rely on the loop to hide that."""
+        error = context.get("exception")
+        self.problem("DIED", f"{context.get('message')}: {error!r}")
+
+
+class Listener(logging.Handler):
+    """Hears what is logged: errors with a traceback are faults of ours, all else is only told."""
+
+    def __init__(self, world: World, level: int) -> None:
+        super().__init__(level)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.level < logging.ERROR:
+            self._world.say(f"  {record.levelname} {record.getMessage():.150}")
+        if record.exc_info and record.exc_info[1] is not None:
+            self._world.problem("DIED", f"{record.name}: {record.getMessage():.200}: {record.exc_info[1]!r:.200}")
