@@ -18,13 +18,19 @@ if TYPE_CHECKING:
 
 def claimed(rig: Rig, epoch: int, credit: int) -> TestConsumer:
     """An exclusive receiver, as the gateway makes it."""
+    consumer = claimed_at_once(rig, epoch)
+    consumer.grant(credit)
+    rig.settle()
+    return consumer
+
+
+def claimed_at_once(rig: Rig, epoch: int) -> TestConsumer:
+    """The same before anything is written or delivered."""
     claim = rig.queue.claim_of(SubQueue.MAIN)
     claim.check("orders", epoch, others=False)
     claim.displace("orders", epoch, [rig.main])
     consumer = TestConsumer(rig.main)
     claim.take(consumer, epoch, [rig.main])
-    consumer.grant(credit)
-    rig.settle()
     return consumer
 
 
@@ -213,3 +219,20 @@ def test_ranges_of_many_crashes_become_few() -> None:
     merged = _merged(ranges)
     assert len(merged) == MAX_RANGES
     assert all(any(first <= low and high <= last for first, last in merged) for low, high in ranges)
+
+
+def test_q18_q19_a_receiver_that_takes_the_place_of_another_finds_what_that_one_was_about_to_defer() -> None:
+    rig = Rig()
+    rig.stored(b"0", b"1", b"2")
+    first = claimed(rig, 1, 3)
+    rig.main.settlement.defer(first.numbers()[:1], Answers())  # ... which is not on disk yet
+    second = claimed_at_once(rig, 2)
+    pages: list[list[bytes] | ServiceBusError] = []
+    rig.main.browsing.peek(1, 100, 1_000_000, pages.append, deferred_only=True)
+    rig.settle()
+    (page,) = pages
+    assert isinstance(page, list)
+    assert len(page) == 1, "else it would come behind the messages that are delivered now"
+    second.grant(3)
+    rig.settle()
+    assert len(second.deliveries) == 2

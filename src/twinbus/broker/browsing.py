@@ -43,10 +43,35 @@ class Browsing:
         *,
         deferred_only: bool = False,
     ) -> None:
-        """Messages from a sequence number on, as they are."""
+        """Messages from a sequence number on, as they are. `deferred_only`: also those that are being deferred now."""
+        self._check_works()
+        if not deferred_only:
+            self._peek(from_sequence, count, max_bytes, done, deferred_only=False)
+            return
+
+        def look() -> None:
+            try:
+                self._check_works()
+                self._peek(from_sequence, count, max_bytes, done, deferred_only=True)
+            except ServiceBusError as error:
+                done(error)
+
+        self._fragment.settlement.after_deferrals(look)
+
+    def _check_works(self) -> None:
+        self._fragment.journal.check_works()
+        self._fragment.check_loaded()
+
+    def _peek(
+        self,
+        from_sequence: int,
+        count: int,
+        max_bytes: int,
+        done: Callable[[list[bytes] | ServiceBusError], None],
+        *,
+        deferred_only: bool,
+    ) -> None:
         fragment = self._fragment
-        fragment.journal.check_works()
-        fragment.check_loaded()
         holdings, shown = fragment.holdings, fragment.holdings.shown
         found: list[bytes] = []
         promise = fragment.journal.promise(lambda error: done(error if error is not None else found))

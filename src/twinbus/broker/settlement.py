@@ -83,6 +83,11 @@ class Settlement:
         self._watch_s = 0.0
         self._is_expiring = False
         self._is_expiry_put_off = False
+        self._last_deferral = 0
+        self._deferrals: set[int] = set()
+        """Numbers of deferrals that have begun and are not on disk."""
+        self._after_deferrals: list[tuple[int, Callable[[], None]]] = []
+        """What waits for them, with the number of the last one that it waits for."""
 
     # --- what receivers ask -------------------------------------------------------------------------------------------
 
@@ -133,8 +138,41 @@ class Settlement:
         """Set messages aside: whoever wants one has to know its sequence number. That is not counted as a delivery."""
         locks, lost = self._take(numbers)
         if locks:
+            answer = self._deferring(answer)
             self._read(locks, answer, lambda found, answer: self._set_aside(found, answer, properties))
         return lost
+
+    def _deferring(self, answer: Answered) -> Answered:
+        """Note a deferral that has begun, until it is answered."""
+        self._last_deferral += 1
+        number = self._last_deferral
+        self._deferrals.add(number)
+
+        def deferred(error: ServiceBusError | None) -> None:
+            self._deferrals.discard(number)
+            answer(error)
+            if self._after_deferrals:
+                self._tell_deferred()
+
+        return deferred
+
+    def after_deferrals(self, then: Callable[[], None]) -> None:
+        """Call `then` when the deferrals that have begun are on disk; at once if there are none.
+
+        A receiver that takes the place of another one looks for deferred messages before it receives anything. One that
+        it does not find because its deferral is still being written would come behind later messages of its session.
+        """
+        if self._deferrals:
+            self._after_deferrals.append((self._last_deferral, then))
+        else:
+            then()
+
+    def _tell_deferred(self) -> None:
+        first = min(self._deferrals) if self._deferrals else self._last_deferral + 1
+        ready = [then for last, then in self._after_deferrals if last < first]
+        self._after_deferrals = [item for item in self._after_deferrals if item[0] >= first]
+        for then in ready:
+            then()
 
     def dead_letter(
         self,
