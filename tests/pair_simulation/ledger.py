@@ -66,7 +66,10 @@ class Ledger:
     def begin(self, sending: Sending) -> None:
         self.begun += 1
         self.pending[sending] = None
-        self.letters.update({letter.id: letter for letter in sending.letters})
+        now_ms = self._secondary_ms()
+        for letter in sending.letters:
+            letter.begun_ms = now_ms
+            self.letters[letter.id] = letter
 
     def returned(self, sending: Sending) -> None:
         self._end(sending, [Outcome.RETURNED] * len(sending.letters))

@@ -60,6 +60,8 @@ class Letter:
     error: str = ""
     parked_in: list[str] = field(default_factory=list)
     """Backlog queues that have confirmed it."""
+    begun_ms: int = 0
+    """What the secondary's clock showed when its send began."""
     parked_at_ms: int | None = None
     """What the secondary's clock showed when it was first parked."""
     is_direct: bool = False

@@ -11,7 +11,7 @@ from tests.pair_simulation.run import run
 if TYPE_CHECKING:
     from tests.pair_simulation.settings import Settings
 
-EACH = 8
+EACH = 6
 PARTS = 3
 
 

@@ -69,7 +69,7 @@ class Claim:
         self.holder, self.epoch = consumer, epoch
         for fragment in fragments:
             fragment.redelivery.guard(is_on=True)
-        self._spans = {fragment: _Span(fragment.locks) for fragment in fragments}
+        self._spans = {fragment: _Span(fragment) for fragment in fragments}
 
     def give_up(self, consumer: Consumer) -> None:
         """A consumer has gone."""
@@ -87,13 +87,17 @@ class Claim:
 class _Span:
     """The locks that one fragment gave while someone had it for himself."""
 
-    def __init__(self, locks: Locks) -> None:
-        self._locks = locks
-        self._first = self._end = locks.next_serial
+    def __init__(self, fragment: Fragment) -> None:
+        self._fragment = fragment
+        self._locks = fragment.locks
+        self._first = self._end = fragment.locks.next_serial
 
     def end(self) -> None:
-        """Those that are given from now on are not of it."""
-        self._end = self._locks.next_serial
+        """Those that are given from now on are not of it. All of a fragment that was loaded anew meanwhile are."""
+        locks = self._fragment.locks
+        if locks is not self._locks:
+            self._locks, self._first = locks, 0
+        self._end = locks.next_serial
 
     def left(self, locks: Locks) -> list[int]:
         """Those that are still there; none if the fragment was loaded anew meanwhile."""

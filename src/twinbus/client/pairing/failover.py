@@ -95,6 +95,7 @@ class EntityHealth:
         self._changed = changed
         self._wakeups = wakeups
         self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
 
     @property
     def is_healthy(self) -> bool:
@@ -118,7 +119,7 @@ class EntityHealth:
 
     def send_failed(self, error: ServiceBusError, key: Key) -> None:
         """A send failed in a way that triggers failover. The interval runs from the first such failure (Q01)."""
-        if self.state is not EntityState.HEALTHY:
+        if self.state is not EntityState.HEALTHY or self._is_closed:
             return
         self.why, self.key = error, key
         self._happen(Happening.SEND_FAILED)
@@ -152,7 +153,8 @@ class EntityHealth:
         self.fragments.restore_all()
 
     def close(self) -> None:
-        """Nothing more is waited for."""
+        """Nothing more is waited for, and no failure counts: sends that a close ends say nothing of the entity."""
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
 
