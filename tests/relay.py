@@ -119,6 +119,11 @@ class Relay:
         for connection in list(self._connections):
             connection.abort()
 
+    def reset(self) -> None:
+        """Reset all connections; new ones work."""
+        for connection in list(self._connections):
+            connection.reset(*End)
+
     def refuse(self) -> None:
         """Refuse new connections; those that are open stay."""
         if self._listening is not None:

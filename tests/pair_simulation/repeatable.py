@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import secrets
 import uuid
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
 IN_SETS: Final = (Peer, ClientEntity, Incoming, Outgoing, RequestLink)
 """Classes whose objects are kept in sets: in the order of their hashes, which by default is that of their addresses."""
-
-_NUMBER: Final = "number in a simulation"
 
 
 @contextmanager
@@ -54,11 +51,9 @@ class _Numbers:
     """Gives objects numbers, in the order in which it is first asked; each keeps its own."""
 
     def __init__(self) -> None:
-        self._next = itertools.count()
+        self._numbered: dict[int, tuple[int, object]] = {}
+        """By their addresses, with the objects themselves: while one is here, no other has its address."""
 
     def of(self, one: object) -> int:
-        own = vars(one)
-        if _NUMBER not in own:
-            own[_NUMBER] = next(self._next)
-        number: int = own[_NUMBER]
+        number, _ = self._numbered.setdefault(id(one), (len(self._numbered), one))
         return number

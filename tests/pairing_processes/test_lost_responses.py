@@ -48,7 +48,7 @@ async def test_q03_q04_sends_whose_responses_are_lost_are_repeated_with_a_mark_a
         relay.slow_down(WAY_S)
         sends = [asyncio.ensure_future(app.send(text)) for text in texts]
         await until_stored(primary, COUNT + 1)
-        relay.cut()
+        relay.reset()
         await relay.mend()
         await asyncio.gather(*sends)
         found = await stored(primary, 2 * COUNT + 1, set(texts))

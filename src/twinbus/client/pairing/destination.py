@@ -387,10 +387,7 @@ class Destination:
         elif isinstance(error, PartlyStored) and error.stored:
             stored = set(error.stored)
             self._delivered([parcel for place, parcel in enumerate(load) if place in stored])
-            others = [parcel for place, parcel in enumerate(load) if place not in stored]
-            for parcel in others:
-                parcel.mark()  # its fragment has failed, and may have it
-            self._send_again(others)
+            self._send_again([parcel for place, parcel in enumerate(load) if place not in stored])
         elif len(load) > 1:
             self._send_apart(load)
         else:
