@@ -206,12 +206,24 @@ def test_q17_a_deferral_that_is_refused_because_the_queue_is_full_leaves_a_deliv
     first = claimed(rig, 1, 1)
     rig.journal.refusal = "the disk is full"
     answers = Answers()
-    rig.main.settlement.defer(first.numbers(), answers, {"x-ms-possible-duplicate": True})
+    rig.main.settlement.defer(first.numbers(), answers, {"note": "x" * 100})
     rig.settle()
     assert answers[0] is not None
     first.grant(1)
     rig.settle()
     assert counts_of(first) == [0, 1]
+
+
+def test_q18_q19_a_deferral_with_a_mark_is_taken_by_a_full_disk_too() -> None:
+    rig = Rig()
+    rig.stored(b"a")
+    first = claimed(rig, 1, 1)
+    rig.journal.refusal = "the disk is full"
+    answers = Answers()
+    rig.main.settlement.defer(first.numbers(), answers, {"x-ms-possible-duplicate": True})
+    rig.settle()
+    assert answers == [None]
+    assert received_by_number(rig, 1) == [0]
 
 
 def test_ranges_of_many_crashes_become_few() -> None:

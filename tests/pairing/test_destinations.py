@@ -10,6 +10,7 @@ import pytest
 
 from tests.partitioned.bus import key_of
 from twinbus.amqp.message import Message
+from twinbus.client.pairing.deferral import Deferral
 from twinbus.client.pairing.deferred import COMPLETED
 from twinbus.client.pairing.destination import BATCH_MESSAGES, Destination
 from twinbus.client.pairing.events import Events
@@ -218,3 +219,36 @@ async def test_a_fragment_that_nothing_of_a_batch_leads_to_holds_up_the_entity()
     await line.primary.answer(down(9))
     assert line.deferred == ["1", "2"]
     line.destination.close()
+
+
+def stored_in_part(*, stored: Sequence[int], unsure: Sequence[int]) -> PartlyStored:
+    error = PartlyStored("some are stored")
+    error.stored, error.unsure = stored, unsure
+    return error
+
+
+@in_virtual_time
+async def test_q04_what_may_be_stored_of_a_batch_is_in_doubt_until_it_is_settled() -> None:
+    line = Line()
+    for text, session_id in (("a", "1"), ("b", "2"), ("c", "3")):
+        line.take(text, session_id)
+    await asyncio.sleep(0.001)
+    finishing = asyncio.ensure_future(line.destination.finish())
+    assert await line.primary.answer(stored_in_part(stored=[0], unsure=[1])) == ["a", "b", "c"]
+    await finishing
+    assert line.completed == ["a"]
+    in_doubt = line.destination.close()
+    assert [(parcel.sequence_number, parcel.is_marked) for parcel in in_doubt] == [(2, True)], "the third is not stored"
+
+
+@in_virtual_time
+async def test_q19_a_message_that_was_deferred_twice_is_asked_for_once() -> None:
+    line = Line()
+    deferral = Deferral(line, "backlog")
+    line.add("a", "1")
+    line.add("b", "1")
+    for number in (2, 1, 2, 1):
+        deferral.add(number)
+    request = deferral.ask()
+    assert request.numbers == [1, 2], "a request with a number twice is refused as a whole"
+    assert len(await deferral.taken(request) or ()) == 2

@@ -56,6 +56,9 @@ REASON_BYTES: Final = 512
 a way to get on with the messages there. A message is dead-lettered once, so it grows by this once."""
 NOTED: Final = frozenset({"DeadLetterReason", "DeadLetterErrorDescription"})
 """Properties that a message gets when it is dead-lettered."""
+MARK_BYTES: Final = 64
+"""What a deferral may add, also to a full entity and on a full disk: the mark of a possible duplicate, once. If it were
+refused, the message would be delivered again at once, and again, while those behind it in its session are deferred."""
 
 Held: TypeAlias = "tuple[Lock, bytes]"
 """A message that is out: as what, and its record."""
@@ -71,6 +74,9 @@ class How(Enum):
     RELEASE = "release"
     FREE = "free"
     """Of a receiver that is gone for good."""
+
+
+_SPARE: Final = {How.DEAD_LETTER: REASON_BYTES, How.DEFER: MARK_BYTES}
 
 
 class Settlement:
@@ -270,7 +276,7 @@ class Settlement:
             return lambda: self._fragment.remove(locks, _nobody)
         found = [(lock, records[lock.sequence]) for lock in locks if lock.sequence in records]
         changed = [(lock, self._changed(record, properties)) for lock, record in found]
-        self._check_growth(found, changed, spare=REASON_BYTES if how is How.DEAD_LETTER else 0)
+        self._check_growth(found, changed, spare=_SPARE.get(how, 0))
         if how is How.RELEASE:
             return lambda: self._return_unchanged(found, _nobody)
         if how is How.DEFER:
@@ -331,8 +337,8 @@ class Settlement:
                     fragment.redelivery.take_back_noted(lock.sequence)  # its receiver had something to say of it
                 self._return_unchanged(found, lambda _: answer(refusal))
             except Exception:
-                self._return_unchanged(found, _nobody)  # what cannot be done to them must not keep them out for ever
-                answer(InternalFault("the message could not be changed; it is there as it was"))
+                fault = InternalFault("the message could not be changed; it is there as it was")
+                self._return_unchanged(found, lambda _: answer(fault))  # it must not be kept out for ever
                 raise
 
         holdings = fragment.holdings
@@ -392,7 +398,7 @@ class Settlement:
         fragment = self._fragment
         changed = [(lock, self._changed(record, properties)) for lock, record in found] if properties else found
         if properties and not is_checked:
-            self._check_growth(found, changed)
+            self._check_growth(found, changed, spare=MARK_BYTES)
         deferred = [(lock, set_aside(record)) for lock, record in changed]
         for lock, record in deferred:
             if lock.is_deferred:
@@ -474,7 +480,7 @@ class Settlement:
             expired = fragment.locks.take_expired(fragment.clock.monotonic_s(), EXPIRE_AT_ONCE)
             if expired:
                 self._is_expiring = True
-                self.return_counted(expired, self._expired)
+                self.return_counted(expired, self._in_order(self._expired))
         deadline_s = fragment.locks.next_deadline_s()
         if deadline_s is not None:
             self.watch(deadline_s)

@@ -143,6 +143,8 @@ class _Queue:
         self._on_way: Sequence[Letter] = ()
         self._held: list[BrokeredMessage] = []
         """Those that stay for a fault of their own."""
+        self._held_in_doubt: list[BrokeredMessage] = []
+        """The same, of which a copy may have been stored."""
         self._held_bytes = 0
         self._accepted: set[int] = set()
         """Sequence numbers of messages that their destination has: they are not sent again."""
@@ -190,7 +192,7 @@ class _Queue:
 
     @property
     def _has_room(self) -> bool:
-        count = len(self._held) + sum(map(len, self._letters.values()))
+        count = len(self._held) + len(self._held_in_doubt) + sum(map(len, self._letters.values()))
         return count < MOST_HELD and self._held_bytes < MOST_HELD_BYTES
 
     async def _sort(self, receiver: MessageReceiver, received: Sequence[BrokeredMessage]) -> None:
@@ -222,9 +224,9 @@ class _Queue:
             is_dead_letter=True,
         )
 
-    def _keep(self, message: BrokeredMessage, path: str | None, reason: str) -> None:
+    def _keep(self, message: BrokeredMessage, path: str | None, reason: str, *, is_doubtful: bool = False) -> None:
         """Leave a message where it is, for a fault of its own."""
-        self._held.append(message)
+        (self._held_in_doubt if is_doubtful else self._held).append(message)
         self._all.stays[path, reason] += 1
 
     # --- sending ------------------------------------------------------------------------------------------------------
@@ -236,25 +238,24 @@ class _Queue:
             load = _load(letters)
             path = load[0].restored.path
             error = await self._attempt(path, load)
+            if error is not None:
+                self._doubt(_unsure(load, error))
             if error is None:
                 del letters[: len(load)]
                 await self._complete(receiver, load)
             elif isinstance(error, PartlyStored) and error.stored:
                 stored = set(error.stored)
-                letters[: len(load)] = others = [one for place, one in enumerate(load) if place not in stored]
-                self._doubt(others)  # their fragment has failed, and may have them
+                letters[: len(load)] = [one for place, one in enumerate(load) if place not in stored]
                 await self._complete(receiver, [one for place, one in enumerate(load) if place in stored])
             elif blame_for(error) is not Blame.MESSAGE:
                 self._reasons[key] = str(error)
                 self._is_blocked.add(key)
-                if may_have_happened(error):
-                    self._doubt(load)
                 return
             elif len(load) > 1:
                 for letter in load:
                     letter.goes_alone = True
             else:
-                self._keep(load[0].message, path, f"{type(error).__name__}: {error}")
+                self._keep(load[0].message, path, f"{type(error).__name__}: {error}", is_doubtful=load[0].is_doubtful)
                 del letters[0]
         del self._letters[key]
 
@@ -297,9 +298,16 @@ class _Queue:
         waiting = [letter for letters in self._letters.values() for letter in letters]
         for message in [*self._held, *(letter.message for letter in waiting if not letter.is_doubtful)]:
             await receiver.release(message)
-        for letter in waiting:
-            if letter.is_doubtful:
-                await receiver.abandon(letter.message)
+        for message in [*self._held_in_doubt, *(letter.message for letter in waiting if letter.is_doubtful)]:
+            await receiver.abandon(message)
+
+
+def _unsure(load: Sequence[Letter], error: ServiceBusError) -> Sequence[Letter]:
+    """Return the messages that may be stored although they were refused together."""
+    if not may_have_happened(error):
+        return ()
+    places = error.unsure if isinstance(error, PartlyStored) else None
+    return load if places is None else [load[place] for place in places]
 
 
 def _load(letters: Sequence[Letter]) -> list[Letter]:

@@ -54,6 +54,8 @@ class Deferral:
         """None is deferred, as far as is known."""
         self.is_over = False
         """Nothing more is said of any message."""
+        self.requests: set[asyncio.Task[list[Parcel]]] = set()
+        """Those on their way. What they bring is under locks that the backlog queue has to be given back."""
         self._source = source
         self._backlog_queue = backlog_queue
         self._numbers: list[int] = []
@@ -115,15 +117,20 @@ class Deferral:
         most = self._source.at_once if most is None else most
         numbers: list[int] = []
         while len(numbers) < most and self.is_before(before):
-            numbers.append(heapq.heappop(self._numbers))
-        return Request(numbers, asyncio.ensure_future(self._source.take_back(numbers)))
+            number = heapq.heappop(self._numbers)
+            if not numbers or numbers[-1] != number:  # else it was deferred again after a deferral that failed
+                numbers.append(number)
+        task = asyncio.ensure_future(self._source.take_back(numbers))
+        self.requests.add(task)
+        task.add_done_callback(self.requests.discard)
+        return Request(numbers, task)
 
     async def taken(self, request: Request) -> list[Parcel] | None:
         """What a request brings; None, and the messages stay deferred, if it failed."""
         failure: ServiceBusError | None = None
         parcels: list[Parcel] = []
         try:
-            parcels = await request.task
+            parcels = await asyncio.shield(request.task)  # what it brings has to be given back, whoever waits for it
         except ServiceBusError as error:
             failure = error
         if failure is None:

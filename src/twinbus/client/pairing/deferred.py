@@ -7,12 +7,13 @@ as many messages as fit, judged by the size of those before. Knows nothing of de
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.types import Array, Int, UInt
 from twinbus.client.errors import UnknownAnswer
 from twinbus.client.pairing.rewriting import POSSIBLE_DUPLICATE
-from twinbus.model.errors import MessageLockLost, MessageTooLarge
+from twinbus.model.errors import MessageLockLost, MessageTooLarge, ServiceBusError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,11 +58,17 @@ class DeferredMessages:
     async def take(self, numbers: Sequence[int]) -> list[tuple[bytes, uuid.UUID]]:
         """Messages by their numbers, each with its lock: all, or MessageNotFound if one cannot be had."""
         if len(numbers) > self.at_once:  # fewer than were fit for one request when they were chosen
-            first, rest = numbers[: self.at_once], numbers[self.at_once :]
-            return await self.take(first) + await self.take(rest)
+            count = self.at_once
+            taken = await self.take(numbers[:count])
+            try:
+                return taken + await self.take(numbers[count:])
+            except ServiceBusError:
+                with suppress(ServiceBusError):  # their locks expire then
+                    await self.settle(DEFERRED, [lock for _, lock in taken])
+                raise
         body: dict[str, object] = {"sequence-numbers": Array(int, list(numbers)), "receiver-settle-mode": UInt(1)}
         is_too_large = False
-        taken: list[tuple[bytes, uuid.UUID]] = []
+        taken = []
         try:
             entries = _entries(await self._ask("com.microsoft:receive-by-sequence-number", body))
             taken = [(_payload(entry), _lock(entry)) for entry in entries]

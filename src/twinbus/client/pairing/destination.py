@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from twinbus.client.sending_link import SendingLink
 
 FIRST_PROBE_S: Final = 0.5
+LEAST_PROBE_S: Final = 0.5
+"""Between a probe that failed and the next, however often others hear from the entity."""
 LONGEST_PROBE_S: Final = 5.0
 """A probe is charged three times: the receive, the send, and the deferral."""
 LONGEST_FREE_PROBE_S: Final = 1.0
@@ -121,6 +123,8 @@ class Destination:
         self._on_way: dict[asyncio.Future[object], tuple[list[Parcel], float, SendingLink]] = {}
         self._in_doubt: list[Parcel] = []
         """What was on its way when the primary was lost."""
+        self._doubted: dict[Parcel, None] = {}
+        """Sent without a clear answer, and not settled since."""
         self._alone: set[int] = set()
         """Numbers of messages that were in a batch that was refused: they go one by one."""
         self._is_shipping = False
@@ -148,8 +152,7 @@ class Destination:
         """What wakes it up."""
         self._fragments: dict[int, Destination] = {}
         """Those that took nothing once: what leads there has a way of its own from then on."""
-        self._not_found_grace_s = not_found_grace_s
-        self._patience = Patience(not_found_grace_s)
+        self._not_found_grace_s, self._patience = not_found_grace_s, Patience(not_found_grace_s)
         self._refusal: ServiceBusError | None = None
         """Why the entity refuses all messages now."""
         self._is_id_a_key = False
@@ -217,9 +220,7 @@ class Destination:
         if self._task is not None:
             self._task.cancel()
         in_doubt = self._in_doubt
-        for load, error in self._failures:
-            if may_have_happened(error):
-                in_doubt += load
+        in_doubt += self._doubted
         for future, (load, _, link) in list(self._on_way.items()):
             if not link.withdraw(future):
                 in_doubt += load
@@ -227,6 +228,11 @@ class Destination:
         for fragment in self._fragments.values():
             in_doubt += fragment.close()
         return in_doubt
+
+    @property
+    def requests(self) -> list[asyncio.Task[list[Parcel]]]:
+        """Requests for deferred messages that are on their way."""
+        return [*self._deferral.requests, *[one for fragment in self._fragments.values() for one in fragment.requests]]
 
     # --- out ----------------------------------------------------------------------------------------------------------
 
@@ -347,6 +353,7 @@ class Destination:
             places = error.unsure if isinstance(error, PartlyStored) else None
             for parcel in load if places is None else [load[place] for place in places]:
                 parcel.mark()
+                self._doubted[parcel] = None
         self._failed(load, error)
 
     def _delivered(self, load: list[Parcel]) -> None:
@@ -392,6 +399,7 @@ class Destination:
             self._send_apart(load)
         else:
             (parcel,) = load
+            self._settle_doubts(load)
             reason = type(error).__name__
             parcel.dead_letter(reason, str(error)).add_done_callback(
                 partial(self._deferral.note_end, "dead-lettered", load)
@@ -523,7 +531,14 @@ class Destination:
         if self._task is None:
             self._task = self._loop.create_task(self._run(self._recover))
 
+    def _settle_doubts(self, load: Sequence[Parcel]) -> None:
+        """Messages are settled, with their marks: the backlog queue knows of the doubt."""
+        if self._doubted:
+            for parcel in load:
+                self._doubted.pop(parcel, None)
+
     def _defer(self, parcel: Parcel, error: ServiceBusError | None = None) -> None:
+        self._settle_doubts([parcel])
         self._deferral.defer(parcel)
         if self._telling.wants(EventKind.DEFERRED):
             reason = None if error is None else str(error)
@@ -531,7 +546,7 @@ class Destination:
 
     async def _recover(self) -> None:
         """Probe until the entity answers, then take back what is deferred, in order."""
-        pause_s = FIRST_PROBE_S
+        pause_s, failed_s = FIRST_PROBE_S, -LEAST_PROBE_S
         await self._await_idle()
         while (self._deferral or self._behind) and not self._is_paused:
             if self._is_probed:
@@ -539,11 +554,13 @@ class Destination:
                 continue
             if self.is_blocked:
                 await self._wakeups.wait(self._awaited, pause_s)
+                await asyncio.sleep(max(0.0, failed_s + LEAST_PROBE_S - self._loop.time()))
             is_attached = await self._can_attach()
             if is_attached and await self._probe():
                 pause_s = FIRST_PROBE_S
                 self.is_blocked, self._is_recovering, self._is_probed = False, True, True
             else:
+                failed_s = self._loop.time()
                 pause_s = min(2 * pause_s, LONGEST_PROBE_S if is_attached else LONGEST_FREE_PROBE_S)
                 if not self.is_blocked:
                     self._block()
@@ -669,6 +686,7 @@ class Destination:
 
     def _complete(self, load: Sequence[Parcel]) -> None:
         """The entity has these."""
+        self._settle_doubts(load)
         taken, future = complete_all(load)
         if future is not None:
             future.add_done_callback(partial(self._completed, taken))

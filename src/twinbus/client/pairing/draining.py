@@ -181,6 +181,9 @@ class Draining:
 
     async def _give_back(self) -> None:
         """Those that were taken back from the deferred ones are free at once, not only when their locks are over."""
+        asked = [task for destination in self._destinations.values() for task in destination.requests]
+        if asked:
+            await asyncio.wait(asked, timeout=GIVE_BACK_S)
         giving_back: list[asyncio.Future[None]] = []
         for is_marked in (False, True):
             some = [parcel for parcel in self._origin.since_s if parcel.is_marked is is_marked]
