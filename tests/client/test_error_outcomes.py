@@ -102,6 +102,7 @@ def test_q22_a_batch_of_which_messages_are_safe_is_uncertain_and_names_them() ->
 def test_q03_q04_what_is_no_error_of_ours_is_certain_unless_it_was_cancelled() -> None:
     assert not may_have_happened(ValueError("no"))
     assert may_have_happened(asyncio.CancelledError())
+    assert may_have_happened(TimeoutError()), "as asyncio.timeout makes of it"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.served import ATOM
 from twinbus.client import FactorySettings, RetryPolicy, errors
+from twinbus.client.pairing import errors as pairing_errors
 
 if TYPE_CHECKING:
     import pytest
@@ -58,7 +59,9 @@ def test_it_tells_every_error_of_the_clients_own_and_the_defaults() -> None:
     (table,) = re.findall(r"may it have happened\? \|\n\|---.*?\n(.*?)\n\n", PAGE, re.DOTALL)
     told = set(re.findall(r"`([A-Z]\w+)`", table))
     own = {name for name, kind in vars(errors).items() if isinstance(kind, type) and kind.__module__ == errors.__name__}
-    assert told == own - {"EntityNotFound", "UnknownAnswer"}
+    of_pairs = {name for name in told if hasattr(pairing_errors, name)}
+    assert told - of_pairs == own - {"EntityNotFound"}
+    assert {"NotSent", "MessageCannotBeParked", "FailedOver", "ReservedPropertyName"} <= of_pairs
     assert "(60 seconds)" in PAGE
     assert "three times" in PAGE
     assert (FactorySettings().operation_timeout_s, RetryPolicy().max_retries) == (60, 3)

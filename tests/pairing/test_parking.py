@@ -145,7 +145,7 @@ async def test_r057_q08_a_message_at_the_limit_passes_healthy_and_is_refused_whe
         await asyncio.sleep(1)  # until the client knows, what it sends may have arrived
         with pytest.raises(MessageCannotBeParked) as error:
             await queue.send(sized(LIMIT))
-        assert "more than a backlog queue takes (262,144): make it smaller" in str(error.value)
+        assert "more than a backlog queue accepts (262,144): make it smaller" in str(error.value)
         assert str(error.value).endswith("; it was not sent")
         await queue.send(sized(LIMIT - 200))
         with pytest.raises(MessageTooLarge):
@@ -161,7 +161,9 @@ async def test_q08_properties_near_their_limit() -> None:
         message = BrokeredMessage("x", message_id="m" * 32, session_id="s" * 10, properties=many)
         await queue.send(message)
         app.namespaces.primary.outage.stop()
-        with pytest.raises(MessageCannotBeParked, match=r"bytes of properties, \d+ more than there can be \(65,536\)"):
+        with pytest.raises(
+            MessageCannotBeParked, match=r"bytes of properties when parked, \d+ more than there can be \(65,536\)"
+        ):
             await queue.send(message)
         assert await app.parked() == []
 

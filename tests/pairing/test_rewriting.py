@@ -257,7 +257,9 @@ def test_q07_a_property_with_the_name_of_an_alias_is_refused() -> None:
 
 
 def test_q08_the_excess_is_named() -> None:
-    with pytest.raises(MessageCannotBeParked, match=r"has 1,\d\d\d bytes, [1-9]\d* more than a backlog queue takes"):
+    with pytest.raises(
+        MessageCannotBeParked, match=r"have 1,\d\d\d bytes when parked, [1-9]\d* more than a backlog queue accepts"
+    ):
         rewriting.check_parked_size(parked(BrokeredMessage(b"x" * 1000)).payload, 1_000)
 
 
@@ -278,7 +280,9 @@ def test_q08_properties_have_a_limit_of_their_own() -> None:
     payload = BrokeredMessage("x", properties=many).encode(NOW_MS)
     assert rewriting.properties_size(payload) <= rewriting.MAX_PROPERTIES_BYTES
     message = BrokeredMessage("x", session_id="s" * 100, properties=many)
-    with pytest.raises(MessageCannotBeParked, match=r"bytes of properties, \d+ more than there can be \(65,536\)"):
+    with pytest.raises(
+        MessageCannotBeParked, match=r"bytes of properties when parked, \d+ more than there can be \(65,536\)"
+    ):
         rewriting.check_parked_size(parked(message).payload, 262_144)
 
 

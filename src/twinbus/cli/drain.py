@@ -39,13 +39,15 @@ def drain(  # noqa: PLR0913  # as many as there are options
     extra: Annotated[
         bool, typer.Option("--extra", help="Only the backlog queues at or above --count, which no syphon drains.")
     ] = False,
-    count: Annotated[int, typer.Option(min=1, help="How many backlog queues the application has.")] = 10,
+    count: Annotated[int, typer.Option(min=1, help="How many backlog queues the application uses.")] = 10,
     name: Annotated[
         str | None,
         typer.Option("--primary-name", help="What backlog queues are named after, where the host does not tell it."),
     ] = None,
     deduct: Annotated[bool, typer.Option("--deduct", help="Take the parked time off the time to live.")] = False,
-    wait: Annotated[float, typer.Option(help="End when no message has moved for so many seconds.")] = 60.0,
+    wait: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="End when no message has moved for this long.")
+    ] = 60.0,
     not_found_grace: Annotated[
         float,
         typer.Option(min=0, metavar="SECONDS", help="How long messages wait for a destination that does not exist."),

@@ -69,7 +69,8 @@ def _headline(pair: PairStatus) -> tuple[str, str]:
     words += f" ({failed:,} failed over)" if failed else ""
     parked = plural(pair.parked, "message") if pair.parked else "no message"
     age = f", the oldest for {_age(pair.oldest, pair.now)}" if pair.oldest is not None else ""
-    return f"{pair.primary}: {words}, {parked} parked", age
+    dead = f", {plural(pair.dead_lettered, 'message')} dead-lettered" if pair.dead_lettered else ""
+    return f"{pair.primary}: {words}, {parked} parked{dead}", age
 
 
 # --- senders ----------------------------------------------------------------------------------------------------------

@@ -168,8 +168,9 @@ def may_have_happened(error: BaseException) -> bool:
     """Whether an operation may have been carried out although it failed with this error: its outcome is uncertain.
 
     The response was lost, or a store failed meanwhile: nobody knows then what is on disk, and a store that does not
-    answer in time may do so later. An operation that was cancelled may have been carried out, too.
+    answer in time may do so later. An operation that was cancelled may have been carried out, too, and so may one that
+    `asyncio.timeout` or `asyncio.wait_for` has cancelled.
     """
     if isinstance(error, ServiceBusError):
         return error.may_have_happened
-    return isinstance(error, asyncio.CancelledError)
+    return isinstance(error, asyncio.CancelledError | TimeoutError)

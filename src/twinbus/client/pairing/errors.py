@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from twinbus.client.doubt import STORED, UNSENT
 from twinbus.model.errors import CallerError, InvalidArgument, InvalidOperation, MessageTooLarge, ServiceBusError
 
 if TYPE_CHECKING:
@@ -37,19 +38,26 @@ class NotSent(ServiceBusError):
         spool: BaseException | None = None,
         may_have_happened: bool = False,
         stored: Sequence[int] = (),
+        unsure: Sequence[int] | None = None,
+        is_failed_over: bool = False,
     ) -> None:
         """`backlog` has the reason of each backlog queue that was tried.
 
-        `may_have_happened`: one of the messages that are not in `stored` may have been stored all the same.
+        `may_have_happened`: one of the messages that are not in `stored` may have been stored all the same. `unsure` is
+        given for a batch. `is_failed_over`: `primary` is the error of an earlier send, for which the entity is failed
+        over.
         """
-        reasons = [f"the primary: {primary}"] if primary is not None else []
+        reasons = [f"the primary: {_reason(primary, is_failed_over=is_failed_over)}"] if primary is not None else []
         reasons += [f"{', '.join(queues)}: {reason}" for reason, queues in _queues_by_reason(backlog).items()]
         reasons += [f"the spool: {spool}"] if spool is not None else []
-        what = f"the message for '{path}' was not sent"
+        noun = "message" if unsure is None else "batch"
+        what = f"the {noun} for '{path}' was not sent"
         if may_have_happened:
-            what = f"the message for '{path}' may have been stored, but no response confirms it"
+            what = f"the {noun} for '{path}' may have been stored, but no response confirms it"
         self.stored = sorted(stored)
         """The positions of the messages in the batch that are safe."""
+        self.unsure = None if unsure is None else sorted(unsure)
+        """The positions of other messages that may be stored, too; None: nothing is known of single messages."""
         if stored:
             count = len(self.stored)
             which = f"its first {count:,} messages" if self.safe == count else f"{count:,} messages of it"
@@ -76,6 +84,16 @@ class NotSent(ServiceBusError):
     def causes(self) -> list[BaseException]:
         """All of them."""
         return [*self.backlog.values(), *([self.primary] if self.primary is not None else [])]
+
+
+def _reason(error: BaseException, *, is_failed_over: bool) -> str:
+    """Return what an error says; of an earlier send's error, without what it says of that send's message."""
+    text = str(error)
+    if not is_failed_over:
+        return text
+    for ending in (f": {STORED}", f": {UNSENT}"):
+        text = text.removesuffix(ending)
+    return f"failed over after an earlier send: {text}"
 
 
 def _queues_by_reason(backlog: Mapping[str, BaseException]) -> dict[str, list[str]]:

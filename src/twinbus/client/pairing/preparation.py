@@ -124,7 +124,7 @@ class Preparation:
 
     def _tell_unprotected(self, reason: str) -> None:
         if self._is_unprotected:
-            log.warning("still unprotected: %s", reason)
+            log.debug("still unprotected: %s", reason)  # the alarm and the status say so meanwhile
             return
         self._is_unprotected = True
         self._telling.tell(EventKind.UNPROTECTED, reason=reason)

@@ -183,15 +183,15 @@ def check_parked_size(parked: bytes, most: int, message_format: int = 0) -> None
         size = properties_size(one) + _TOLD_BYTES
         if size > MAX_PROPERTIES_BYTES:
             raise MessageCannotBeParked(
-                f"parked, the message has {size:,} bytes of properties, {size - MAX_PROPERTIES_BYTES:,} more than there"
-                f" can be ({MAX_PROPERTIES_BYTES:,}): use fewer or shorter ones"
+                f"the message would have {size:,} bytes of properties when parked, {size - MAX_PROPERTIES_BYTES:,} more"
+                f" than there can be ({MAX_PROPERTIES_BYTES:,}): use fewer or shorter ones"
             )
 
 
 def _check_size(size: int, most: int) -> None:
     if size > most:
         raise MessageCannotBeParked(
-            f"parked, the message has {size:,} bytes, {size - most:,} more than a backlog queue takes"
+            f"the message would have {size:,} bytes when parked, {size - most:,} more than a backlog queue accepts"
             f" ({most:,}): make it smaller by as much, or send it when the primary is back"
         )
 

@@ -366,14 +366,19 @@ class Sending:
         primary: ServiceBusError | None = None,
     ) -> NotSent:
         outage = self._health.fragments.outage_for(self._portion.messages)
-        why = primary or self._primary_error or self._health.why or (None if outage is None else outage.why)
+        own = primary or self._primary_error
+        why = own or self._health.why or (None if outage is None else outage.why)
+        unsure = self._unsure - self._stored
+        is_batch = len(self._portion.messages) + len(self._stored) > 1
         return NotSent(
             self._sender.path,
             why,
             reasons,
             spool=spool,
-            may_have_happened=bool(self._unsure - self._stored),
+            may_have_happened=bool(unsure),
             stored=sorted(self._stored),
+            unsure=sorted(unsure) if is_batch else None,
+            is_failed_over=own is None,
         )
 
     async def _park_in(self, queue: BacklogQueue, *, is_last: bool) -> ServiceBusError | None:
