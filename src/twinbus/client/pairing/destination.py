@@ -37,7 +37,7 @@ from twinbus.client.pairing.parcel import complete_all
 from twinbus.client.pairing.wakeups import fragment_key
 from twinbus.client.retry import RECONNECT_ONCE
 from twinbus.client.sender import MessageSender
-from twinbus.model.errors import PartlyStored, ServiceBusError
+from twinbus.model.errors import PartlyStored, ServiceBusError, Unauthorized
 from twinbus.model.message import BATCH_FORMAT
 from twinbus.model.path import key_of
 
@@ -561,7 +561,8 @@ class Destination:
                 self.is_blocked, self._is_recovering, self._is_probed = False, True, True
             else:
                 failed_s = self._loop.time()
-                pause_s = min(2 * pause_s, LONGEST_PROBE_S if is_attached else LONGEST_FREE_PROBE_S)
+                is_costly = is_attached or isinstance(self._refusal, Unauthorized)  # a login that fails is logged
+                pause_s = min(2 * pause_s, LONGEST_PROBE_S if is_costly else LONGEST_FREE_PROBE_S)
                 if not self.is_blocked:
                     self._block()
         self.is_blocked = self._is_recovering = False
