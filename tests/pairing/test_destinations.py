@@ -90,6 +90,9 @@ class Line:
     def take(self, text: str, session_id: str) -> None:
         self.destination.take(self._parcels[self.add(text, session_id)])
 
+    def parcel(self, number: int) -> TakenBack:
+        return self._parcels[number]
+
     def add(self, text: str, session_id: str) -> int:
         """One more in the backlog queue; its number."""
         payload = BrokeredMessage(text, session_id=session_id).encode(0)
@@ -252,3 +255,19 @@ async def test_q19_a_message_that_was_deferred_twice_is_asked_for_once() -> None
     request = deferral.ask()
     assert request.numbers == [1, 2], "a request with a number twice is refused as a whole"
     assert len(await deferral.taken(request) or ()) == 2
+
+
+@in_virtual_time
+async def test_q18_what_waits_behind_deferred_messages_goes_in_its_place_among_them() -> None:
+    """A takeover: of one session all is deferred, of another one nothing."""
+    line = Line()
+    for text, session_id in (("a1", "a"), ("b1", "b"), ("a2", "a"), ("a3", "a")):
+        line.add(text, session_id)
+    line.destination.found_deferred(1)
+    line.destination.found_deferred(3)
+    for number in (2, 4):
+        line.destination.take(line.parcel(number))
+    sent: list[str] = []
+    while len(sent) < 4:
+        sent += await line.primary.answer()
+    assert [text for text in sent if text.startswith("a")] == ["a1", "a2", "a3"]

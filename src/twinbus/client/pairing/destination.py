@@ -620,13 +620,13 @@ class Destination:
         return self._behind[0].sequence_number if self._behind else None
 
     def _go_on_with_behind(self) -> bool:
-        """No deferred message comes before what waits behind: send that. False if nothing does."""
-        behind, self._behind = self._behind, deque()
-        for parcel in behind:
-            self._forward(parcel)
-        if not behind:
+        """Send what waits behind, up to the next message that is deferred. False if nothing waits."""
+        if not self._behind:
             self._is_recovering = False  # what comes now goes behind all that was taken back
-        return bool(behind)
+            return False
+        while self._behind and not self._deferral.is_before(self._first_behind):
+            self._forward(self._behind.popleft())
+        return True
 
     async def _go_on_with_all(self, parcels: list[Parcel] | None, blocks: int) -> None:
         """Send what was taken back, unless the entity fails meanwhile; wait while that is much."""
