@@ -378,7 +378,7 @@ class Sending:
             may_have_happened=bool(unsure),
             stored=sorted(self._stored),
             unsure=sorted(unsure) if is_batch else None,
-            is_failed_over=own is None,
+            is_failed_over=own is None and self._health.why is not None,
         )
 
     async def _park_in(self, queue: BacklogQueue, *, is_last: bool) -> ServiceBusError | None:
