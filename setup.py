@@ -72,6 +72,7 @@ COMPILED = {
         "subscription",
         "topic",
         "window",
+        "withheld",
         "work",
     ),
     "broker/partitioned": (

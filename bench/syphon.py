@@ -110,6 +110,9 @@ async def _make_anew(manager: NamespaceManager, path: str, description: QueueDes
 class Syphon:
     """Ours, between two servers."""
 
+    host_options: tuple[str, ...] = ()
+    """What the program that hosts it is told."""
+
     def __init__(self, primary: Server, secondary: Server) -> None:
         """Both run."""
         self._primary = primary
@@ -130,7 +133,7 @@ class Syphon:
 
     @contextlib.contextmanager
     def _hosted(self) -> Iterator[subprocess.Popen[bytes]]:
-        words = [sys.executable, "-m", "bench.syphon_host", PRIMARY, str(BACKLOG_QUEUES)]
+        words = [sys.executable, "-m", "bench.syphon_host", PRIMARY, str(BACKLOG_QUEUES), *self.host_options]
         host = subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE)
         assert host.stdin is not None
         with host.stdin as told:

@@ -1,9 +1,10 @@
 """A program that hosts the syphon, and does nothing else: what bench/syphon.py starts and measures.
 
-    python -m bench.syphon_host PRIMARY_NAME BACKLOG_QUEUES
+    python -m bench.syphon_host PRIMARY_NAME BACKLOG_QUEUES [--defer]
 
 It reads three connection strings, one a line: the primary's, the secondary's, and the one for the secondary's
 management. It pairs the two and takes back what is parked until it is told to stop (SIGTERM).
+With `--defer` it defers messages that it sets aside, as with a server that cannot withhold them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import uvloop
 from twinbus.client import MessagingFactory
 from twinbus.client.management import NamespaceManager
 from twinbus.client.pairing import SendAvailabilityPairedNamespaceOptions
+from twinbus.client.pairing.withholding import Withholding
 
 
 async def main(primary_name: str, backlog_queues: int) -> None:
@@ -37,4 +39,6 @@ async def main(primary_name: str, backlog_queues: int) -> None:
 
 
 if __name__ == "__main__":
+    if "--defer" in sys.argv:
+        Withholding.can_add = lambda _self, _paths: False  # type: ignore[method-assign, assignment]
     uvloop.run(main(sys.argv[1], int(sys.argv[2])))

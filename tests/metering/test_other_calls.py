@@ -10,7 +10,7 @@ import pytest
 
 from tests.metering.used import counted, used
 from twinbus.client import BrokeredMessage
-from twinbus.model.errors import MessageNotFound, ServiceBusError
+from twinbus.model.errors import MessageNotFound, NotAllowed, ServiceBusError
 from twinbus.server.management import OPERATIONS
 from twinbus.server.metering.operations import COUNTED
 from twinbus.testing import InMemoryNamespace, in_virtual_time
@@ -56,6 +56,21 @@ async def test_what_a_browse_link_shows_is_counted_by_message_and_what_is_comple
         assert beside_sends(namespace) == {"peeks": 5, "settlements": 3}
         await browser.complete_up_to(seen[2].sequence_number)
         assert beside_sends(namespace)["settlements"] == 4, "nothing was left to complete, and it was a call"
+
+
+@in_virtual_time
+async def test_withholding_messages_is_not_charged_whether_it_is_allowed_or_not() -> None:
+    async with InMemoryNamespace() as namespace:
+        await namespace.create_queue("orders")
+        factory = namespace.factory()
+        receiver = factory.create_message_receiver("orders", epoch=1)
+        body = {"property": "to", "values": ["a", "b"]}
+        with pytest.raises(NotAllowed):
+            await factory.ask("orders", "twinbus:withhold", body, timeout_s=5)
+        assert await receiver.receive(0.5) is None
+        before = counted(used(namespace))
+        await factory.ask("orders", "twinbus:withhold", body, timeout_s=5)
+        assert counted(used(namespace)) == before == {"empty_receives": 1}
 
 
 @in_virtual_time

@@ -11,7 +11,8 @@ ORDER       A letter that the primary confirmed to its sender is there before ev
             Letters of one session that one backlog queue confirmed come back in the order in which they were sent. That
             is all that is promised: a letter that was parked may be overtaken by one that went to another backlog
             queue, or straight to the primary (Q18, R074). A letter with several parked copies is left out: one of them
-            may have gone through another backlog queue, without an answer to its sender.
+            may have gone through another backlog queue, without an answer to its sender. So is one that was moved from
+            several backlog queues: its destination has kept the first copy, and dropped the others as duplicates.
 BURIED      Only letters with a fault of their own, or whose time was over, are dead-lettered by a pump or put aside by
             the spool (Q19).
 CHANGED     Body, ids, properties, time to live and schedule are as they were sent.
@@ -150,7 +151,7 @@ def _check_parked(world: World, letters: list[Letter]) -> None:
     for letter in letters:
         first = _first(world, letter, parked=True)
         copies = [copy for copy in world.ledger.copies.get(letter.id, ()) if copy.was_parked]
-        if first is not None and len(copies) == 1 and len(letter.parked_in) == 1:
+        if first is not None and len(copies) == 1 and len(letter.parked_in) == 1 and len(letter.moved_from) <= 1:
             lines[letter.parked_in[0]].append((first, letter))
     for queue, line in lines.items():
         world.ledger.counts["order compared"] += max(0, len(line) - 1)

@@ -104,9 +104,12 @@ class Ledger:
         letter = self.letters.get(str(event.message_id)) if event.message_id is not None else None
         if letter is None:
             return
+        queue = str(event.backlog_queue).rpartition("/")[2]
         if event.kind is EventKind.PARKED:
-            letter.parked_in.append(str(event.backlog_queue).rpartition("/")[2])
+            letter.parked_in.append(queue)
             letter.parked_at_ms = letter.parked_at_ms or self._secondary_ms()
+        elif event.kind is EventKind.MOVED:
+            letter.moved_from.add(queue)
         elif event.kind is EventKind.SPOOLED:
             letter.was_spooled = True
 

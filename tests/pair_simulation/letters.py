@@ -60,6 +60,8 @@ class Letter:
     error: str = ""
     parked_in: list[str] = field(default_factory=list)
     """Backlog queues that have confirmed it."""
+    moved_from: set[str] = field(default_factory=set)
+    """Backlog queues from which a pump has brought a copy to the primary."""
     begun_ms: int = 0
     """What the secondary's clock showed when its send began."""
     parked_at_ms: int | None = None

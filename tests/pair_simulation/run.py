@@ -12,6 +12,7 @@ closed, and `checks` has a look at what is where.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import hashlib
 import logging
@@ -30,6 +31,7 @@ from tests.pair_simulation.repeatable import repeatable
 from tests.pair_simulation.settings import Settings
 from tests.pair_simulation.spool_disk import SimulatedLoop, memory_folder
 from tests.pair_simulation.world import Listener, World
+from tests.withholding import without_withholding
 from twinbus.client import MessagingFactory
 from twinbus.model.errors import ServiceBusError
 from twinbus.model.queue import QueueRuntime
@@ -88,7 +90,8 @@ def run(seed: int, *, is_tracing: bool = False, change: Callable[[Settings], Non
             settings = Settings(Random(f"{seed} settings"))
             if change is not None:
                 change(settings)
-            runner.run(_run(seed, settings, Path(root), result))
+            with contextlib.nullcontext() if settings.withholds else without_withholding():
+                runner.run(_run(seed, settings, Path(root), result))
     except Exception as error:  # noqa: BLE001
         result.problems.append(("FAILED", f"{error!r}\n{traceback.format_exc()}"))
     finally:

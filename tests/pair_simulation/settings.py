@@ -98,5 +98,7 @@ class Settings:
         self.mean_gap_s = random.choice((2.0, 6.0))
         """Between the beginnings of two outages."""
         self.most_at_once = random.choice((1, 2, 3, 4))
+        self.withholds = random.random() < 0.6
+        """The secondary can withhold messages; else pumps defer them, as with Azure."""
         self.only: frozenset[str] = frozenset()
         """The kinds of outages there are; none: all."""

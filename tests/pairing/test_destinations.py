@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinbus.client.pairing.deferred import DeferredMessages
-    from twinbus.client.pairing.parcel import Parcel
+    from twinbus.client.pairing.parcel import Arrived, Parcel
+    from twinbus.client.pairing.withholding import Withholding
     from twinbus.client.sender import MessageSender
 
 pytestmark = pytest.mark.interpreted  # parcels of our own
@@ -113,6 +114,16 @@ class Line:
             self.deferred += texts
 
     at_once = 15
+
+    @property
+    def withholding(self) -> Withholding:
+        raise AssertionError("messages that were deferred are not withheld")
+
+    def restore_again(self, parcel: Arrived) -> bool:
+        raise AssertionError(parcel)
+
+    def give_back(self, parcels: Sequence[Arrived]) -> list[asyncio.Future[None]]:
+        raise AssertionError(parcels)
 
     def holds_claim(self) -> bool:
         return True

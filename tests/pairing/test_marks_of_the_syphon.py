@@ -104,7 +104,9 @@ async def test_q04_what_was_never_sent_is_given_back_without_a_mark() -> None:
 
 
 @in_virtual_time
-async def test_q04_q19_a_message_without_an_answer_is_deferred_and_comes_back_with_a_mark() -> None:
+async def test_q04_q19_a_message_without_an_answer_is_deferred_and_comes_back_with_a_mark(
+    cannot_withhold: None,  # noqa: ARG001
+) -> None:
     async with paired(operation_timeout=20, **SYPHON) as app:
         await park(app, 10)
         app.namespaces.primary.outage.hang_store()  # it will have them, and does not say so

@@ -101,7 +101,7 @@ async def test_q04_what_may_be_in_one_backlog_queue_is_a_possible_duplicate_in_t
 
 
 @in_virtual_time
-async def test_q19_a_deferred_message_that_somebody_has_is_waited_for() -> None:
+async def test_q19_a_deferred_message_that_somebody_has_is_waited_for(cannot_withhold: None) -> None:  # noqa: ARG001
     """A pump that was killed holds it until its lock is over: it is neither forgotten nor overtaken."""
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("baskets", requires_session=True)

@@ -131,7 +131,7 @@ UPDATE = "com.microsoft:update-disposition"
 BATCH_DELETE = "com.microsoft:batch-delete-messages"
 PURGE, DELETE = "twinbus:purge", "twinbus:delete-by-sequence-number"
 RESUBMIT, COMPLETE = "twinbus:resubmit", "twinbus:complete-up-to"
-FRAGMENTS = "twinbus:fragments"
+FRAGMENTS, WITHHOLD = "twinbus:fragments", "twinbus:withhold"
 RENEW_SESSION = "com.microsoft:renew-session-lock"
 GET_STATE, SET_STATE = "com.microsoft:get-session-state", "com.microsoft:set-session-state"
 LIST_SESSIONS = "com.microsoft:get-message-sessions"
@@ -178,7 +178,7 @@ SESSIONS = [
 ]
 OPERATIONS = [
     *(PEEK, SCHEDULE, CANCEL, RENEW, DEFERRED, UPDATE, BATCH_DELETE, PURGE, DELETE, RESUBMIT, COMPLETE, FRAGMENTS),
-    *(RENEW_SESSION, GET_STATE, SET_STATE, LIST_SESSIONS),
+    *(RENEW_SESSION, GET_STATE, SET_STATE, LIST_SESSIONS, WITHHOLD),
 ]
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from twinbus.broker.line import Line
 from twinbus.model.errors import EntityClaimed, LinkStolen, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ class Claim:
         if self.holder is not None:
             for fragment, span in self._spans.items():
                 fragment.redelivery.guard(is_on=False)
+                if isinstance(fragment.line, Line):
+                    fragment.line.withhold()
                 span.end()
         self.holder = None
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.broker.keys import pack_sequence
 from twinbus.broker.window import WINDOW_BYTES, WINDOW_MESSAGES, Window
+from twinbus.broker.withheld import Withheld
 from twinbus.store.protocol import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from twinbus.broker.consumer import Consumer
     from twinbus.broker.fragment import Fragment
@@ -41,6 +42,8 @@ class Line:
         self._draining: dict[Consumer, Callable[[], None]] = {}
         self._handing: dict[Consumer, int] = {}
         """Who will get how many messages once they are deleted."""
+        self._withheld: Withheld | None = None
+        """Messages that the exclusive receiver does not want for now."""
 
     # --- consumers ----------------------------------------------------------------------------------------------------
 
@@ -54,7 +57,20 @@ class Line:
         self._draining.pop(consumer, None)
         self._hungry.pop(consumer, None)
         if not self.consumers:
+            self.withhold()
             self.window.clear()
+
+    def withhold(self, name: str = "", values: Sequence[str] = ()) -> None:
+        """Skip messages whose property has one of these values, and no others, until told otherwise."""
+        if self._withheld is None and not values:
+            return
+        withheld = self._withheld or Withheld()
+        freed = withheld.change(name, values)
+        if freed is not None:
+            self.read_again(freed)
+        self._withheld = withheld if withheld.values else None
+        if self._withheld is not None:
+            self.window.withhold(withheld)
 
     def feed(self, consumer: Consumer) -> None:
         """A receiver has room."""
@@ -93,6 +109,7 @@ class Line:
         self.consumers.clear()
         self._hungry.clear()
         self._draining.clear()
+        self.withhold()
         self.window.clear()
 
     # --- messages -----------------------------------------------------------------------------------------------------
@@ -100,18 +117,20 @@ class Line:
     @property
     def lowest(self) -> int:
         """Below it there is nothing that is not out."""
-        return self.window.lowest
+        skipped = None if self._withheld is None else self._withheld.lowest
+        return self.window.lowest if skipped is None else min(skipped, self.window.lowest)
 
     def arrive(self, fresh: list[tuple[int, bytes]], size: int) -> None:
         """Messages are on disk: now they are there for everyone."""
-        if fresh and self.consumers:
+        if fresh and self.consumers and self._withheld is None:  # else they are read, and looked into then
             self.window.extend(fresh, size)
 
     def bring_back(self, sequence: int, record: bytes) -> None:
         """A message that was out is free again."""
         window = self.window
         if self.consumers and sequence < window.next_read:
-            window.put_back(sequence, record)
+            if self._withheld is None or not self._withheld.skips(sequence, record):
+                window.put_back(sequence, record)
         else:
             window.next_read = min(window.next_read, sequence)
 
@@ -131,6 +150,8 @@ class Line:
             if consumer in self.consumers:
                 self._hungry.setdefault(consumer)
         self._handing.clear()
+        if self._withheld is not None:
+            self._withheld.forget()
         self.window = Window(low)
 
     def dispatch(self) -> None:
@@ -188,7 +209,7 @@ class Line:
         if isinstance(rows, StoreError):
             self._fragment.journal.fail(str(rows))
             return
-        window.fill(rows, start, end, self._fragment.out.__contains__)
+        window.fill(rows, start, end, self._fragment.out.__contains__, self._withheld)
         if not self.consumers:
             window.clear()
         self.dispatch()

@@ -18,6 +18,7 @@ from twinbus.broker.keys import sequence_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from twinbus.broker.withheld import Withheld
     from twinbus.store.protocol import Row
 
 WINDOW_MESSAGES: Final = 2_000
@@ -84,8 +85,10 @@ class Window:
             and self.bytes < WINDOW_BYTES // 2
         )
 
-    def fill(self, rows: Sequence[Row], start: int, end: int, is_out: Callable[[int], bool]) -> None:
-        """What was read from `start` up to `end`. Messages that are out are not handed out twice."""
+    def fill(
+        self, rows: Sequence[Row], start: int, end: int, is_out: Callable[[int], bool], withheld: Withheld | None = None
+    ) -> None:
+        """Add the messages that were read from `start` up to `end`, except those that are out or withheld."""
         self.is_reading = False
         if self.next_read != start:
             return  # meanwhile a message below came back: it is read again from there
@@ -94,9 +97,13 @@ class Window:
         for key, record in rows:
             sequence = sequence_of(key)
             self.next_read = sequence + 1
-            if not is_out(sequence):
+            if not is_out(sequence) and (withheld is None or not withheld.skips(sequence, record)):
                 self.ready.append((sequence, record))
                 self.bytes += len(record)
+
+    def withhold(self, withheld: Withheld) -> None:
+        """Take out the messages that are withheld from now on."""
+        self.take_away({sequence for sequence, record in self.ready if withheld.skips(sequence, record)})
 
     def clear(self) -> None:
         """Give back the memory: nobody takes messages now."""

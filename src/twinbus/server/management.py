@@ -11,7 +11,7 @@ from twinbus.broker.partitioned.entity import Partitioned
 from twinbus.model.errors import InvalidOperation, NotImplementedHere, ServiceBusError
 from twinbus.server.keys import Right
 from twinbus.server.metering.operations import count_operation
-from twinbus.server.operations import messages, removals, rules, sessions, transacted
+from twinbus.server.operations import messages, removals, rules, sessions, transacted, withholding
 from twinbus.server.operations.arguments import Arguments
 from twinbus.server.operations.carrying import act_there
 from twinbus.server.operations.division import DIVIDED
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     TransactedOperation: TypeAlias = Callable[[Subject, Arguments, Transaction, Reply], None]
 
 PEEK: Final = "com.microsoft:peek-message"
+WITHHOLD: Final = "twinbus:withhold"
 OPERATIONS: Final[dict[str, tuple[Right, Operation]]] = {
     PEEK: (Right.LISTEN, messages.peek),
     "com.microsoft:schedule-message": (Right.SEND, messages.schedule),
@@ -52,6 +53,7 @@ OPERATIONS: Final[dict[str, tuple[Right, Operation]]] = {
     "twinbus:resubmit": (Right.LISTEN, removals.resubmit),
     "twinbus:complete-up-to": (Right.LISTEN, removals.complete_up_to),
     "twinbus:fragments": (Right.LISTEN, removals.list_fragments),
+    WITHHOLD: (Right.LISTEN, withholding.withhold),
 }
 """Each with the right it needs."""
 SENDS_TOO: Final = frozenset({"twinbus:resubmit"})
@@ -131,6 +133,8 @@ class Management:
             _ = subject.receivable  # raises for a topic
         if operation not in HOLDERS_NEED:
             subject.entity.check_outage()
+        if operation == WITHHOLD:
+            subject.note_withholding()
         subject.entity.note_use(subject.namespace.clock)
         arguments = Arguments(request.body, max_id_characters=subject.namespace.limits.max_id_characters)
         if request.transaction is None:

@@ -20,7 +20,7 @@ from twinbus.broker.hold import Hold
 from twinbus.broker.line import DRAIN_PATIENCE_S
 from twinbus.broker.remote.calls import Claim, Close, Open, Untaken
 from twinbus.broker.sessions import session_lock_lost
-from twinbus.model.errors import ServiceBusError, SessionLockLost
+from twinbus.model.errors import ServiceBusError, SessionLockLost, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +38,7 @@ PATIENCE_MAX_S: Final = 4.0
 class Card:
     """Who a receiver is: its link, the client that this is of, and the epoch with which it claims the entity."""
 
-    __slots__ = ("client", "epoch", "if_free", "link")
+    __slots__ = ("client", "epoch", "if_free", "link", "withholds")
 
     def __init__(self, link: int = 0, client: int = 0, epoch: int | None = None, *, if_free: bool = False) -> None:
         """Numbers of the process that the client is connected to; 0 if it has no link."""
@@ -47,6 +47,8 @@ class Card:
         self.epoch = epoch
         self.if_free = if_free
         """It claims the entity only if nobody has it."""
+        self.withholds = False
+        """The owners of fragments were told to withhold messages from it."""
 
 
 class Borrowed(Consumer, Protocol):
@@ -304,6 +306,11 @@ class Loan:
         self._is_open = self.is_claiming = self._is_written_off = False
         if self.hold is not None:
             self.gone(session_lock_lost(self.hold.session))
+            return
+        if self.consumer.card.withholds:
+            self.gone(
+                StoreUnavailable("the process that withheld messages is gone: attach again, and say which to withhold")
+            )
             return
         self._take_back()
         self.consumer.feed()

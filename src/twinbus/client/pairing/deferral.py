@@ -19,7 +19,8 @@ from twinbus.model.errors import ServiceBusError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinbus.client.pairing.parcel import Parcel
+    from twinbus.client.pairing.parcel import Arrived, Parcel
+    from twinbus.client.pairing.withholding import Withholding
 
 log: Final = logging.getLogger(__name__)
 
@@ -36,6 +37,16 @@ class Source(Protocol):
 
     async def take_back(self, numbers: Sequence[int]) -> list[Parcel]:
         """Receive deferred messages by their numbers, in order. ServiceBusError if one cannot be had."""
+
+    @property
+    def withholding(self) -> Withholding:
+        """The paths whose messages the queue withholds."""
+
+    def restore_again(self, parcel: Arrived) -> bool:
+        """Restore a message as it is now; False if its time is over: it is dead-lettered."""
+
+    def give_back(self, parcels: Sequence[Arrived]) -> list[asyncio.Future[None]]:
+        """Release messages, to come again in their order; the confirmations of that."""
 
 
 class Request:
@@ -123,6 +134,7 @@ class Deferral:
         task = asyncio.ensure_future(self._source.take_back(numbers))
         self.requests.add(task)
         task.add_done_callback(self.requests.discard)
+        task.add_done_callback(_ignore_failure)  # a pump that ends asks no request what became of it
         return Request(numbers, task)
 
     async def taken(self, request: Request) -> list[Parcel] | None:
@@ -142,3 +154,8 @@ class Deferral:
         for number in request.numbers:
             self.add(number)
         return None
+
+
+def _ignore_failure(task: asyncio.Task[list[Parcel]]) -> None:
+    if not task.cancelled():
+        task.exception()

@@ -1,14 +1,21 @@
 """One destination of parked messages, to one pump: an entity of the primary.
 
 What is ready goes together, as a batch: all of it is taken, or nothing. Within a session messages go in order, and no
-two batches with messages of one session are on their way at once (Q18). What an entity does not take now is deferred in
-the backlog queue, and so is what comes after it, until it answers again: then all are taken back by their numbers, in
-order (Q19). An entity that is disabled or missing, or that does not accept the key, is waited for in the same way. A
-batch that is refused is sent again message by message, so that one bad message harms no other.
+two batches with messages of one session are on their way at once (Q18). A batch that is refused is sent again message
+by message, so that one bad message harms no other.
 
-An entity that takes nothing is probed with its oldest deferred message, every few seconds, and at once when it has
-answered anybody else of this process. When it answers, deferred messages are asked for in large requests, several at a
-time; messages that come on the link meanwhile wait behind them.
+Messages for an entity that accepts nothing now wait in the backlog queue until it does (Q19): it is busy, full or
+unavailable, disabled or missing, or does not accept the key. There are two ways to wait:
+
+- The backlog queue withholds them (`withholding`). Those already received are released to their places, except the
+  oldest one. When the entity accepts that one, the queue is told to deliver the others, in order.
+- They are deferred (`deferral`), and so are those that come after them; later all are taken back by their numbers, in
+  order, in large requests, several at a time. Messages that come on the link meanwhile wait behind them. This is the
+  way where the server cannot withhold messages, for single fragments, and while any message for the entity is
+  deferred: so no message overtakes a deferred one.
+
+Either way the entity is probed with its oldest message, every few seconds, and at once when it has answered anybody
+else of this process.
 
 A message whose send has no clear answer is *in doubt*: it is marked as a possible duplicate wherever it goes from then
 on, in the backlog queue too.
@@ -33,8 +40,10 @@ from twinbus.client.pairing.blame import LOST, Patience, is_refusal
 from twinbus.client.pairing.deferral import Deferral
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.fragments import key_in
-from twinbus.client.pairing.parcel import complete_all
+from twinbus.client.pairing.parcel import Arrived, complete_all
+from twinbus.client.pairing.probe_pace import ProbePace
 from twinbus.client.pairing.wakeups import fragment_key
+from twinbus.client.pairing.withholding import WithheldMessages
 from twinbus.client.retry import RECONNECT_ONCE
 from twinbus.client.sender import MessageSender
 from twinbus.model.errors import PartlyStored, ServiceBusError, Unauthorized
@@ -51,13 +60,6 @@ if TYPE_CHECKING:
     from twinbus.client.pairing.wakeups import Wakeups
     from twinbus.client.sending_link import SendingLink
 
-FIRST_PROBE_S: Final = 0.5
-LEAST_PROBE_S: Final = 0.5
-"""Between a probe that failed and the next, however often others hear from the entity."""
-LONGEST_PROBE_S: Final = 5.0
-"""A probe is charged three times: the receive, the send, and the deferral."""
-LONGEST_FREE_PROBE_S: Final = 1.0
-"""An attach is not charged: while it is refused, nothing else is tried."""
 BATCH_MESSAGES: Final = 100
 BATCH_BYTES: Final = 200_000
 """Of messages that go together: a batch may have 256 KB, as one message."""
@@ -110,7 +112,7 @@ class Destination:
         """
         self._sender, self._backlog_queue, self._telling = sender, backlog_queue, telling
         self._source, self._lost, self._wakeups = source, lost, wakeups
-        self._deferral = Deferral(source, backlog_queue)
+        self._deferral, self._withheld = Deferral(source, backlog_queue), WithheldMessages(source)
         self._failures: list[tuple[list[Parcel], ServiceBusError]] = []
         """What became of messages while the claim was in doubt, in order."""
         self._loop = asyncio.get_running_loop()
@@ -136,7 +138,7 @@ class Destination:
         """What came on the link while deferred messages are taken back."""
         self._task: asyncio.Task[None] | None = None
         self.is_blocked = False
-        """It takes nothing now: all that comes is deferred."""
+        """It accepts nothing now: all messages that come wait in the backlog queue."""
         self._is_recovering = False
         """It takes messages again, and deferred ones are taken back."""
         self._blocks = 0
@@ -163,13 +165,13 @@ class Destination:
     def take(self, parcel: Parcel) -> None:
         """Bring a message there, in its turn."""
         if self.is_blocked:
-            self._defer(parcel)
+            self._put_aside(parcel)
         elif not self._is_recovering:
             self._forward(parcel)
         elif len(self._behind) < BEHIND_AT_MOST:
             self._behind.append(parcel)
         else:
-            self._defer(parcel)
+            self._put_aside(parcel)
 
     def found_deferred(self, sequence_number: int) -> None:
         """A message for it was deferred by an earlier pump."""
@@ -180,10 +182,15 @@ class Destination:
                 self._task = self._loop.create_task(self._run(self._recover))
 
     def hold_up(self, load: list[Parcel], error: ServiceBusError) -> None:
-        """It does not take these now: they are deferred, and so is what comes."""
-        self._block()
+        """It does not accept these now: they wait in the backlog queue, and so do those to come."""
+        self._block(load)
         for parcel in load:
-            self._defer(parcel, error)
+            self._put_aside(parcel, error)
+
+    @property
+    def is_deferring(self) -> bool:
+        """Messages that come are deferred."""
+        return self.is_blocked and not self._withheld.is_on
 
     def give_up(self, limit_s: float) -> None:
         """Take no answer within `limit_s` for a failure."""
@@ -283,8 +290,15 @@ class Destination:
     @property
     def _leaves_now(self) -> bool:
         """What is ready makes a batch, or will be none however long it waits; or nothing else is on its way."""
-        is_full = len(self._ready) >= BATCH_MESSAGES or self._ready_bytes >= BATCH_BYTES
-        return is_full or not self._on_way or bool(self._alone) or not self._mixes_sessions
+        if not self._on_way or self._alone or not self._mixes_sessions or self._ready_bytes >= BATCH_BYTES:
+            return True
+        count = len(self._ready)
+        if self._lanes and count < BATCH_MESSAGES:
+            for parcel in self._ready:  # with what follows it in its session
+                session_id = parcel.restored.session_id
+                lane = self._lanes.get(session_id) if session_id is not None else None
+                count += len(lane) if lane is not None else 0
+        return count >= BATCH_MESSAGES
 
     def _load(self) -> list[Parcel]:
         """What goes in one batch: what is ready, and what follows it in its session."""
@@ -513,10 +527,11 @@ class Destination:
         for waiting in lane or ():
             fragment.take(waiting)
 
-    # --- deferral -----------------------------------------------------------------------------------------------------
+    # --- waiting ------------------------------------------------------------------------------------------------------
 
-    def _block(self) -> None:
-        """Defer what waits, and what comes, until the entity answers."""
+    def _block(self, load: Sequence[Parcel] = ()) -> None:
+        """Let messages wait in the backlog queue until the entity answers; `load` was just refused."""
+        self._withheld.is_on = self._withheld.is_on or self._can_withhold(load)
         self.is_blocked, self._is_recovering, self._is_probed = True, False, False
         self._blocks += 1
         if self._telling.on_deferral is not None:
@@ -526,10 +541,22 @@ class Destination:
         behind, self._behind = self._behind, deque()
         for waiting in (ready, *lanes.values(), behind):
             for parcel in waiting:
-                self._defer(parcel)
+                self._put_aside(parcel)
         self._progress.set()
         if self._task is None:
             self._task = self._loop.create_task(self._run(self._recover))
+
+    def _can_withhold(self, load: Sequence[Parcel]) -> bool:
+        """Tell whether all messages for the entity can wait in their places: none of those in hand was deferred."""
+        if self._is_fragment or self._fragments or self._deferral:
+            return False
+        in_hand = [parcel for waiting in (load, self._ready, self._behind) for parcel in waiting]
+        in_hand += [parcel for lane in self._lanes.values() for parcel in lane]
+        in_hand += [parcel for sent, _, _ in self._on_way.values() for parcel in sent]
+        in_hand += [parcel for failed, _ in self._failures for parcel in failed]
+        if [parcel for parcel in in_hand if not isinstance(parcel, Arrived)]:
+            return False
+        return self._withheld.can_begin({parcel.restored.path for parcel in in_hand})
 
     def _settle_doubts(self, load: Sequence[Parcel]) -> None:
         """Messages are settled, with their marks: the backlog queue knows of the doubt."""
@@ -537,43 +564,73 @@ class Destination:
             for parcel in load:
                 self._doubted.pop(parcel, None)
 
-    def _defer(self, parcel: Parcel, error: ServiceBusError | None = None) -> None:
+    def _defer(self, parcel: Parcel) -> None:
         self._settle_doubts([parcel])
         self._deferral.defer(parcel)
+
+    def _put_aside(self, parcel: Parcel, error: ServiceBusError | None = None) -> None:
+        """Let a message wait in the backlog queue."""
+        if self._withheld.is_on and isinstance(parcel, Arrived):
+            self._settle_doubts(self._withheld.keep(parcel))
+        else:
+            self._defer(parcel)
         if self._telling.wants(EventKind.DEFERRED):
             reason = None if error is None else str(error)
             self._telling.tell_parcel(EventKind.DEFERRED, parcel, self._backlog_queue, reason=reason)
 
     async def _recover(self) -> None:
-        """Probe until the entity answers, then take back what is deferred, in order."""
-        pause_s, failed_s = FIRST_PROBE_S, -LEAST_PROBE_S
-        await self._await_idle()
-        while (self._deferral or self._behind) and not self._is_paused:
-            if self._is_probed:
-                await self._bring_back()
-                continue
-            if self.is_blocked:
-                await self._wakeups.wait(self._awaited, pause_s)
-                await asyncio.sleep(max(0.0, failed_s + LEAST_PROBE_S - self._loop.time()))
-            is_attached = await self._can_attach()
-            if is_attached and await self._probe():
-                pause_s = FIRST_PROBE_S
-                self.is_blocked, self._is_recovering, self._is_probed = False, True, True
-            else:
-                failed_s = self._loop.time()
-                is_costly = is_attached or isinstance(self._refusal, Unauthorized)  # a login that fails is logged
-                pause_s = min(2 * pause_s, LONGEST_PROBE_S if is_costly else LONGEST_FREE_PROBE_S)
-                if not self.is_blocked:
-                    self._block()
+        """Probe until the entity answers, then have the messages that wait, in order."""
+        pace, withheld = ProbePace(self._wakeups, self._awaited), self._withheld
+        try:
+            await self._await_idle()
+            while (self._deferral or self._behind or withheld.in_hand) and not self._is_paused:
+                if withheld.is_on and not withheld.is_confirmed:
+                    await self._withhold()
+                has_answered = await self._bring_back() if self._is_probed else await self._try(pace)
+                if has_answered and withheld.is_on and not self._deferral:
+                    break
+        finally:
+            pace.end()
+        if not withheld.may_be or self._is_paused:
+            self.is_blocked = self._is_recovering = False
+            return
+        self._settle_doubts(await withheld.settle_down())
         self.is_blocked = self._is_recovering = False
+        await withheld.end()
+
+    async def _try(self, pace: ProbePace) -> bool:
+        """Probe the entity when it is time to; False if it still accepts nothing."""
+        if self.is_blocked:
+            await pace.wait()
+        is_attached = await self._can_attach()
+        if is_attached and await self._probe():
+            pace.succeeded()
+            if self._deferral or not self._withheld.is_on:
+                self.is_blocked, self._is_recovering, self._is_probed = False, True, True
+            return True
+        pace.failed(is_costly=is_attached or isinstance(self._refusal, Unauthorized))  # a login that fails is logged
+        if not self.is_blocked:
+            self._block()
+        return False
+
+    async def _withhold(self) -> None:
+        """Have messages withheld; deferred, if the queue cannot withhold them."""
+        given_back = await self._withheld.begin()
+        if given_back is not None:
+            self._settle_doubts(given_back)
+            return
+        for parcel in self._withheld.take_all():
+            self._defer(parcel)
 
     async def _probe(self) -> bool:
-        """Bring the oldest deferred message there; False if the entity does still not take it."""
+        """Bring the oldest message there; False if the entity does still not accept it."""
         blocks = self._blocks
         await self._deferral.confirmed()
-        if not self._deferral:
-            return True
-        parcels = await self._deferral.taken(self._deferral.ask(1))
+        parcels: list[Parcel] | None
+        if self._deferral:
+            parcels = await self._deferral.taken(self._deferral.ask(1))
+        else:
+            parcels = [*self._withheld.take_oldest()]
         for parcel in parcels or ():
             self._go_on_with(parcel)
         await self._await_idle()
@@ -597,8 +654,8 @@ class Destination:
             self._begin_refusal(failure)
         return is_final  # then its messages are dead-lettered
 
-    async def _bring_back(self) -> None:
-        """Take back deferred messages in order, several requests ahead, until none is left or the entity fails."""
+    async def _bring_back(self) -> bool:
+        """Take back deferred messages in order, several requests ahead; False if the entity fails meanwhile."""
         blocks, deferral = self._blocks, self._deferral
         requests: deque[Request] = deque()
         while self._blocks == blocks and not self._is_paused:
@@ -611,8 +668,9 @@ class Destination:
                 break
         for request in requests:  # in order they come behind what was not taken
             for parcel in await deferral.taken(request) or ():
-                self._defer(parcel)
+                self._put_aside(parcel)
         await self._await_idle()
+        return self._blocks == blocks
 
     @property
     def _first_behind(self) -> int | None:
@@ -637,7 +695,7 @@ class Destination:
             if self._blocks == blocks:
                 self._go_on_with(parcel)
             else:
-                self._defer(parcel)
+                self._put_aside(parcel)
         await self._await_room(blocks)
 
     def _go_on_with(self, parcel: Parcel) -> None:

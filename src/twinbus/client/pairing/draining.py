@@ -26,8 +26,9 @@ from twinbus.client.pairing.destination import Destination
 from twinbus.client.pairing.errors import ParkedMessageMalformed, PrimaryLost
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.outages import side_of
-from twinbus.client.pairing.parcel import IN_DOUBT, Arrived, Origin, TakenBack, dead_letter
+from twinbus.client.pairing.parcel import IN_DOUBT, Arrived, Origin, TakenBack, dead_letter, release_all
 from twinbus.client.pairing.rewriting import DEFERRED_STATE, LOCK_MS, Expired, Restored, look, restore, was_delivered
+from twinbus.client.pairing.withholding import Withholding
 from twinbus.model.errors import MessageNotFound, ServiceBusError
 from twinbus.model.path import key_of
 
@@ -92,6 +93,7 @@ class Draining:
         self._tasks: set[asyncio.Task[None]] = set()
         self._deferred = DeferredMessages(receiver)
         self._origin = Origin(self._deferred, self._start)
+        self.withholding = Withholding(receiver, is_possible=link.lease is not None)  # a lease: the server is a twinbus
         self._in_doubt = in_doubt
         self._last_arrival_s = self._loop.time()
         self._awaiting_claim: asyncio.Task[None] | None = None
@@ -203,11 +205,11 @@ class Draining:
             now_ms = self._settings.clock.wall_ms()
             if not self._held:
                 self._woken.set()
-            is_any_blocked = any(destination.is_blocked for destination in self._destinations.values())
+            is_any_deferring = any(destination.is_deferring for destination in self._destinations.values())
             while arrived:
                 delivery = arrived.popleft()
                 self._held[delivery] = now_s
-                if not is_any_blocked or not self._put_aside(delivery):
+                if not is_any_deferring or not self._put_aside(delivery):
                     self._sort(delivery, now_ms)
             if len(self._held) > HELD_AT_MOST:
                 self._forget_answered()
@@ -224,7 +226,8 @@ class Draining:
         if isinstance(restored, Expired):
             self._bury(delivery, restored.path, _EXPIRED, restored.text)
             return
-        self._destination(restored.path).take(self._checked(Arrived(self._link, delivery, restored)))
+        arrived = Arrived(self._link, delivery, restored, self._last_arrival_s)
+        self._destination(restored.path).take(self._checked(arrived))
 
     def _put_aside(self, delivery: IncomingDelivery) -> bool:
         """Defer a message whose destination takes nothing now, as it is; False if it is to be sorted."""
@@ -233,7 +236,7 @@ class Draining:
         except ParkedMessageMalformed:
             return False
         destination = self._destination(looked.path)
-        if not destination.is_blocked:
+        if not destination.is_deferring:
             return False
         as_it_is = Restored(looked.path, looked.session_id, delivery.payload, looked.sequence_number)
         destination.take(self._checked(Arrived(self._link, delivery, as_it_is)))
@@ -373,6 +376,25 @@ class Draining:
         why |= marking(is_marked=_was_delivered(payload))
         self._start(self._deferred.settle(DEAD_LETTERED, [lock], why)).add_done_callback(_heed)
         self._tell_buried(payload, path, reason, description)
+
+    def restore_again(self, parcel: Arrived) -> bool:
+        """Restore a message that was kept for a while as it is now; False if its time is over: it is dead-lettered."""
+        now_ms, waited_ms = self._settings.clock.wall_ms(), round((self._loop.time() - parcel.arrived_s) * 1000)
+        lock_ms = self._lock_ms - waited_ms  # as if it had been locked now: it is parked until then
+        restored = restore(parcel.delivery.payload, now_ms, deduct=self._settings.deduct, lock_ms=lock_ms)
+        if isinstance(restored, Expired):
+            parcel.dead_letter(_EXPIRED, restored.text).add_done_callback(_heed)
+            self._tell_buried(parcel.delivery.payload, restored.path, _EXPIRED, restored.text)
+            return False
+        parcel.restored = restored
+        if parcel.is_marked:
+            parcel.mark()
+        return True
+
+    def give_back(self, parcels: Sequence[Arrived]) -> list[asyncio.Future[None]]:
+        """Release messages that the queue withholds; those that may have been sent, with a delivery on their count."""
+        self._in_doubt.update([parcel.sequence_number for parcel in parcels if parcel.is_marked])
+        return release_all(parcels)
 
     async def _still_deferred(self, numbers: Sequence[int]) -> list[int]:
         """Which of these are there, whoever has them now."""

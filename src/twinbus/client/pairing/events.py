@@ -51,7 +51,7 @@ class EventKind(Enum):
     MOVED = "moved back"
     """The syphon brought a parked message to its destination."""
     DEFERRED = "deferred"
-    """The destination of a parked message is not available: it was put aside in its backlog queue."""
+    """The destination of a parked message is not available: the message waits in its backlog queue."""
     DESTINATION_REFUSES = "destination refuses"
     """A destination is disabled or missing, or the key is not accepted: its parked messages stay in the backlog."""
     DESTINATION_ACCEPTS = "destination accepts again"

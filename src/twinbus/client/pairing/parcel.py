@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from twinbus.amqp.outcomes import Modified, Rejected
+from twinbus.amqp.outcomes import RELEASED, Modified, Rejected
 from twinbus.amqp.performatives import Error
 from twinbus.amqp.types import Symbol
 from twinbus.client.pairing.deferred import COMPLETED, DEAD_LETTERED, DEFERRED, marking
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import uuid
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
+    from twinbus.amqp.composite import Composite
     from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.client.pairing.deferred import DeferredMessages
     from twinbus.client.pairing.rewriting import Restored
@@ -62,13 +63,16 @@ class Parcel:
 class Arrived(Parcel):
     """One that came on the link."""
 
-    __slots__ = ("delivery", "link")
+    __slots__ = ("arrived_s", "delivery", "link")
 
-    def __init__(self, link: ReceivingLink, delivery: IncomingDelivery, restored: Restored) -> None:
-        """`delivery` is as it came."""
+    def __init__(
+        self, link: ReceivingLink, delivery: IncomingDelivery, restored: Restored, arrived_s: float = 0.0
+    ) -> None:
+        """`delivery` is as it came, at `arrived_s` of the loop's clock."""
         super().__init__(restored, restored.sequence_number)
         self.link = link
         self.delivery = delivery
+        self.arrived_s = arrived_s
 
     def dead_letter(self, reason: str, description: str) -> asyncio.Future[None]:
         """Its destination will never take it."""
@@ -149,15 +153,23 @@ def defer_all(parcels: Sequence[Parcel]) -> list[tuple[list[Parcel], asyncio.Fut
         arrived = [parcel for parcel in group if isinstance(parcel, Arrived)]
         taken = [parcel for parcel in group if isinstance(parcel, TakenBack)]
         if arrived:
-            state = _DEFERRED_AND_MARKED if is_marked else _DEFERRED
-            last = {parcel.sequence_number >> FRAGMENT_SHIFT: parcel.delivery for parcel in arrived}  # of each fragment
-            deliveries = [parcel.delivery for parcel in arrived]
-            future = arrived[0].link.settle_together(deliveries, state, list(last.values()))
-            settling.append(([*arrived], future))
+            settling.append(([*arrived], _settle_arrived(arrived, _DEFERRED_AND_MARKED if is_marked else _DEFERRED)))
         if taken:
             future = taken[0].origin.settle(taken, DEFERRED, marking(is_marked=is_marked))
             settling.append(([*taken], future))
     return settling
+
+
+def release_all(parcels: Sequence[Arrived]) -> list[asyncio.Future[None]]:
+    """Give messages back to their places in the backlog queue; the confirmation of each part."""
+    parts = [(is_marked, list(some)) for is_marked, some in groupby(parcels, _is_marked)]
+    return [_settle_arrived(some, IN_DOUBT if is_marked else RELEASED) for is_marked, some in parts]
+
+
+def _settle_arrived(parcels: Sequence[Arrived], state: Composite) -> asyncio.Future[None]:
+    """Say one thing of messages that came on the link; done when the last of each fragment is confirmed."""
+    last = {parcel.sequence_number >> FRAGMENT_SHIFT: parcel.delivery for parcel in parcels}
+    return parcels[0].link.settle_together([parcel.delivery for parcel in parcels], state, list(last.values()))
 
 
 def _is_marked(parcel: Parcel) -> bool:

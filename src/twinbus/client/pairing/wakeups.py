@@ -1,7 +1,7 @@
 """Wake-ups: pumps that wait for an entity of the primary hear at once when it answers anybody of this process.
 
-Owns: who waits for which entity. A pump that hears nothing probes by itself, so a missed wake-up costs seconds, not
-messages.
+Owns: who waits for which entity, and who probes it often. A pump that hears nothing probes by itself, so a missed
+wake-up costs seconds, not messages.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Wakeups:
         """Somebody waits: asked with every message that is sent."""
         self._waiting: dict[asyncio.Future[None], str | None] = {}
         """Each with the key of the entity that is waited for; None where any will do."""
+        self._leaders: dict[str, object] = {}
 
     def answered(self, path: str) -> None:
         """An entity has taken a message or a ping, or is known to be healthy."""
@@ -33,6 +34,15 @@ class Wakeups:
         for future, awaited in self._waiting.items():
             if (awaited is None or awaited == key) and not future.done():
                 future.set_result(None)
+
+    def leads(self, path: str, pump: object) -> bool:
+        """Tell whether a pump is the one that probes an entity often; the others hear from it when that answers."""
+        return self._leaders.setdefault(key_of(path), pump) is pump
+
+    def stop_leading(self, path: str, pump: object) -> None:
+        """Let another pump probe the entity often, if this one did."""
+        if self._leaders.get(key_of(path)) is pump:
+            del self._leaders[key_of(path)]
 
     async def wait(self, path: str | None, seconds: float) -> None:
         """Until that entity answers, or any where `path` is None; but not longer than so many seconds."""

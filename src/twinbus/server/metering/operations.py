@@ -102,6 +102,10 @@ def _remove(name: str) -> Count:
     return count
 
 
+def _nothing(_counter: Counter, _asked: Mapping[Any, object], _answered: Mapping[Any, object]) -> None:
+    """It is part of a receive that is counted."""
+
+
 def _manage(counter: Counter, asked: Mapping[Any, object], _answered: Mapping[Any, object]) -> None:
     counter.management += _each(asked, "sequence-numbers")
 
@@ -126,5 +130,6 @@ COUNTED: Final[dict[str, Count]] = {
     "twinbus:resubmit": _manage,
     "twinbus:complete-up-to": _remove("completed"),
     "twinbus:fragments": _manage,
+    "twinbus:withhold": _nothing,
 }
 """All that there are."""

@@ -92,6 +92,17 @@ class Arguments:
         """A map that has to be there."""
         return Arguments(self._values.get(name), max_id_characters=self._max_id_characters, name=name)
 
+    def texts(self, name: str, *, most: int) -> list[str]:
+        """A list of strings, which may be empty."""
+        found = self._values.get(name)
+        items = found.items if isinstance(found, Array) else found
+        if not isinstance(items, list | tuple) or len(items) > most:
+            raise InvalidArgument(f"{name} is {found!r:.60}; it is a list of at most {most} strings")
+        texts = [item for item in items if isinstance(item, str)]
+        if len(texts) < len(items):
+            raise InvalidArgument(f"{name} has an item that is no string")
+        return texts
+
     def maps(self, name: str) -> list[Arguments]:
         """A list of maps."""
         most, item_name = self._max_id_characters, f"an item of {name}"

@@ -12,7 +12,7 @@ from twinbus.amqp.encode import encode
 from twinbus.broker.remote.calls import SUB_QUEUES, Manage, Managed
 from twinbus.broker.remote.journal import RemoteJournal
 from twinbus.model.errors import ServiceBusError
-from twinbus.server.operations import messages, removals, sessions
+from twinbus.server.operations import messages, removals, sessions, withholding
 from twinbus.server.operations.outcomes import failure
 from twinbus.server.requests import Response
 
@@ -45,6 +45,7 @@ CARRIED: Final[dict[str, Operation]] = {
         removals.resubmit,
         removals.complete_up_to,
         removals.list_fragments,
+        withholding.withhold,
     )
 }
 """By the names under which they are asked for."""

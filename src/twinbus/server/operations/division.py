@@ -18,7 +18,7 @@ from twinbus.broker.partitioned.sending import all_of
 from twinbus.broker.settlement import How, lock_lost
 from twinbus.model.errors import InvalidArgument, InvalidOperation, ServiceBusError
 from twinbus.model.hashing import fragment_of
-from twinbus.server.operations import messages, removals, sessions
+from twinbus.server.operations import messages, removals, sessions, withholding
 from twinbus.server.operations.carrying import act_there
 from twinbus.server.operations.outcomes import failure, nothing, success
 from twinbus.server.operations.peeking import Peeking
@@ -357,6 +357,10 @@ def _list_fragments(subject: Subject, arguments: Arguments, reply: Reply) -> Non
     _ask(subject, removals.list_fragments, dict.fromkeys(range(len(subject.parts)), arguments), merge, reply)
 
 
+def _withhold(subject: Subject, arguments: Arguments, reply: Reply) -> None:
+    _ask(subject, withholding.withhold, dict.fromkeys(range(len(subject.parts)), arguments), _done, reply)
+
+
 DIVIDED: Final[dict[str, Operation]] = {
     "com.microsoft:peek-message": _peek,
     "com.microsoft:cancel-scheduled-message": _cancel,
@@ -373,5 +377,6 @@ DIVIDED: Final[dict[str, Operation]] = {
     "twinbus:resubmit": _resubmit,
     "twinbus:complete-up-to": _complete_up_to,
     "twinbus:fragments": _list_fragments,
+    "twinbus:withhold": _withhold,
 }
 """What is done otherwise than on a plain entity; the rest is the same."""

@@ -11,6 +11,7 @@ from twinbus.broker.sessions import session_lock_lost
 from twinbus.broker.topic import Topic
 from twinbus.model.errors import EntityClaimed, NotAllowed
 from twinbus.model.path import SubQueue
+from twinbus.server.outgoing import Outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,6 +131,19 @@ class Subject:
         holder = self.receivable.claim_of(self.sub_queue).holder
         if holder is not None and not self._is_mine(holder):
             self.check_claim(arguments)
+
+    def note_withholding(self) -> None:
+        """Let the asker's link end if another process withholds messages from it and is replaced: the next does not."""
+        self.check_exclusive()
+        holder = self.receivable.claim_of(self.sub_queue).holder
+        assert isinstance(holder, Outgoing)
+        holder.card.withholds = True
+
+    def check_exclusive(self) -> None:
+        """NotAllowed unless the asker has a link that is the entity's exclusive receiver."""
+        holder = self.receivable.claim_of(self.sub_queue).holder
+        if holder is None or not self._is_mine(holder):
+            raise NotAllowed(f"that is for the exclusive receiver of '{self.path}', on the connection of its link")
 
     def check_claim(self, arguments: Arguments) -> None:
         """EntityClaimed if someone has it for itself and the asker does not show its epoch."""

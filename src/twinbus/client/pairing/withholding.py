@@ -1,0 +1,176 @@
+"""Messages that a backlog queue withholds from its pump while their destination accepts nothing.
+
+The queue skips them, so they stay in their places, and are neither received nor deferred nor charged while they wait.
+
+Owns: which paths the queue is told to withhold, one request at a time (`Withholding`); and the messages of one
+destination that are in hand meanwhile (`WithheldMessages`). A request names all paths, so the last one that is answered
+holds, whatever became of those before. The queue forgets all paths when the pump's link ends.
+
+Only twinbus can withhold messages: with another server, and for what cannot be withheld, messages are deferred.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from twinbus.client.pairing.outages import side_of
+from twinbus.client.pairing.rewriting import PATH
+from twinbus.model.errors import FailureClass, ServiceBusError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from twinbus.client.pairing.deferral import Source
+    from twinbus.client.pairing.parcel import Arrived
+    from twinbus.client.receiver import MessageReceiver
+
+log: Final = logging.getLogger(__name__)
+
+OPERATION: Final = "twinbus:withhold"
+MOST_PATHS: Final = 200
+"""Of each destination one message is kept to probe with, which takes some of the pump's credit. With more destinations
+that accept nothing, messages of the others are deferred."""
+AGAIN_S: Final = 0.5
+"""Between requests to deliver messages, until one succeeds."""
+
+
+class Withholding:
+    """The paths that one backlog queue withholds."""
+
+    def __init__(self, receiver: MessageReceiver, *, is_possible: bool) -> None:
+        """`receiver` has the queue for itself. `is_possible`: the server may be able to withhold messages."""
+        self._receiver = receiver
+        self._is_possible = is_possible
+        self._paths: set[str] = set()
+        self._told: list[str] | None = []
+        """What the queue withholds; None if that is not known."""
+        self._has_withheld = False
+        self._one_at_a_time = asyncio.Lock()
+
+    def can_add(self, paths: Collection[str]) -> bool:
+        """Tell whether messages for these paths can be withheld, too."""
+        return self._is_possible and len(self._paths.union(paths)) <= MOST_PATHS
+
+    async def add(self, paths: Collection[str]) -> bool:
+        """Withhold messages for these paths; False if the queue may not do so."""
+        if not self.can_add(paths):
+            return False
+        self._paths.update(paths)
+        return await self._tell() and self._paths.issuperset(paths)
+
+    async def remove(self, paths: Collection[str]) -> bool:
+        """Have messages for these paths delivered again; False if the queue may still withhold them."""
+        self._paths.difference_update(paths)
+        return await self._tell()
+
+    async def _tell(self) -> bool:
+        async with self._one_at_a_time:
+            paths = sorted(self._paths)
+            if self._told == paths:
+                return True
+            self._told = None
+            factory = self._receiver.factory
+            body: dict[str, object] = {"property": PATH, "values": [*paths]}
+            try:
+                await factory.ask(self._receiver.path, OPERATION, body, timeout_s=factory.settings.operation_timeout_s)
+            except ServiceBusError as error:
+                self._note(error)
+                return False
+            self._told, self._has_withheld = paths, True
+            return True
+
+    def _note(self, error: ServiceBusError) -> None:
+        if error.failure_class is FailureClass.CALLER and not self._has_withheld:
+            self._is_possible, self._paths, self._told = False, set(), []  # the server does not know the operation
+        level = logging.WARNING if self._is_possible and side_of(error) is None else logging.DEBUG
+        log.log(level, "'%s' was not told which messages to withhold: %s", self._receiver.path, error)
+
+
+class WithheldMessages:
+    """The messages of one destination, while its backlog queue withholds them."""
+
+    def __init__(self, source: Source) -> None:
+        """None is withheld."""
+        self.is_on = False
+        """Messages are withheld, or will be in a moment; else they are deferred."""
+        self.is_confirmed = False
+        """The queue has confirmed that it withholds them."""
+        self.in_hand: list[Arrived] = []
+        """Messages that were received: only the oldest one, once the queue has confirmed."""
+        self._source = source
+        self._paths: set[str] = set()
+        """Those that the queue may withhold: all spellings that messages have."""
+        self._releases: list[asyncio.Future[None]] = []
+
+    @property
+    def may_be(self) -> bool:
+        """The queue may withhold messages: it was told to."""
+        return bool(self._paths)
+
+    def can_begin(self, paths: Collection[str]) -> bool:
+        """Tell whether messages for these paths can be withheld."""
+        return self._source.withholding.can_add(paths)
+
+    def keep(self, parcel: Arrived) -> list[Arrived]:
+        """A message was received, or refused by its destination. Returns those that were given back."""
+        self.in_hand.append(parcel)
+        if self.is_confirmed and parcel.restored.path in self._paths:
+            return self._give_back_all_but(1)
+        self.is_confirmed = False  # for this spelling of the path the queue has to be told
+        return []
+
+    def take_oldest(self) -> list[Arrived]:
+        """The message to probe the destination with, if there is one."""
+        oldest, self.in_hand = self.in_hand[:1], self.in_hand[1:]
+        return [parcel for parcel in oldest if self._source.restore_again(parcel)]  # it may have waited for long
+
+    def take_all(self) -> list[Arrived]:
+        """The messages in hand, oldest first."""
+        taken, self.in_hand = sorted(self.in_hand, key=attrgetter("sequence_number")), []
+        return taken
+
+    async def begin(self) -> list[Arrived] | None:
+        """Have messages withheld, and give back all but the oldest: those; None if the queue may not withhold them."""
+        self._paths |= {parcel.restored.path for parcel in self.in_hand}
+        if not await self._source.withholding.add(self._paths):
+            self.is_on = False
+            return None
+        self.is_confirmed = True
+        return self._give_back_all_but(1)
+
+    async def settle_down(self) -> list[Arrived]:
+        """Give back all messages, and wait until they are in their places: later ones would overtake them otherwise."""
+        given_back: list[Arrived] = []
+        while self.in_hand or self._releases:
+            given_back += self._give_back_all_but(0)
+            await asyncio.wait(self._releases)
+            self._releases = [future for future in self._releases if not future.done()]
+        return given_back
+
+    async def end(self) -> None:
+        """Have all messages delivered, in order."""
+        self.is_on = self.is_confirmed = False
+        paths, self._paths = self._paths, set()
+        while not await self._source.withholding.remove(paths):  # noqa: ASYNC110  # nobody tells when it would succeed
+            await asyncio.sleep(AGAIN_S)
+
+    def _give_back_all_but(self, count: int) -> list[Arrived]:
+        """Release messages to their places, except the oldest so many."""
+        if len(self.in_hand) <= count:
+            return []
+        self.in_hand.sort(key=attrgetter("sequence_number"))
+        given_back, self.in_hand = self.in_hand[count:], self.in_hand[:count]
+        releases = self._source.give_back(given_back)
+        for future in releases:
+            future.add_done_callback(_ignore_failure)
+        self._releases += releases
+        return given_back
+
+
+def _ignore_failure(future: asyncio.Future[None]) -> None:
+    """A message that was not released comes again when its lock is over, or its link."""
+    if not future.cancelled():
+        future.exception()

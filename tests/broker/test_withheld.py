@@ -1,0 +1,327 @@
+"""Messages that an exclusive receiver withholds stay in their places, and the others go on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.broker.rig import Answers, Rig
+from tests.broker.test_redelivery import claimed, gone
+from tests.broker.topics import LARGE, TopicRig, letter
+from twinbus.amqp.encode import encode
+from twinbus.amqp.types import Symbol
+from twinbus.broker.claim import Claim
+from twinbus.broker.intake import Parcel
+from twinbus.broker.line import Line
+from twinbus.broker.remote.visitor import Visitor
+from twinbus.broker.removal import Wanted
+from twinbus.broker.window import WINDOW_MESSAGES
+
+if TYPE_CHECKING:
+    from tests.broker.rig import TestConsumer
+    from twinbus.broker.fragment import Fragment
+
+LOCK_S = 60
+LONG = "x" * 300
+
+
+def put(rig: Rig, *payloads: bytes) -> None:
+    parcel, answers = Parcel(), Answers()
+    for payload in payloads:
+        rig.namespace.intake.add_to(parcel, payload, 0, rig.clock.wall_ms(), rig.queue.terms)
+    rig.queue.send(parcel, answers)
+    rig.settle()
+    assert answers == [None]
+
+
+def put_words(rig: Rig, words: str) -> None:
+    """A message for each word: the word is its body, and the word's first letter is its property `to`."""
+    put(rig, *[letter(word.encode(), to=word[0]) for word in words.split()])
+
+
+def withhold(rig: Rig, *values: str, name: str = "to", of: Fragment | None = None) -> None:
+    """Ask as the operation does."""
+    line = (of or rig.main).line
+    assert isinstance(line, Line)
+    line.withhold(name, values)
+    line.dispatch()
+    rig.settle()
+
+
+def grant(rig: Rig, consumer: TestConsumer, credit: int) -> None:
+    consumer.grant(credit)
+    rig.settle()
+
+
+def words_of(consumer: TestConsumer) -> str:
+    return b" ".join(consumer.bodies).decode()
+
+
+def restarted(rig: Rig) -> Rig:
+    """Another broker on the same disk."""
+    rig.store.close(lambda _: None)
+    rig.settle()
+    other = Rig()
+    other.disk = rig.disk
+    other.reopen()
+    other.settle()
+    return other
+
+
+# --- order ------------------------------------------------------------------------------------------------------------
+
+
+def test_other_messages_are_delivered_and_withheld_ones_stay_active() -> None:
+    rig = Rig()
+    put_words(rig, "a1 b2 a3 b4")
+    receiver = claimed(rig, 1, 0)
+    withhold(rig, "a")
+    grant(rig, receiver, 10)
+    assert words_of(receiver) == "b2 b4"
+    rig.main.settlement.complete(receiver.numbers(), Answers())
+    rig.settle()
+    assert rig.counts() == (2, 0, 0, 0)
+
+
+def test_released_messages_come_in_order_and_before_later_ones() -> None:
+    rig = Rig()
+    put_words(rig, "a1 b2 a3 b4")
+    receiver = claimed(rig, 1, 0)
+    withhold(rig, "a")
+    grant(rig, receiver, 1)
+    put_words(rig, "a5 b6")
+    withhold(rig)
+    grant(rig, receiver, 10)
+    assert words_of(receiver) == "b2 a1 a3 b4 a5 b6"
+
+
+def test_a_request_replaces_the_one_before() -> None:
+    rig = Rig()
+    put_words(rig, "a1 b2 c3 a4 b5 c6")
+    receiver = claimed(rig, 1, 0)
+    withhold(rig, "a", "b")
+    withhold(rig, "b", "c")
+    grant(rig, receiver, 10)
+    assert words_of(receiver) == "a1 a4"
+    withhold(rig, "a", name="another property")
+    assert words_of(receiver) == "a1 a4 b2 c3 b5 c6"
+
+
+def test_arrivals_with_a_withheld_value_are_skipped_and_others_delivered() -> None:
+    rig = Rig()
+    receiver = claimed(rig, 1, 10)
+    withhold(rig, "a")
+    put_words(rig, "a1 b2")
+    put_words(rig, "a3")
+    put_words(rig, "b4 a5")
+    assert words_of(receiver) == "b2 b4"
+    withhold(rig)
+    assert words_of(receiver) == "b2 b4 a1 a3 a5"
+
+
+@pytest.mark.parametrize("way", ["release", "abandon", "let the lock expire"])
+def test_a_message_that_comes_back_while_it_is_withheld_is_not_delivered_before_its_value_is_released(way: str) -> None:
+    rig = Rig()
+    put_words(rig, "a1 a2 b3")
+    receiver = claimed(rig, 1, 2)
+    withhold(rig, "a")
+    if way == "release":
+        rig.main.settlement.release(receiver.numbers(), Answers())
+    elif way == "abandon":
+        rig.main.settlement.abandon(receiver.numbers(), Answers())
+    else:
+        rig.wait(LOCK_S + 1)
+    rig.settle()
+    grant(rig, receiver, 10)
+    assert words_of(receiver) == "a1 a2 b3"
+    withhold(rig)
+    assert words_of(receiver) == "a1 a2 b3 a1 a2"
+
+
+def test_more_messages_are_withheld_than_the_window_holds() -> None:
+    rig = Rig()
+    count = WINDOW_MESSAGES + 500
+    put_words(rig, " ".join([f"a{number}" for number in range(count)]) + " b")
+    receiver = claimed(rig, 1, 0)
+    withhold(rig, "a")
+    grant(rig, receiver, count)
+    assert words_of(receiver) == "b"
+    assert not rig.window.ready
+    withhold(rig)
+    grant(rig, receiver, 1)
+    assert receiver.bodies == [b"b", *[b"a%d" % number for number in range(count)]]
+
+
+# --- receivers --------------------------------------------------------------------------------------------------------
+
+
+def test_the_next_receiver_gets_all_messages_in_order() -> None:
+    rig = Rig()
+    put_words(rig, "a1 b2 a3 b4")
+    first = claimed(rig, 1, 0)
+    withhold(rig, "a")
+    grant(rig, first, 1)
+    gone(rig, first)
+    second = claimed(rig, 2, 10)
+    assert words_of(second) == "a1 b2 a3 b4"
+
+
+def test_a_drain_ends_though_messages_are_withheld() -> None:
+    rig = Rig()
+    put_words(rig, "a1 b2 a3")
+    receiver = claimed(rig, 1, 0)
+    withhold(rig, "a")
+    receiver.credit = 10
+    receiver.drain()
+    rig.settle()
+    assert (words_of(receiver), receiver.drains) == ("b2", 1)
+
+
+def test_a_receiver_that_deletes_what_it_receives_deletes_nothing_that_is_withheld() -> None:
+    rig = Rig()
+    put_words(rig, "a1 b2 a3")
+    receiver = rig.consumer(deletes=True)
+    withhold(rig, "a")
+    grant(rig, receiver, 10)
+    assert (words_of(receiver), rig.counts()[0]) == ("b2", 2)
+    withhold(rig)
+    assert (words_of(receiver), rig.counts()[0]) == ("b2 a1 a3", 0)
+
+
+def test_withheld_messages_that_were_deleted_are_not_delivered() -> None:
+    rig = Rig()
+    put_words(rig, "a1 a2 a3")
+    receiver = claimed(rig, 1, 10)
+    rig.main.settlement.release(receiver.numbers(), Answers())
+    withhold(rig, "a")
+    before = len(receiver.deliveries)
+    rig.main.removal.remove_active(Wanted(most=2), lambda _: None)
+    rig.settle()
+    withhold(rig)
+    assert receiver.bodies[before:] == [b"a3"]
+
+
+# --- outages ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_values_are_withheld_after_the_store_failed_and_no_message_is_lost() -> None:
+    rig = Rig()
+    put_words(rig, "a1 b2 a3 b4")
+    receiver = claimed(rig, 1, 0)
+    withhold(rig, "a")
+    grant(rig, receiver, 1)
+    rig.restart()
+    grant(rig, receiver, 10)
+    assert words_of(receiver) == "b2 b2 b4"
+    put_words(rig, "a5 b6")
+    withhold(rig)
+    assert words_of(receiver) == "b2 b2 b4 b6 a1 a3 a5"
+
+
+def test_a_restart_of_the_broker_finds_the_messages_that_were_withheld() -> None:
+    rig = Rig()
+    put_words(rig, "b1 a2 b3 a4 b5")
+    receiver = claimed(rig, 1, 0)
+    withhold(rig, "a")
+    grant(rig, receiver, 10)
+    rig.main.settlement.complete(receiver.numbers(), Answers())
+    rig.settle()
+    put_words(rig, "b6")
+    assert rig.main.holdings.low == 2
+    other = restarted(rig)
+    assert words_of(claimed(other, 2, 10)) == "a2 a4 b6"
+
+
+def test_the_low_water_mark_moves_on_when_released_messages_are_completed() -> None:
+    rig = Rig()
+    put_words(rig, "a1 b2 a3")
+    receiver = claimed(rig, 1, 10)
+    withhold(rig, "a")
+    rig.main.settlement.release(receiver.numbers(), Answers())
+    rig.settle()
+    withhold(rig)
+    rig.main.settlement.complete(receiver.numbers()[-3:], Answers())
+    rig.settle()
+    put_words(rig, "b4")
+    assert rig.main.holdings.low == 4
+
+
+# --- encodings --------------------------------------------------------------------------------------------------------
+
+
+def with_long_text(text: str) -> bytes:
+    """A message whose property is a string with four bytes for its length, as some clients write short ones."""
+    short, long = encode(text), b"\xb1" + len(text).to_bytes(4) + text.encode()
+    payload = letter(b"long", to=text)
+    at = payload.index(encode("to") + short) - 3  # the map's constructor, size and count
+    size = payload[at + 1] + 3
+    return payload[: at + 1] + bytes([size]) + payload[at + 2 :].replace(short, long)
+
+
+WITHHELD = {
+    "a short string": letter(b"", to="a"),
+    "a short string with a long length": with_long_text("a"),
+    "a long string": letter(b"", to=LONG),
+    "a symbol": letter(b"", to=Symbol("a")),
+    "a long symbol": letter(b"", to=Symbol(LONG)),
+    "a string that is not ASCII": letter(b"", to="größe"),
+    "an empty string": letter(b"", to=""),
+    "one of several properties": letter(b"", other="b", number=7, to="a", third=None),
+    "a section with a long descriptor": letter(b"", to="a").replace(b"\x00\x53\x74", b"\x00\x80" + bytes(7) + b"\x74"),
+}
+DELIVERED = {
+    "no application properties": letter(b""),
+    "other properties only": letter(b"", other="a"),
+    "another value": letter(b"", to="ab"),
+    "another case": letter(b"", to="A"),
+    "a number": letter(b"", to=7),
+    "null": letter(b"", to=None),
+    "binary": letter(b"", to=b"a"),
+}
+
+
+@pytest.mark.parametrize("name", [*WITHHELD, *DELIVERED])
+def test_a_message_is_withheld_if_its_property_is_one_of_the_texts_however_it_is_encoded(name: str) -> None:
+    rig = Rig()
+    put(rig, (WITHHELD | DELIVERED)[name])
+    receiver = claimed(rig, 1, 0)
+    withhold(rig, "a", LONG, "größe", "")
+    grant(rig, receiver, 1)
+    assert len(receiver.deliveries) == (name in DELIVERED)
+    withhold(rig)
+    assert len(receiver.deliveries) == 1
+
+
+def test_messages_of_a_subscription_that_share_their_body_with_another_are_withheld() -> None:
+    rig = TopicRig()
+    subscription, _ = rig.subscribe("one"), rig.subscribe("other")
+    rig.published(LARGE + b"1", to="a")
+    rig.published(LARGE + b"2", to="b")
+    assert rig.kept() == (2, 0)
+    receiver = rig.consumer(of=subscription.main)
+    withhold(rig, "a", of=subscription.main)
+    grant(rig, receiver, 10)
+    assert receiver.bodies == [LARGE + b"2"]
+    withhold(rig, of=subscription.main)
+    assert receiver.bodies == [LARGE + b"2", LARGE + b"1"]
+
+
+def test_a_receiver_that_comes_before_the_messages_of_a_gone_exclusive_one_are_back_gets_all() -> None:
+    """A receiver of another process that deletes: those that it has not seen have to be on disk again first."""
+    rig = Rig()
+    put_words(rig, "a1 b2 b3")
+    visitor = Visitor(1, rig.main, client=1, deletes=True, notify=lambda _notice: None)
+    claim = Claim()
+    claim.take(visitor, 7, [rig.main])
+    assert isinstance(rig.main.line, Line)
+    rig.main.line.add(visitor)
+    withhold(rig, "a")
+    visitor.claim(2)
+    rig.settle()
+    visitor.leave(seen=1)
+    claim.give_up(visitor)
+    plain = rig.consumer()
+    rig.settle()
+    grant(rig, plain, 10)
+    assert words_of(plain) == "a1 b3"
