@@ -25,7 +25,7 @@ BUILD := $(BIN)/uv build --quiet --no-build-isolation --no-config --python $(BIN
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help linted alone served spark setup compile wheel run test lint format bench pipeline partitioned syphon client outage takeover depth entities indexes connections soak oldest demo lock clean
+.PHONY: help linted alone served spark setup compile wheel run test lint format bench pipeline partitioned syphon client outage takeover deferral depth entities indexes connections soak oldest demo lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -123,6 +123,9 @@ outage: compile ## measure what an application sees of an outage of the primary
 
 takeover: compile ## measure how soon another host of the syphon takes over from one that is silent, killed or closed
 	$(BIN)/python -m bench.takeover
+
+deferral: compile ## measure what it costs the syphon to set half of a backlog aside
+	$(BIN)/python -m bench.deferral
 
 soak: compile ## try mutated input, attacks, simulated faults, kills, power cuts, slow disks, outages; the first three for MINUTES minutes (10)
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)

@@ -157,3 +157,31 @@ async def test_q18_q19_a_host_that_takes_over_gets_withheld_messages_in_order() 
             assert await app.arrived("baskets") == [str(number) for number in range(50)]
             found = await namespaces.primary.messages("baskets")
             assert not [message.text for message in found if MARK in message.properties], "none was sent before"
+
+
+@in_virtual_time
+async def test_q17_q19_a_lock_that_is_lost_keeps_no_other_from_being_renewed() -> None:
+    """Of each destination that accepts nothing a message is kept, for as long as that lasts."""
+    async with InMemoryPair() as namespaces:
+        for path in ("orders", "invoices"):
+            await namespaces.primary.create_queue(path)
+        async with application(namespaces, **SYPHON) as app:
+            await park(app, 3)
+            await park(app, 3, "invoices")
+            namespaces.primary.outage.restore()
+            namespaces.primary.outage.busy("orders")
+            await asyncio.sleep(10)
+            namespaces.secondary.outage.fail_store()
+            await asyncio.sleep(2)
+            namespaces.secondary.outage.restore_disks()  # all locks are void
+            await asyncio.sleep(10)
+            namespaces.primary.outage.busy("invoices")
+            secondary = namespaces.factories()[1]
+            sender = secondary.create_message_sender(app.backlog_path(0))
+            message = BrokeredMessage("late").encode(0)
+            await sender.deliver(rewriting.park(message, 0, "invoices", is_possible_duplicate=False))
+            await asyncio.sleep(300)
+            namespaces.primary.outage.restore()
+            await asyncio.sleep(10)
+            assert await app.arrived("invoices") == ["0", "1", "2", "late"]
+            await secondary.close()

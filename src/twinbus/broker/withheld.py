@@ -1,9 +1,9 @@
 """Messages that an exclusive receiver does not want for now: they stay in their place, and the others go on.
 
 The receiver names an application property and values of it (the syphon: the destinations that accept nothing). Messages
-with one of these values are skipped, and not noted one by one: what is kept is the lowest sequence number that was
-skipped for each value, from which messages are read again once the value is released. So a million withheld messages
-take no more memory than one.
+with one of these values, in upper or lower case, are skipped, and not noted one by one: what is kept is the lowest
+sequence number that was skipped for each value, from which messages are read again once the value is released. So a
+million withheld messages take no more memory than one.
 
 Owns: the values, and these numbers. When the receiver leaves, nothing is withheld any more.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twinbus.amqp.decode import open_map, skip
+from twinbus.amqp.decode import decode, open_map, skip
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Section
 from twinbus.broker.record import places_of
@@ -64,11 +64,11 @@ class Withheld:
 
     def change(self, name: str, values: Iterable[str]) -> int | None:
         """Withhold these values, and no others. Returns the lowest number that was skipped for the rest, or None."""
-        before, self._lowest = self._lowest, dict.fromkeys(values)
+        before, self._lowest = self._lowest, dict.fromkeys([value.lower() for value in values])
         if name == self._name:
             self._lowest |= {value: before.pop(value) for value in list(before) if value in self._lowest}
         self._name, self._names = name, _encodings_of(name)
-        self._encodings = {encoded: value for value in self._lowest for encoded in _encodings_of(value)}
+        self._encodings = {encoded.lower(): value for value in self._lowest for encoded in _encodings_of(value)}
         return _least(before.values())
 
     def forget(self) -> None:
@@ -96,13 +96,19 @@ class Withheld:
             value_at = skip(record, at)
             end = skip(record, value_at)
             if record[at:value_at] in self._names:
-                return self._encodings.get(record[value_at:end])
+                encoded = record[value_at:end]
+                value = self._encodings.get(encoded.lower())
+                if value is None and not encoded[2:].isascii():  # bytes know no other letters
+                    return self._known(decode(encoded)[0])
+                return value
             at = end
         return None
 
     def _value_of(self, message: Message) -> str | None:
-        value = message.lookup(Section.APPLICATION_PROPERTIES, self._name)
-        return value if isinstance(value, str) and value in self._lowest else None
+        return self._known(message.lookup(Section.APPLICATION_PROPERTIES, self._name))
+
+    def _known(self, value: object) -> str | None:
+        return value.lower() if isinstance(value, str) and value.lower() in self._lowest else None
 
 
 def _encodings_of(text: str) -> list[bytes]:

@@ -112,7 +112,7 @@ class Destination:
         """
         self._sender, self._backlog_queue, self._telling = sender, backlog_queue, telling
         self._source, self._lost, self._wakeups = source, lost, wakeups
-        self._deferral, self._withheld = Deferral(source, backlog_queue), WithheldMessages(source)
+        self._deferral, self._withheld = Deferral(source, backlog_queue), WithheldMessages(source, sender.path)
         self._failures: list[tuple[list[Parcel], ServiceBusError]] = []
         """What became of messages while the claim was in doubt, in order."""
         self._loop = asyncio.get_running_loop()
@@ -548,7 +548,7 @@ class Destination:
 
     def _can_withhold(self, load: Sequence[Parcel]) -> bool:
         """Tell whether all messages for the entity can wait in their places: none of those in hand was deferred."""
-        if self._is_fragment or self._fragments or self._deferral:
+        if self._is_fragment or self._fragments or self._deferral or self._deferral.requests or self._is_recovering:
             return False
         in_hand = [parcel for waiting in (load, self._ready, self._behind) for parcel in waiting]
         in_hand += [parcel for lane in self._lanes.values() for parcel in lane]
@@ -556,7 +556,7 @@ class Destination:
         in_hand += [parcel for failed, _ in self._failures for parcel in failed]
         if [parcel for parcel in in_hand if not isinstance(parcel, Arrived)]:
             return False
-        return self._withheld.can_begin({parcel.restored.path for parcel in in_hand})
+        return self._withheld.is_possible
 
     def _settle_doubts(self, load: Sequence[Parcel]) -> None:
         """Messages are settled, with their marks: the backlog queue knows of the doubt."""
@@ -582,6 +582,8 @@ class Destination:
         """Probe until the entity answers, then have the messages that wait, in order."""
         pace, withheld = ProbePace(self._wakeups, self._awaited), self._withheld
         try:
+            if withheld.is_on and not withheld.is_confirmed:  # messages that come must not use up the pump's credit
+                await self._withhold()
             await self._await_idle()
             while (self._deferral or self._behind or withheld.in_hand) and not self._is_paused:
                 if withheld.is_on and not withheld.is_confirmed:
@@ -591,12 +593,14 @@ class Destination:
                     break
         finally:
             pace.end()
-        if not withheld.may_be or self._is_paused:
+        if not withheld.may_be_withheld or self._is_paused:
             self.is_blocked = self._is_recovering = False
             return
-        self._settle_doubts(await withheld.settle_down())
-        self.is_blocked = self._is_recovering = False
-        await withheld.end()
+        blocks = self._blocks
+        self._settle_doubts(await withheld.give_back_all())
+        if self._blocks == blocks and not self._deferral:  # else it begins anew (`_run`)
+            self.is_blocked = self._is_recovering = False
+            await withheld.end()
 
     async def _try(self, pace: ProbePace) -> bool:
         """Probe the entity when it is time to; False if it still accepts nothing."""
@@ -738,7 +742,7 @@ class Destination:
             self._task = None
         if self._is_closed:
             return
-        if self.is_blocked:
+        if self.is_blocked or ((self._deferral or self._behind) and not self._is_paused):
             self._task = self._loop.create_task(self._run(self._recover))
         elif self._ready:
             self._ship_soon()

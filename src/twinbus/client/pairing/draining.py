@@ -29,7 +29,7 @@ from twinbus.client.pairing.outages import side_of
 from twinbus.client.pairing.parcel import IN_DOUBT, Arrived, Origin, TakenBack, dead_letter, release_all
 from twinbus.client.pairing.rewriting import DEFERRED_STATE, LOCK_MS, Expired, Restored, look, restore, was_delivered
 from twinbus.client.pairing.withholding import Withholding
-from twinbus.model.errors import MessageNotFound, ServiceBusError
+from twinbus.model.errors import MessageLockLost, MessageNotFound, ServiceBusError
 from twinbus.model.path import key_of
 
 if TYPE_CHECKING:
@@ -287,8 +287,8 @@ class Draining:
         link = self._link
         if link.failure is not None:
             return False
-        if link.lease is None or link.lease.is_valid:
-            return True
+        if self._awaiting_claim is None and (link.lease is None or link.lease.is_valid):
+            return True  # else what waits since then is sent first
         if self._awaiting_claim is None and not self._over.done():
             self._awaiting_claim = self._start(self._await_claim())
         return False
@@ -443,19 +443,34 @@ class Draining:
         locks += [parcel.lock for parcel in deferred]
         if not locks:
             return
-        tokens = Array(uuid.UUID, locks)
-        try:
-            await self._receiver.factory.ask(
-                self._receiver.path, "com.microsoft:renew-lock", {"lock-tokens": tokens}, timeout_s=TICK_S
-            )
-        except ServiceBusError as error:
-            level = logging.WARNING if side_of(error) is None else logging.DEBUG  # an outage is told once
-            log.log(level, "locks of '%s' were not renewed: %s", self._receiver.path, error)
-        for delivery in due:
-            self._held[delivery] = now_s
+        lost = await self._renew(locks)
+        for delivery, lock in zip(due, locks, strict=False):
+            if lock in lost:  # it comes again; asked for once more, it would keep the others from being renewed
+                self._held.pop(delivery, None)
+            else:
+                self._held[delivery] = now_s
         for parcel in deferred:
             if parcel in since_s_of:
                 since_s_of[parcel] = now_s
+
+    async def _renew(self, locks: list[object]) -> set[object]:
+        """Renew locks, all in one request if none is lost; those that are lost."""
+        failure: ServiceBusError | None = None
+        body: dict[str, object] = {"lock-tokens": Array(uuid.UUID, locks)}
+        try:
+            await self._receiver.factory.ask(self._receiver.path, "com.microsoft:renew-lock", body, timeout_s=TICK_S)
+        except ServiceBusError as error:
+            failure = error
+        if failure is None:
+            return set()
+        if not isinstance(failure, MessageLockLost):
+            level = logging.WARNING if side_of(failure) is None else logging.DEBUG  # an outage is told once
+            log.log(level, "locks of '%s' were not renewed: %s", self._receiver.path, failure)
+            return set()
+        if len(locks) == 1:
+            return set(locks)
+        half = len(locks) // 2
+        return await self._renew(locks[:half]) | await self._renew(locks[half:])
 
 
 def _number_of(payload: bytes) -> int:

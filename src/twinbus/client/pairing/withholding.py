@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from twinbus.client.pairing.outages import side_of
 from twinbus.client.pairing.rewriting import PATH
 from twinbus.model.errors import FailureClass, ServiceBusError
+from twinbus.model.path import key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from twinbus.client.pairing.deferral import Source
     from twinbus.client.pairing.parcel import Arrived
     from twinbus.client.receiver import MessageReceiver
@@ -50,20 +48,20 @@ class Withholding:
         self._has_withheld = False
         self._one_at_a_time = asyncio.Lock()
 
-    def can_add(self, paths: Collection[str]) -> bool:
-        """Tell whether messages for these paths can be withheld, too."""
-        return self._is_possible and len(self._paths.union(paths)) <= MOST_PATHS
+    def can_add(self, path: str) -> bool:
+        """Tell whether messages for a path can be withheld, too."""
+        return self._is_possible and (path in self._paths or len(self._paths) < MOST_PATHS)
 
-    async def add(self, paths: Collection[str]) -> bool:
-        """Withhold messages for these paths; False if the queue may not do so."""
-        if not self.can_add(paths):
+    async def add(self, path: str) -> bool:
+        """Withhold messages for a path; False if the queue may not do so."""
+        if not self.can_add(path):
             return False
-        self._paths.update(paths)
-        return await self._tell() and self._paths.issuperset(paths)
+        self._paths.add(path)
+        return await self._tell() and path in self._paths
 
-    async def remove(self, paths: Collection[str]) -> bool:
-        """Have messages for these paths delivered again; False if the queue may still withhold them."""
-        self._paths.difference_update(paths)
+    async def remove(self, path: str) -> bool:
+        """Have messages for a path delivered again; False if the queue may still withhold them."""
+        self._paths.discard(path)
         return await self._tell()
 
     async def _tell(self) -> bool:
@@ -92,56 +90,51 @@ class Withholding:
 class WithheldMessages:
     """The messages of one destination, while its backlog queue withholds them."""
 
-    def __init__(self, source: Source) -> None:
-        """None is withheld."""
+    def __init__(self, source: Source, path: str) -> None:
+        """None is withheld. `path` is the destination's: the queue compares paths without regard to case."""
         self.is_on = False
         """Messages are withheld, or will be in a moment; else they are deferred."""
         self.is_confirmed = False
         """The queue has confirmed that it withholds them."""
         self.in_hand: list[Arrived] = []
         """Messages that were received: only the oldest one, once the queue has confirmed."""
+        self.may_be_withheld = False
+        """The queue may withhold them: it was told to."""
         self._source = source
-        self._paths: set[str] = set()
-        """Those that the queue may withhold: all spellings that messages have."""
+        self._path = key_of(path)
         self._releases: list[asyncio.Future[None]] = []
 
     @property
-    def may_be(self) -> bool:
-        """The queue may withhold messages: it was told to."""
-        return bool(self._paths)
-
-    def can_begin(self, paths: Collection[str]) -> bool:
-        """Tell whether messages for these paths can be withheld."""
-        return self._source.withholding.can_add(paths)
+    def is_possible(self) -> bool:
+        """The queue can withhold them, as far as is known."""
+        return self._source.withholding.can_add(self._path)
 
     def keep(self, parcel: Arrived) -> list[Arrived]:
-        """A message was received, or refused by its destination. Returns those that were given back."""
+        """Keep a message, if none is older and the queue withholds the others. Returns those that were given back."""
         self.in_hand.append(parcel)
-        if self.is_confirmed and parcel.restored.path in self._paths:
-            return self._give_back_all_but(1)
-        self.is_confirmed = False  # for this spelling of the path the queue has to be told
-        return []
+        return self._give_back_all_but(1) if self.is_confirmed else []
 
     def take_oldest(self) -> list[Arrived]:
         """The message to probe the destination with, if there is one."""
+        self.in_hand.sort(key=_number_of)
         oldest, self.in_hand = self.in_hand[:1], self.in_hand[1:]
         return [parcel for parcel in oldest if self._source.restore_again(parcel)]  # it may have waited for long
 
     def take_all(self) -> list[Arrived]:
         """The messages in hand, oldest first."""
-        taken, self.in_hand = sorted(self.in_hand, key=attrgetter("sequence_number")), []
+        taken, self.in_hand = sorted(self.in_hand, key=_number_of), []
         return taken
 
     async def begin(self) -> list[Arrived] | None:
         """Have messages withheld, and give back all but the oldest: those; None if the queue may not withhold them."""
-        self._paths |= {parcel.restored.path for parcel in self.in_hand}
-        if not await self._source.withholding.add(self._paths):
+        self.may_be_withheld = True
+        if not await self._source.withholding.add(self._path):
             self.is_on = False
             return None
         self.is_confirmed = True
         return self._give_back_all_but(1)
 
-    async def settle_down(self) -> list[Arrived]:
+    async def give_back_all(self) -> list[Arrived]:
         """Give back all messages, and wait until they are in their places: later ones would overtake them otherwise."""
         given_back: list[Arrived] = []
         while self.in_hand or self._releases:
@@ -152,22 +145,25 @@ class WithheldMessages:
 
     async def end(self) -> None:
         """Have all messages delivered, in order."""
-        self.is_on = self.is_confirmed = False
-        paths, self._paths = self._paths, set()
-        while not await self._source.withholding.remove(paths):  # noqa: ASYNC110  # nobody tells when it would succeed
+        self.is_on = self.is_confirmed = self.may_be_withheld = False
+        while not await self._source.withholding.remove(self._path):  # noqa: ASYNC110  # nobody tells when it would succeed
             await asyncio.sleep(AGAIN_S)
 
     def _give_back_all_but(self, count: int) -> list[Arrived]:
         """Release messages to their places, except the oldest so many."""
         if len(self.in_hand) <= count:
             return []
-        self.in_hand.sort(key=attrgetter("sequence_number"))
+        self.in_hand.sort(key=_number_of)
         given_back, self.in_hand = self.in_hand[count:], self.in_hand[:count]
         releases = self._source.give_back(given_back)
         for future in releases:
             future.add_done_callback(_ignore_failure)
-        self._releases += releases
+        self._releases = [future for future in self._releases if not future.done()] + releases
         return given_back
+
+
+def _number_of(parcel: Arrived) -> int:
+    return parcel.sequence_number
 
 
 def _ignore_failure(future: asyncio.Future[None]) -> None:
