@@ -20,10 +20,13 @@ DEAD_LETTERS: Final = "$DeadLetterQueue"
 
 
 async def arrivals(world: World, plan: EntityPlan, incarnation: int) -> list[Copy]:
-    """All messages that an entity of the primary holds."""
-    found = _copies(world, await world.primary.messages(plan.source), "arrived", incarnation)
+    """All messages that an entity of the primary holds. One that expires meanwhile is found once."""
+    before = _copies(world, await world.primary.messages(plan.source), "arrived", incarnation)
     dead = await world.primary.messages(f"{plan.source}/{DEAD_LETTERS}")
-    return found + _copies(world, dead, "expired", incarnation)
+    expired = _copies(world, dead, "expired", incarnation)
+    left = {message.sequence_number for message in await world.primary.messages(plan.source)}
+    ids = {copy.id for copy in expired}
+    return [copy for copy in before if copy.order[1] in left or copy.id not in ids] + expired
 
 
 async def left_behind(world: World) -> list[Copy]:

@@ -305,3 +305,19 @@ async def test_a_rehearsed_outage_is_one_of_the_entity() -> None:
         await app.queue().send(BrokeredMessage("1", session_id=DOWN))
         assert app.pairing.health_of("orders").state is EntityState.FAILED_OVER
         assert not app.told(EventKind.FRAGMENT_DOWN)
+
+
+@in_virtual_time
+async def test_q02_a_held_send_to_a_fragment_that_is_down_ends_while_other_fragments_succeed() -> None:
+    """Every success of another fragment prevents the failover: the send must not wait for it for ever."""
+    options = {"park_on_fragment_outage": False, "hold_during_failover_interval": True, "failover_interval": 15}
+    async with partitioned(operation_timeout=10, **options) as app:
+        loop = asyncio.get_running_loop()
+        orders, before_s = app.queue(), loop.time()
+        held = asyncio.ensure_future(orders.send(BrokeredMessage("apples", session_id=DOWN)))
+        while not held.done() and loop.time() < before_s + 100:
+            await orders.send(BrokeredMessage("pears", session_id=UP))
+            await asyncio.sleep(5)
+        assert isinstance(held.exception(), FragmentUnavailable)
+        assert loop.time() - before_s <= 15 + 10 + 5 + 2
+        assert not app.told(EventKind.FAILED_OVER)

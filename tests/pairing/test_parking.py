@@ -314,6 +314,24 @@ async def test_q22_x08_such_a_batch_survives_the_spool_and_a_restart_in_order(tm
 
 
 @in_virtual_time
+async def test_q19_q22_x08_a_batch_that_is_too_large_for_the_primary_leaves_the_spool_in_parts(tmp_path: Path) -> None:
+    """Nobody could tell its sender while the primary was down, and none of its messages is too large."""
+    async with InMemoryPair() as namespaces:
+        await namespaces.primary.create_queue("orders", requires_session=True)
+        batch = [BrokeredMessage(f"{number:03}" + "x" * 3_000, session_id="7") for number in range(100)]
+        async with application(namespaces, **OUTAGE, operation_timeout=20, spool_dir=tmp_path) as app:
+            namespaces.primary.outage.stop()
+            namespaces.secondary.outage.stop()
+            await app.queue().send(BrokeredMessage("000", session_id="7"))
+            await app.queue().send_batch(batch)  # whole, behind the one before it
+            namespaces.primary.outage.restore()
+            await asyncio.sleep(120)
+            assert [text[:3] for text in await app.arrived()] == ["000", *[message.text[:3] for message in batch]]
+            assert app.pairing.spool_status is not None
+            assert app.pairing.spool_status.refused == 0
+
+
+@in_virtual_time
 async def test_q08_a_batch_can_be_parked_if_each_of_its_messages_can() -> None:
     async with paired() as app:
         sender = app.primary.create_message_sender("orders")

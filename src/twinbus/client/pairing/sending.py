@@ -33,7 +33,8 @@ from twinbus.model.errors import (
     ServerBusy,
     ServiceBusError,
 )
-from twinbus.model.times import duration_ms
+from twinbus.model.message import BATCH_FORMAT
+from twinbus.model.times import duration_ms, duration_s
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -91,6 +92,7 @@ class Sending:
         """The primary has just said so, of one that cannot be told from the keys here: all messages are parked."""
         self._spool = pairing.spool
         self._is_from_spool = False
+        self._hold_ends_s: float | None = None
         self._pauses: Pauses | None = None
         """For a busy namespace; made when one is busy."""
 
@@ -176,9 +178,18 @@ class Sending:
         return None
 
     def _copies(self) -> list[Portion]:
-        """Return what is sent: marked where an attempt may have arrived; then in parts, if it is too large so."""
+        """Return what is sent: marked where an attempt may have arrived; in parts, if it is too large so.
+
+        A batch from the spool may be too large as it is: nobody could tell the sender, and none of its messages is.
+        """
         marked = self._portion.marked(self._unsure)
-        return [marked] if marked is self._portion else marked.fitting(self._sender.check_copy)
+        if marked is not self._portion:
+            return marked.fitting(self._sender.check_copy)
+        return marked.fitting(self._check_batch) if self._is_from_spool else [marked]
+
+    def _check_batch(self, payload: bytes, message_format: int) -> None:
+        if message_format == BATCH_FORMAT:
+            self._sender.check_copy(payload, message_format)
 
     def _learn(self, error: ServiceBusError, sent: Portion) -> None:
         """Take from a failure of the primary what it says of each message: stored, uncertain, or not stored."""
@@ -291,7 +302,14 @@ class Sending:
         return self._pauses
 
     async def _hold(self) -> None:
-        """Wait a little: for a success, after which it is delivered, or for failover, when it is parked."""
+        """Wait a little: for a success, after which it is delivered, or for failover, when it is parked.
+
+        Not longer than the interval: other fragments of the entity may succeed, and failover then never begins.
+        """
+        if self._hold_ends_s is None:
+            self._hold_ends_s = self._loop.time() + duration_s(self._pairing.options.failover_interval) + HELD_PAUSE_S
+        elif self._loop.time() > self._hold_ends_s and self._primary_error is not None:
+            raise self._primary_error
         with suppress(TimeoutError):
             async with asyncio.timeout(HELD_PAUSE_S):
                 await self._health.moved.wait()
