@@ -133,10 +133,10 @@ class Management:
             _ = subject.receivable  # raises for a topic
         if operation not in HOLDERS_NEED:
             subject.entity.check_outage()
-        if operation == WITHHOLD:
-            subject.note_withholding()
         subject.entity.note_use(subject.namespace.clock)
         arguments = Arguments(request.body, max_id_characters=subject.namespace.limits.max_id_characters)
+        if operation == WITHHOLD:
+            subject.note_withholding()
         if request.transaction is None:
             divided = DIVIDED.get(operation) if isinstance(subject.entity, Partitioned) else None
             if divided is not None:
