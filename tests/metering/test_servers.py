@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 
 from tests.served import Served, started, wait_until
+from tests.workers.crew import crew
 from twinbus.client import BrokeredMessage, MessagingFactory
 from twinbus.model.usage import BEGIN, END, NAMESPACE, Head, UsageRow, read_journal, unrolled, write_frame
 
@@ -43,12 +44,11 @@ def hurried(folder: Path, *options: str) -> Iterator[Served]:
         server.kill()
 
 
-async def send(server: Served, queue: str, count: int, *, connections: int = 1) -> None:
-    for _ in range(connections):
-        async with MessagingFactory.from_connection_string(server.connection_string) as factory:
-            sender = factory.create_message_sender(queue)
-            for number in range(count // connections):
-                await sender.send(BrokeredMessage(str(number)))
+async def send(server: Served, queue: str, count: int) -> None:
+    async with MessagingFactory.from_connection_string(server.connection_string) as factory:
+        sender = factory.create_message_sender(queue)
+        for number in range(count):
+            await sender.send(BrokeredMessage(str(number)))
 
 
 def test_a_clean_stop_writes_the_minute_it_is_in_and_that_it_is_the_end(tmp_path: Path) -> None:
@@ -84,18 +84,17 @@ def test_what_an_earlier_life_has_left_becomes_parquet_files_while_the_next_one_
 
 
 def test_each_of_several_processes_counts_what_its_own_clients_do(tmp_path: Path) -> None:
-    with started(tmp_path, "--workers=2", "--stores=2") as server:
+    with crew(tmp_path, "--stores=2", workers=2) as server:
         queue = server.make_queue()
         for_both = {"Authorization": server.token("")}
         server.ask("PUT", "source", _forwarding(queue), expected=201, headers=for_both)
-        asyncio.run(send(server, queue, 40, connections=8))
+        server.ask_each("POST", f"{queue}/messages", "x", expected=201)
         asyncio.run(send(server, "source", 5))
-        wait_until(lambda: server.counts(queue)[0] == 45)
+        wait_until(lambda: server.counts(queue)[0] == 7)
     rows = rows_of(tmp_path)
     assert {head.process for head, _ in rows} == {0, 1}
     assert marks(tmp_path) == [BEGIN, END] * 2
-    assert sum(row.sends for _, row in rows if row.entity == queue) == 40
-    assert all(any(row.sends for head, row in rows if head.process == number) for number in (0, 1))
+    assert [sum(row.sends for head, row in rows if (head.process, row.entity) == (n, queue)) for n in (0, 1)] == [1, 1]
     (forwarded,) = [row for _, row in rows if row.forwards]
     assert (forwarded.entity, forwarded.client, forwarded.forwards) == ("source", "", 5)
 
