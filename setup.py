@@ -183,7 +183,11 @@ def joined(sources: list[str], folder: Path) -> list[str]:
     """C files of similar size that include the sources: gcc reads the large common headers once for each of them.
 
     That saves a sixth of the time. There are several for each processor, so that none waits long for the last one.
+    Where it matters how fast the result is, every source stays by itself, the largest first: with -O3 gcc inlines less
+    in a large file, and a server then needs 7 % more processor time for a message that is received.
     """
+    if WANTED == "1":
+        return sorted(sources, key=lambda source: Path(source).stat().st_size, reverse=True)
     if len(sources) == 1:
         return sources
     groups: list[list[Path]] = [[] for _ in range(min(len(sources), JOINED_PER_PROCESSOR * (os.cpu_count() or 1)))]
@@ -228,13 +232,15 @@ class Build(build_ext):
     def _precompiled(self, folder: Path) -> list[str]:
         """Have gcc read Python's headers once, instead of for each of a hundred small files that load a module.
 
-        Returns the folders to look for headers in first. Another compiler passes over what is there.
+        Returns the folders to look for headers in first. A file or a compiler that cannot use what was made from
+        Python.h there reads Python.h itself.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        header = Path(headers_folder()) / "Python.h"
+        header = folder / "Python.h"
+        header.write_text(f'#include "{headers_folder()}/Python.h"\n')
         arguments = [*self.extensions[0].extra_compile_args, "-x", "c-header", str(header)]
         try:
-            self.compiler.spawn([*self.compiler.compiler_so, *arguments, "-o", str(folder / "Python.h.gch")])
+            self.compiler.spawn([*self.compiler.compiler_so, *arguments, "-o", f"{header}.gch"])
         except (CCompilerError, BaseError, OSError, AttributeError):
             return []
         return [str(folder)]
