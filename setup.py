@@ -108,10 +108,10 @@ COMPILED = {
 }
 
 WANTED: Final = os.environ.get("TWINBUS_COMPILE")
-OPTIMISATION: Final = "3" if WANTED == "1" else "1"
-"""gcc needs twice as long for -O3 as for -O1, and an installation from source should take less than a minute.
-Processor time per message with -O3, of that with -O1: send 0.98, receive 1.00, receive and settle 0.94 (medians of 9
-alternating rounds of `python -m bench.change`)."""
+OPTIMISATION: Final = "3" if WANTED == "1" else "g"
+"""gcc needs a third of the time for -Og that it needs for -O3, and an installation from source should take less than a
+minute on two processors. Processor time per message with -O3, of that with -Og: send 0.96, receive 0.91, receive and
+settle 0.96 (medians of 9 alternating rounds of `python -m bench.change`)."""
 MYPY: Final = "mypy>=2.4"
 MYPY_OPTIONS: Final = """\
 [mypy]
