@@ -127,6 +127,7 @@ class InMemoryNamespace:
         await self._die()
         if self._service is not None:
             return
+        was_key_revoked = self._is_key_revoked
         ground = Ground(
             clock=self.clock,
             random=self._random,
@@ -141,6 +142,8 @@ class InMemoryNamespace:
                 await service.start(stack, None)
                 self._stack = stack.pop_all()
         self._service = service
+        if was_key_revoked is not self._is_key_revoked:  # it was changed while the server was starting
+            service.front.replace_keys(self._keys)
         self.outage.apply()
 
     def _listen(self) -> dict[str, Any]:

@@ -50,6 +50,8 @@ class Outage:
         self._disks = disks
         self._broker = broker
         self._set_revoked = set_revoked
+        self._refusal: str | None = None
+        """Why the disks take no messages."""
         self._busy: dict[str, None] = {}
         self._full: dict[str, int] = {}
         """How large each queue or topic is that is full now, in MB."""
@@ -148,7 +150,11 @@ class Outage:
             self._full.pop(key_of(path), None)
 
     def apply(self) -> None:
-        """The namespace was started: what its broker has to know, it is told again."""
+        """The namespace was started: what its broker has to know, it is told again.
+
+        A disk may have been filled, or restored, while it was starting.
+        """
+        self._set_refusal(self._refusal)
         self._press((*self._busy, *self._full), is_over=False)
 
     def _press(self, paths: Sequence[str], *, is_over: bool) -> None:
@@ -174,6 +180,7 @@ class Outage:
 
     def _set_refusal(self, reason: str | None) -> None:
         """At once: the server itself looks at these disks only now and then."""
+        self._refusal = reason
         broker = self._broker()
         for journal in broker.journals if broker is not None else ():
             journal.refusal = reason

@@ -96,7 +96,9 @@ class Spool:
         try:
             await self._on_thread(self._files.open, self._found)
         except BaseException:
-            self._thread.submit(self._files.close)  # it may still be opening, if nobody waits for it any more
+            # It may still be opening, if nobody waits for it any more: it is closed after that, in order.
+            closing = asyncio.get_running_loop().run_in_executor(self._thread, self._files.close)
+            closing.add_done_callback(_ignore)
             self._thread.shutdown(wait=False)
             raise
         self._first_new = self._files.next_number
@@ -274,3 +276,9 @@ class Spool:
 
     async def _on_thread(self, work: Callable[[*Given], T], *arguments: *Given) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+
+
+def _ignore(done: asyncio.Future[None]) -> None:
+    """Nobody waits for this."""
+    if not done.cancelled():
+        done.exception()
