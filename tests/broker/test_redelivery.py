@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.broker.rig import Answers, Rig, TestConsumer
 from twinbus.amqp.message import Message
 from twinbus.broker.keys import DELIVERED
 from twinbus.broker.redelivery import BLOCK, FORGET_S, MAX_RANGES, _merged
+from twinbus.model.errors import StoreUnavailable
 from twinbus.model.path import SubQueue
 
 if TYPE_CHECKING:
@@ -198,6 +201,29 @@ def test_q18_what_is_given_back_comes_before_what_is_behind_it() -> None:
     second = claimed(rig, 2, 10)  # the others are not on disk yet
     assert second.bodies == [b"0", b"1", b"2", b"3", b"4", b"5"]
     assert counts_of(second) == [1, 1, 0, 0, 0, 0]
+
+
+def test_q18_a_receiver_that_comes_while_the_disk_hangs_frees_what_the_one_before_it_had() -> None:
+    rig = Rig()
+    rig.stored(*[b"%d" % number for number in range(4)])
+    first = claimed(rig, 1, 3)
+    rig.main.settlement.defer(first.numbers()[:1], Answers())
+    rig.settle()
+    assert received_by_number(rig, 1) == [0]
+    rig.store.hang()
+    rig.send(b"4")
+    rig.settle()
+    rig.wait(10.1)
+    with pytest.raises(StoreUnavailable):
+        rig.main.settlement.abandon(first.numbers()[1:], Answers())
+    gone(rig, first)
+    gone(rig, claimed(rig, 2, 10))  # its link was ended: the store was unavailable
+    rig.store.resume()
+    rig.settle()
+    third = claimed(rig, 3, 10)
+    assert third.bodies == [b"1", b"2", b"3", b"4"]
+    assert counts_of(third) == [1, 1, 0, 0]
+    assert received_by_number(rig, 1) == [1]
 
 
 def test_q17_a_deferral_that_is_refused_because_the_queue_is_full_leaves_a_delivery_on_the_count() -> None:

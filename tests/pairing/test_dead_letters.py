@@ -196,3 +196,16 @@ async def test_q04_two_operators_send_no_dead_letter_twice_without_a_mark() -> N
         assert {message.text for message in messages} == {str(number) for number in range(300)}
         unmarked = [message.text for message in messages if MARK not in message.properties]
         assert len(unmarked) == len(set(unmarked))
+
+
+@in_virtual_time
+async def test_q19_a_dead_letter_that_another_program_has_locked_is_waited_for_and_counted() -> None:
+    async with with_dead_letters("1", "2", "3") as app:
+        path = app.backlog_path(0)
+        async with app.pairing.secondary.create_message_receiver(f"{path}/$deadletterqueue", prefetch=0) as other:
+            assert await other.receive() is not None  # and is not settled: the lock lasts a minute
+        await app.namespaces.primary.create_queue("orders")
+        done = await send_again(app, counts={path: 3})
+        assert (done.moved, done.not_received) == (2, 1)
+        done = await send_again(app, wait_s=100, counts={path: 1})
+        assert (done.moved, done.not_received) == (1, 0)

@@ -11,11 +11,10 @@ These messages come with a delivery count of at least 1 (`redelivery`): the rece
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from twinbus.broker.line import Line
-from twinbus.model.errors import EntityClaimed, LinkStolen, StoreUnavailable
+from twinbus.model.errors import EntityClaimed, LinkStolen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,5 +111,4 @@ class _Span:
 def _free(fragment: Fragment, span: _Span) -> None:
     left = span.left(fragment.locks) if fragment.sessions is None else []
     if left:
-        with suppress(StoreUnavailable):  # then all locks are void
-            fragment.settlement.free(left)
+        fragment.settlement.free(left)

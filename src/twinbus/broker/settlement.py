@@ -60,6 +60,9 @@ MARK_BYTES: Final = 64
 """What a deferral may add, also to a full entity and on a full disk: the mark of a possible duplicate, once. If it were
 refused, the message would be delivered again at once, and again, while those behind it in its session are deferred."""
 
+LONG_AGO_S: Final = float("-inf")
+"""No lock has expired by then."""
+
 Held: TypeAlias = "tuple[Lock, bytes]"
 """A message that is out: as what, and its record."""
 
@@ -114,9 +117,10 @@ class Settlement:
     def free(self, numbers: Iterable[int]) -> None:
         """Give messages back at once, when their receiver is gone for good; they come with a delivery on their count.
 
-        Nothing is written: before they were handed to an exclusive receiver, that was noted (`redelivery`).
+        Nothing is written: before they were handed to an exclusive receiver, that was noted (`redelivery`). So this
+        works while the disk does not answer, too, and for locks that have expired meanwhile.
         """
-        locks = self._take(numbers)[0]
+        locks = self._end_locks(numbers, LONG_AGO_S)[0]
         self._fragment.redelivery.take_back([lock.sequence for lock in locks])
         for lock in locks:
             self._fragment.forget(lock)
@@ -288,7 +292,11 @@ class Settlement:
 
     def _take(self, numbers: Iterable[int]) -> tuple[list[Lock], list[int]]:
         self._fragment.journal.check_works()
-        now_s, take, sessions = self._fragment.clock.monotonic_s(), self._fragment.locks.take, self._fragment.sessions
+        return self._end_locks(numbers, self._fragment.clock.monotonic_s())
+
+    def _end_locks(self, numbers: Iterable[int], now_s: float) -> tuple[list[Lock], list[int]]:
+        """End locks that have not expired by `now_s`. Returns them, and the numbers of those that have."""
+        take, sessions = self._fragment.locks.take, self._fragment.sessions
         found, lost = [], []
         for number in numbers:
             lock = take(number, now_s)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from twinbus.client.pairing import Pairing, SpoolStatus
 
 LOOK_S: Final = 0.5
+BEGIN_S: Final = 10.0
+"""How long, at least, is waited until a first message was tried."""
 NOWHERE: Final = "no valid destination"
 RUNNING: Final = (
     "An application that runs sends what is in its spool by itself; to send refused messages again, it calls"
@@ -145,12 +147,15 @@ async def bring_back_dead_letters(wanted: Wanted) -> Left:
             typer.echo("No message is dead-lettered in a backlog queue.")
             return Left(0)
         holding = {path: queues[path] for path in before}
-        dead_letters = DeadLetters(reached.primary, reached.secondary, holding, deduct=wanted.deduct)
+        dead_letters = DeadLetters(reached.primary, reached.secondary, holding, counts=before, deduct=wanted.deduct)
         await _watch_dead_letters(dead_letters, sum(before.values()), wanted.wait_s)
         rows = [_row(path, count, why) for (path, why), count in dead_letters.stays.most_common()]
         rows += [_row(path, count, why) for path, (count, why) in dead_letters.waits.items()]
         if not dead_letters.is_all:
             rows.append(("others", "so many messages stay that those behind them were not looked at"))
+        if dead_letters.not_received:
+            why = "they were not received: another program may have locked them"
+            rows.append((f"{dead_letters.not_received:,}", why))
         left = sum((await _count_dead_letters(reached.manager, queues)).values())
         return Left(left, rows, has_waited=bool(dead_letters.waits))
 
@@ -223,7 +228,7 @@ async def _watch(draining: DrainingByHand, wait_s: float) -> int:
         task = progress.add_task("moved", total=left)
         draining.start()
         least, last_done, since_s = left, 0, loop.time()
-        while left and loop.time() - since_s < wait_s:
+        while left and loop.time() - since_s < (wait_s if draining.has_begun else max(wait_s, BEGIN_S)):
             await asyncio.sleep(LOOK_S)
             left = await draining.left()
             done = draining.moved + draining.dead_lettered

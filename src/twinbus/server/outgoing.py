@@ -183,7 +183,7 @@ class Outgoing:
         self._gathering.remove(self)
         self._give_up_claim()
         for fragment, deliveries in self._by_fragment(stolen):
-            with suppress(StoreUnavailable):  # then all locks are void
+            with suppress(StoreUnavailable):  # its process is gone, and all locks with it
                 fragment.settlement.free(_numbers(fragment, deliveries))
 
     def session_lost(self, error: ServiceBusError) -> None:
@@ -210,7 +210,7 @@ class Outgoing:
         if self.deletes:
             return
         for fragment, some in self._by_fragment(deliveries):
-            with suppress(ServiceBusError):  # its store is gone, and the locks with it
+            with suppress(ServiceBusError):  # its store does not answer: they are free when their locks are over
                 fragment.settlement.release(_numbers(fragment, some), _ignore)
 
     def _give_back(self, fragment: Fragment, deliveries: list[OutgoingDelivery]) -> None:
@@ -218,7 +218,7 @@ class Outgoing:
         if self.card.epoch is None or fragment.sessions is not None:
             self._release(deliveries)
             return
-        with suppress(ServiceBusError):  # its store is gone, and the locks with it
+        with suppress(ServiceBusError):  # its process is gone, and the locks with it
             fragment.settlement.free(_numbers(fragment, deliveries))
 
     # --- from the client ----------------------------------------------------------------------------------------------

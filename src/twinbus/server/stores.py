@@ -144,6 +144,7 @@ class Stores:
         log.info("store %d is open again", number)
         self._out_of_space.discard(number)
         journal.resume(store)
+        self._watch.check()  # space may have been freed while the store was closed
         journal.refusal = self._refusal(number)
 
     async def _close(self, store: Store) -> None:

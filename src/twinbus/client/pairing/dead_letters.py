@@ -43,7 +43,9 @@ log: Final = logging.getLogger(__name__)
 
 RECEIVED_AT_ONCE: Final = 100
 NOTHING_COMES_S: Final = 1.0
-"""A dead-letter queue that gives nothing for so long has no more messages than those that are held."""
+"""A dead-letter queue from which nothing is received for so long is empty, as far as its message count agrees."""
+COUNTED_COME_S: Final = 10.0
+"""How long, at least, messages are waited for that the queue has by its count: another program may have locked them."""
 MOST_HELD: Final = 5_000
 MOST_HELD_BYTES: Final = 64_000_000
 """Of messages of one queue that stay: further ones are not looked at."""
@@ -73,9 +75,13 @@ class DeadLetters:
         secondary: MessagingFactory,
         queues: Mapping[str, int],
         *,
+        counts: Mapping[str, int] | None = None,
         deduct: bool = False,
     ) -> None:
-        """`queues` are the paths of backlog queues, each with the duration of its locks in milliseconds."""
+        """`queues` are the paths of backlog queues, each with the duration of its locks in milliseconds.
+
+        `counts` says how many dead letters each queue has, as far as that is known.
+        """
         self.moved = 0
         self.stays: Counter[tuple[str | None, str]] = Counter()
         """Messages that stay for a fault of their own, by destination (malformed ones have none) and reason."""
@@ -83,10 +89,13 @@ class DeadLetters:
         """Messages that stay because of their destination: by that, how many, and why."""
         self.is_all = True
         """False: so many messages stay that others behind them were not looked at."""
+        self.not_received = 0
+        """Messages that their queues have by their counts, and that were not received."""
         self._senders = Senders(primary)
         epoch = primary.settings.clock.wall_ms()
         self._queues = [
-            _Queue(self, secondary, path, lock_ms, epoch=epoch, deduct=deduct) for path, lock_ms in queues.items()
+            _Queue(self, secondary, path, lock_ms, count=(counts or {}).get(path, 0), epoch=epoch, deduct=deduct)
+            for path, lock_ms in queues.items()
         ]
 
     @property
@@ -104,6 +113,8 @@ class DeadLetters:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
         for queue in self._queues:
+            self.is_all &= not queue.is_full
+            self.not_received += queue.missing
             for path, (count, why) in queue.waits().items():
                 before, _ = self.waits.get(path, (0, why))
                 self.waits[path] = before + count, why
@@ -123,6 +134,7 @@ class _Queue:
         path: str,
         lock_ms: int,
         *,
+        count: int,
         epoch: int,
         deduct: bool,
     ) -> None:
@@ -130,6 +142,7 @@ class _Queue:
         self._secondary = secondary
         self._path = f"{path}{SubQueue.DEAD_LETTER.value}"
         self._lock_ms = lock_ms
+        self._count = count
         self._epoch = epoch
         self._deduct = deduct
         self._letters: dict[str, list[Letter]] = {}
@@ -148,6 +161,8 @@ class _Queue:
         self._held_bytes = 0
         self._accepted: set[int] = set()
         """Sequence numbers of messages that their destination has: they are not sent again."""
+        self._received: set[int] = set()
+        """Sequence numbers of all messages that were received."""
 
     async def run(self, wait_s: float) -> None:
         # A newer epoch displaces the older one: two programs never send the same dead letters.
@@ -155,6 +170,7 @@ class _Queue:
             self._path, epoch=self._epoch, auto_renew=RENEW_S, prefetch=0
         )
         async with receiver:
+            await receiver.open()  # however long that takes: it is no sign of an empty queue
             try:
                 await self._send_all(receiver, wait_s)
             finally:
@@ -166,22 +182,38 @@ class _Queue:
         loop = asyncio.get_running_loop()
         moved_s, pause_s = loop.time(), FIRST_PAUSE_S
         while True:
+            received: list[BrokeredMessage] = []
             if not self._is_empty and self._has_room:
                 received = await receiver.receive_batch(RECEIVED_AT_ONCE, NOTHING_COMES_S)
-                self._is_empty = not received
+                self._is_empty = not received and not self.missing
                 await self._sort(receiver, received)
             before = self._all.moved
             for key in [key for key in self._letters if key not in self._is_blocked]:
                 await self._send(receiver, key)
-            if self._all.moved > before:
+            if received or self._all.moved > before:
                 moved_s, pause_s = loop.time(), FIRST_PAUSE_S
-            if self._is_empty or not self._has_room:
-                if not self._letters or loop.time() - moved_s >= wait_s:
-                    self._all.is_all &= self._is_empty
+            if not received:
+                if self._is_over(wait_s, loop.time() - moved_s):
                     return
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
                 self._is_blocked.clear()
+
+    def _is_over(self, wait_s: float, idle_s: float) -> bool:
+        """Tell whether to end: nothing was received or sent for `idle_s`."""
+        if self._has_room and not self._is_empty:
+            return idle_s >= max(wait_s, COUNTED_COME_S)
+        return not self._letters or idle_s >= wait_s
+
+    @property
+    def is_full(self) -> bool:
+        """So many messages stay that others behind them were not looked at."""
+        return not self._is_empty and not self._has_room
+
+    @property
+    def missing(self) -> int:
+        """Messages that the queue has by its count, and that were not received."""
+        return 0 if self.is_full else max(0, self._count - len(self._received))
 
     def waits(self) -> dict[str, tuple[int, str]]:
         """Messages whose destination does not accept them now: by that, how many, and why."""
@@ -198,6 +230,7 @@ class _Queue:
     async def _sort(self, receiver: MessageReceiver, received: Sequence[BrokeredMessage]) -> None:
         """Restore messages, and put each in the line of its destination."""
         for message in received:
+            self._received.add(message.sequence_number)
             if message.sequence_number in self._accepted:
                 await receiver.complete(message)
                 continue

@@ -97,6 +97,11 @@ class DrainingByHand:
         return sum(one.active_count + one.deferred_count for one in runtimes)
 
     @property
+    def has_begun(self) -> bool:
+        """A message was moved or dead-lettered, or it is known why none is."""
+        return self.is_hindered or self.moved > 0 or self.dead_lettered > 0
+
+    @property
     def is_hindered(self) -> bool:
         """Some messages wait for their destination, or a namespace."""
         return bool(self._reasons)
