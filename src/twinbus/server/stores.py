@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from twinbus.server.disk import OUT_OF_SPACE, DiskWatch, is_out_of_space
 from twinbus.server.settings import StartError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from twinbus.store.protocol import Answer, Store
 
 log: Final = logging.getLogger(__name__)
+T = TypeVar("T")
 
 RETRY_S: Final = (0.5, 30.0)
 """How long to wait before a failed store is opened again: at first, and at most."""
@@ -112,6 +113,9 @@ class Stores:
         _, hanging = await asyncio.wait(closing, timeout=CLOSE_S) if closing else (set(), set())
         if hanging:  # what was accepted is on disk; nothing else is to be saved
             log.warning("%d stores did not close within %g s: the server stops without them", len(hanging), CLOSE_S)
+            for task in hanging:
+                task.cancel()
+            await asyncio.wait(hanging)
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)
@@ -120,7 +124,7 @@ class Stores:
 
     async def _open(self, number: int) -> Store | StoreError:
         answer: asyncio.Future[Store | StoreError] = self._loop.create_future()
-        self._disks.open(number, answer.set_result)
+        self._disks.open(number, _setting(answer))
         return await answer
 
     async def _reopen(self, journal: Journal) -> None:
@@ -149,7 +153,7 @@ class Stores:
 
     async def _close(self, store: Store) -> None:
         answer: asyncio.Future[StoreError | None] = self._loop.create_future()
-        store.close(answer.set_result)
+        store.close(_setting(answer))
         error = await answer
         if error is not None:
             log.warning("store could not be closed well: %s", error)
@@ -175,3 +179,13 @@ class Stores:
             for number, journal in self._own.items():
                 journal.refusal = self._refusal(number)
             await asyncio.sleep(self._disks.look_s)
+
+
+def _setting(future: asyncio.Future[T]) -> Callable[[T], None]:
+    """What sets the result of a future, unless nobody waits for it any more."""
+
+    def set_result(result: T) -> None:
+        if not future.done():
+            future.set_result(result)
+
+    return set_result
