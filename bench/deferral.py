@@ -79,6 +79,7 @@ class Deferring(Syphon):
         with self._hosted() as host:
             first_s = self._wait(started_s, host, lambda: self._arrived() > 0)
             if sets_aside:
+                self._wait_for_most(first_s, count // 2)  # as for all: each look costs the servers some time
                 self._wait(started_s, host, lambda: self._arrived() >= count // 2)
                 if self._defers:
                     uvloop.run(self._until_deferred(count // 2))
