@@ -14,8 +14,13 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from hypothesis import HealthCheck, settings
 
 SOURCES = Path(__file__).parents[1] / "src"
+
+# How long an example takes says more of what else the machine does than of the code.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 EARLIER_S = 10
 """By so much a coroutine's time is over before pytest's own, which ends the whole process."""
