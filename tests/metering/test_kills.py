@@ -35,7 +35,7 @@ def rows_of(usage: Path) -> list[UsageRow]:
     """In journals and their partial minutes, and in Parquet files."""
     rows = [row for path in unrolled(usage) for _, row in read_journal(path)]
     for path in usage.rglob("*.parquet"):
-        columns = ["entity", "client", *COUNTS]
+        columns = ["entity", "client", "mark", *COUNTS]
         rows += [
             UsageRow(minute=0, **row) for row in pq.read_table(path, columns=columns, partitioning=None).to_pylist()
         ]

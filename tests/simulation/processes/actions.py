@@ -77,6 +77,10 @@ KEYS = [f"key-{number}" for number in range(6)]
 MAX_TAKERS = 6
 
 
+IN_TRANSACTIONS = [how for how in How if how is not How.FREE]
+"""What a client can ask for: no client frees messages."""
+
+
 class Actions:
     """Whatever is chosen is done by any process that is awake."""
 
@@ -293,7 +297,7 @@ class Actions:
         if fit:
             chosen = self._random.sample(fit, self._random.randint(1, min(3, len(fit))))
             world.held = [lock for lock in world.held if lock not in chosen]
-            deal.settle(chosen, self._random.choice(list(How)))
+            deal.settle(chosen, self._random.choice(IN_TRANSACTIONS))
 
     def _commit(self, process: Process) -> None:
         deal = self._deal(process)
