@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LOOK_S: Final = 0.5
 BEGIN_S: Final = 10.0
-"""How long, at least, is waited until a first message was tried."""
+"""The shortest wait for the first message to be tried, whatever `--wait` says."""
 NOWHERE: Final = "no valid destination"
 RUNNING: Final = (
     "An application that runs sends what is in its spool by itself; to send refused messages again, it calls"

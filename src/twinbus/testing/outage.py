@@ -150,9 +150,9 @@ class Outage:
             self._full.pop(key_of(path), None)
 
     def apply(self) -> None:
-        """The namespace was started: what its broker has to know, it is told again.
+        """Make the faults that are on in a broker that was just started.
 
-        A disk may have been filled, or restored, while it was starting.
+        A disk may have been filled or restored while the broker was starting.
         """
         self._set_refusal(self._refusal)
         self._press((*self._busy, *self._full), is_over=False)

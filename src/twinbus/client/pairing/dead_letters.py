@@ -43,9 +43,9 @@ log: Final = logging.getLogger(__name__)
 
 RECEIVED_AT_ONCE: Final = 100
 NOTHING_COMES_S: Final = 1.0
-"""A dead-letter queue from which nothing is received for so long is empty, as far as its message count agrees."""
+"""A queue that delivers nothing for this long is empty, if all the messages that it counts were received."""
 COUNTED_COME_S: Final = 10.0
-"""How long, at least, messages are waited for that the queue has by its count: another program may have locked them."""
+"""The shortest wait for messages that the queue counts and does not deliver: another program may have locked them."""
 MOST_HELD: Final = 5_000
 MOST_HELD_BYTES: Final = 64_000_000
 """Of messages of one queue that stay: further ones are not looked at."""
