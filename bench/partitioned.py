@@ -30,7 +30,7 @@ from bench.clients import Clients, Processes
 from bench.plot import Panel, picture
 from bench.record import Bar, add_results_option, bars_table, facts, figures_table, judge, surroundings, write
 from bench.serving import Load, build, run
-from twinbus.model.hashing import fragment_of
+from twinbus.model.partition_key import fragment_of
 
 LEAST_OF_PLAIN: Final = 0.85
 LEAST_OF_ONE: Final = 1.0

@@ -13,7 +13,7 @@ from bench.clients import Clients, Processes
 from bench.partitioned import DIVIDED, PLAIN, Rates, find_bars, keys_of
 from bench.plot import Panel, picture
 from bench.serving import build
-from twinbus.model.hashing import fragment_of
+from twinbus.model.partition_key import fragment_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.broker.topics import TopicRig, sql
+from tests.parts import part_of
 
 if TYPE_CHECKING:
     from twinbus.broker.subscription import Subscription
@@ -41,7 +42,7 @@ class HeavyRig(TopicRig):
 
     def bodies(self, subscription: Subscription) -> list[bytes]:
         """All that it has."""
-        consumer = self.consumer(1_000, of=subscription.main)
+        consumer = self.consumer(1_000, of=part_of(subscription).main)
         consumer.leave()
         return consumer.bodies
 

@@ -6,6 +6,7 @@ from collections import deque
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from tests.parts import part_of
 from twinbus.amqp.message import Header, Message, Properties, Section, build, data
 from twinbus.amqp.types import Timestamp
 from twinbus.broker.intake import Parcel
@@ -155,8 +156,10 @@ class Rig:
         )
         self.journal = self.namespace.add_store(self.store)
         self.path = path
-        self.queue = self.namespace.add_queue(7, path, description or QueueDescription(), 0, created_ms=0, updated_ms=0)
-        self.main, self.dead_letters = self.queue.main, self.queue.dead_letters
+        self.queue = self.namespace.add_queue(
+            7, path, description or QueueDescription(), [0], created_ms=0, updated_ms=0
+        )
+        self.main, self.dead_letters = part_of(self.queue).main, part_of(self.queue).dead_letters
 
     @property
     def window(self) -> Window:

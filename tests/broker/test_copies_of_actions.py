@@ -6,6 +6,7 @@ import pytest
 
 from tests.broker.heavy import HeavyRig, heavy
 from tests.broker.topics import TopicRig, sql
+from tests.parts import part_of
 from twinbus.broker.agenda import AT_ONCE
 from twinbus.model.errors import QuotaExceeded
 from twinbus.model.limits import NamespaceLimits
@@ -17,7 +18,7 @@ FIVE = [sql("", f"SET x = {number}", name=f"r{number}") for number in range(5)]
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twinbus.broker.sending.MEGABYTE", 1)  # so that the 1,024 of a topic are bytes
+    monkeypatch.setattr("twinbus.broker.part.MEGABYTE", 1)  # so that the 1,024 of a topic are bytes
 
 
 @pytest.mark.usefixtures("small")
@@ -27,9 +28,9 @@ def test_a_send_whose_copies_do_not_fit_is_refused_whole() -> None:
     with pytest.raises(QuotaExceeded, match=r"'news'.* of 1,024"):
         rig.publish(BODY)
     rig.settle()
-    assert (subscription.main.count, rig.journal.pending_bytes, rig.topic.held_bytes()) == (0, 0, 0)
+    assert (part_of(subscription).main.count, rig.journal.pending_bytes, part_of(rig.topic).held_bytes()) == (0, 0, 0)
     rig.published(b"small")
-    assert subscription.main.count == 5
+    assert part_of(subscription).main.count == 5
 
 
 @pytest.mark.usefixtures("small")
@@ -49,7 +50,7 @@ def test_copies_are_counted_while_others_are_still_made() -> None:
     answers = rig.publish(BODY)
     held: list[int] = []
     while not answers:
-        held.append(rig.topic.held_bytes())
+        held.append(part_of(rig.topic).held_bytes())
         rig.turn_once()
     assert len({*held}) >= 3
     assert held == sorted(held)
@@ -59,13 +60,13 @@ def test_copies_are_counted_while_others_are_still_made() -> None:
 def test_a_send_whose_copies_would_fill_the_memory_is_refused() -> None:
     rig = TopicRig()
     subscription = rig.subscribe("a", *FIVE)
-    rig.topic.main._limits = NamespaceLimits(max_pending_bytes=3 * len(BODY))  # noqa: SLF001
+    part_of(rig.topic).main._limits = NamespaceLimits(max_pending_bytes=3 * len(BODY))  # noqa: SLF001
     with pytest.raises(
         QuotaExceeded, match=r"the actions of the topic's rules .* max_pending_bytes is 900: send fewer"
     ):
         rig.publish(BODY)
     rig.settle()
-    assert subscription.main.count == 0
+    assert part_of(subscription).main.count == 0
     rig.published(b"small")
 
 
@@ -76,7 +77,7 @@ def test_sends_that_are_refused_use_up_the_turn() -> None:
     with pytest.raises(QuotaExceeded):
         rig.publish(BODY)
     others = rig.publish(b"small")
-    assert rig.topic.main.is_busy
+    assert part_of(rig.topic).main.is_busy
     rig.turns()
     assert others == [None]
 
@@ -87,7 +88,7 @@ def test_scheduled_messages_are_published_however_large_their_copies_are() -> No
     subscription = rig.subscribe("a", *FIVE)
     rig.published(BODY, due_ms=rig.clock.wall_ms() + 5_000)
     rig.wait(10)
-    assert subscription.main.count == 5
+    assert part_of(subscription).main.count == 5
     assert rig.topic.runtime().scheduled_count == 0
 
 
@@ -104,6 +105,6 @@ def test_scheduled_messages_with_many_actions_are_published_in_small_batches() -
     while rig.turn or rig.mail or rig.store.pending:
         rig.step()
         most = max(most, rig.journal.pending_bytes)
-    assert subscription.main.count == 20 * actions
+    assert part_of(subscription).main.count == 20 * actions
     assert rig.topic.runtime().scheduled_count == 1
     assert 0 < most < 2 * (AT_ONCE // (1 + actions)) * actions * len(BODY)

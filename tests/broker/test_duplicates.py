@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from tests.broker.rig import Answers, Rig, message
 from twinbus.amqp.message import data
-from twinbus.broker.intake import Parcel, digest_of
+from twinbus.broker.intake import Parcel
 from twinbus.broker.keys import IDS
 from twinbus.model.message import BATCH_FORMAT
+from twinbus.model.partition_key import digest_of
 from twinbus.model.queue import QueueDescription
 
 DETECTING = QueueDescription(requires_duplicate_detection=True, duplicate_window_ms=60_000)

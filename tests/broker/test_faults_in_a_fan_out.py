@@ -21,7 +21,7 @@ def fault() -> None:
 def send_with_fault(rig: HeavyRig) -> Answers:
     parcel, answers = Parcel(), Answers()
     rig.namespace.intake.add_to(parcel, letter(b"1", n=1), 0, rig.clock.wall_ms(), rig.topic.terms)
-    rig.topic.send(parcel, answers, beside=fault)
+    rig.topic.parts[0].send(parcel, answers, beside=fault)
     return answers
 
 

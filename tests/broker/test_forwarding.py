@@ -10,6 +10,7 @@ import pytest
 
 from tests.broker.rig import Answers, Rig, annotation_of, message, property_of
 from tests.broker.topics import TopicRig
+from tests.parts import part_of
 from twinbus.broker.intake import Parcel
 from twinbus.model.errors import NotAllowed
 from twinbus.model.path import SubQueue
@@ -37,7 +38,7 @@ class TwoStores(Rig):
     def add(self, path: str, store: int = 1, **description: Any) -> Queue:  # noqa: ANN401  # its fields
         self._next_id += 1
         return self.namespace.add_queue(
-            self._next_id, path, QueueDescription(**description), store, created_ms=0, updated_ms=0
+            self._next_id, path, QueueDescription(**description), [store], created_ms=0, updated_ms=0
         )
 
     def settle(self) -> None:
@@ -83,7 +84,7 @@ class TwoStores(Rig):
 
 
 def bodies(rig: Rig, queue: Queue) -> list[bytes]:
-    consumer = rig.consumer(1_000, of=queue.main)
+    consumer = rig.consumer(1_000, of=part_of(queue).main)
     return consumer.bodies
 
 
@@ -98,8 +99,8 @@ def test_messages_go_to_the_other_queue_in_order(store: int) -> None:
         rig.send_to(rig.queue, b"%d" % number)
     rig.settle()
     assert bodies(rig, target) == [b"before", b"0", b"1", b"2", b"3", b"4"]
-    assert rig.queue.runtime().transfer_count == rig.queue.main.count == 0
-    assert rig.queue.main.holdings.size == 0
+    assert rig.queue.runtime().transfer_count == part_of(rig.queue).main.count == 0
+    assert part_of(rig.queue).main.holdings.size == 0
 
 
 def test_many_go_some_at_a_time() -> None:
@@ -120,7 +121,7 @@ def test_what_arrives_is_as_if_it_had_been_sent() -> None:
     rig.clock.advance(5)
     rig.send_to(rig.queue, b"1")
     rig.settle()
-    (found,) = rig.consumer(1, of=target.main).messages
+    (found,) = rig.consumer(1, of=part_of(target).main).messages
     assert annotation_of(found, "x-opt-enqueue-sequence-number") == 1
     assert annotation_of(found, "x-opt-sequence-number") == 1
     assert annotation_of(found, "x-opt-enqueued-time") == rig.clock.wall_ms()
@@ -150,7 +151,7 @@ def test_dead_letters_go_where_they_are_told_to_and_say_where_they_come_from() -
     consumer = rig.consumer(1)
     rig.main.settlement.dead_letter(consumer.numbers(), Answers(), reason="bad")
     rig.settle()
-    (found,) = rig.consumer(1, of=target.main).messages
+    (found,) = rig.consumer(1, of=part_of(target).main).messages
     assert annotation_of(found, "x-opt-deadletter-source") == "orders"
     assert property_of(found, "DeadLetterReason") == "bad"
     assert rig.dead_letters.count == 0
@@ -171,11 +172,11 @@ def test_what_cannot_arrive_is_moved_to_the_transfer_dead_letters(
     if what == "disabled":
         rig.namespace.update_queue("target", QueueDescription(status="SendDisabled"), updated_ms=0)
     if what == "full":
-        monkeypatch.setattr("twinbus.broker.sending.MEGABYTE", 0.2)
+        monkeypatch.setattr("twinbus.broker.part.MEGABYTE", 0.2)
         rig.send_to(rig.queue, b"x")
     rig.send_to(rig.queue, b"y" * 120)
     rig.settle()
-    failed = rig.queue.fragment_of(SubQueue.TRANSFER_DEAD_LETTER)
+    failed = part_of(rig.queue).fragment_of(SubQueue.TRANSFER_DEAD_LETTER)
     (found,) = rig.consumer(5, of=failed).messages
     assert reason in str(property_of(found, "DeadLetterReason"))
     assert found.data == [b"y" * 120]
@@ -193,7 +194,7 @@ def test_one_that_cannot_arrive_does_not_keep_the_others() -> None:
     rig.settle()
     rig.forward(rig.queue, "target")
     rig.settle()
-    assert target.main.count == 18
+    assert part_of(target).main.count == 18
     assert rig.queue.runtime().transfer_dead_letter_count == 2
 
 
@@ -204,8 +205,8 @@ def test_at_most_four_hops() -> None:
         rig.forward(source, target.path)
     rig.send_to(rig.queue, b"1")
     rig.settle()
-    assert [queue.main.count for queue in chain] == [0] * 7
-    failed = chain[4].fragment_of(SubQueue.TRANSFER_DEAD_LETTER)
+    assert [part_of(queue).main.count for queue in chain] == [0] * 7
+    failed = part_of(chain[4]).fragment_of(SubQueue.TRANSFER_DEAD_LETTER)
     (found,) = rig.consumer(1, of=failed).messages
     assert property_of(found, "DeadLetterReason") == "MaxTransferHopCountExceeded"
 
@@ -265,19 +266,19 @@ def test_each_arrives_once_whenever_a_store_fails(store: int, steps: int) -> Non
     assert len(found) == len(set(found)), "one arrived twice"
     assert set(sure) <= set(found), "one is lost"
     assert found == sorted(found)
-    assert rig.queue.main.count == 0
+    assert part_of(rig.queue).main.count == 0
 
 
 def test_to_a_topic_and_from_a_subscription() -> None:
     rig = TopicRig()
-    last = rig.namespace.add_queue(60, "last", QueueDescription(), 0, created_ms=0, updated_ms=0)
+    last = rig.namespace.add_queue(60, "last", QueueDescription(), [0], created_ms=0, updated_ms=0)
     subscription = rig.subscribe("a")
     plain = rig.subscribe("b")
     description = SubscriptionDescription(forward_to="last")
     rig.namespace.update_subscription(subscription.path, description, updated_ms=0)
     rig.namespace.update_queue("orders", QueueDescription(forward_to="news"), updated_ms=0)
     rig.stored(b"x" * 500)
-    assert rig.consumer(5, of=last.main).bodies == [b"x" * 500]
+    assert rig.consumer(5, of=part_of(last).main).bodies == [b"x" * 500]
     assert rig.complete(plain) == [b"x" * 500]
     assert rig.kept() == (0, 0)
 
@@ -341,7 +342,7 @@ def test_messages_that_come_while_others_are_being_removed_are_forwarded_once(se
                 rig.step()
     rig.settle()
     assert bodies(rig, target) == [b"%d" % number for number in range(100)]
-    assert rig.queue.main.count == 0
+    assert part_of(rig.queue).main.count == 0
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -355,7 +356,7 @@ def test_what_comes_while_others_are_on_their_way_is_forwarded_once(seed: int) -
             rig.step_anyhow(chance)
     rig.settle()
     assert bodies(rig, target) == [b"%d" % number for number in range(30)]
-    assert (rig.queue.main.count, rig.queue.main.holdings.size) == (0, 0)
+    assert (part_of(rig.queue).main.count, part_of(rig.queue).main.holdings.size) == (0, 0)
 
 
 def test_one_that_someone_has_when_forwarding_begins_goes_in_its_turn() -> None:
@@ -381,7 +382,7 @@ def test_it_goes_on_when_a_queue_that_was_disabled_is_not_any_more() -> None:
     rig.namespace.update_queue(rig.queue.path, description, updated_ms=0)
     rig.send_to(rig.queue, b"1")
     rig.settle()
-    assert target.main.count == 0
+    assert part_of(target).main.count == 0
     rig.forward(rig.queue, "target")
     rig.settle()
     assert bodies(rig, target) == [b"1"]
@@ -408,7 +409,7 @@ def test_it_goes_on_by_itself_when_the_disk_of_the_source_was_silent_for_long() 
         rig.send_to(rig.queue, b"%d" % number)
     rig.settle()
     rig.forward(rig.queue, "target")
-    while target.main.count == 0:
+    while part_of(target).main.count == 0:
         rig.step()
     while not rig.stores[0].pending:
         rig.step()
@@ -419,7 +420,7 @@ def test_it_goes_on_by_itself_when_the_disk_of_the_source_was_silent_for_long() 
     for _ in range(3):
         rig.wait(6)
     assert bodies(rig, target) == [b"%d" % number for number in range(300)]
-    assert rig.queue.main.count == 0
+    assert part_of(rig.queue).main.count == 0
 
 
 def test_a_message_says_once_under_which_number_it_was_there_first() -> None:
@@ -429,11 +430,11 @@ def test_a_message_says_once_under_which_number_it_was_there_first() -> None:
     rig.published(b"before")
     rig.complete(subscription)
     rig.stored(b"1")
-    consumer = rig.consumer(1, of=subscription.main)
+    consumer = rig.consumer(1, of=part_of(subscription).main)
     assert all_annotations(consumer.messages[0])["x-opt-enqueue-sequence-number"] == 1
-    subscription.main.settlement.dead_letter(consumer.numbers(), Answers())
+    part_of(subscription).main.settlement.dead_letter(consumer.numbers(), Answers())
     rig.settle()
-    (dead,) = rig.consumer(1, of=subscription.dead_letters).messages
+    (dead,) = rig.consumer(1, of=part_of(subscription).dead_letters).messages
     assert all_annotations(dead)["x-opt-enqueue-sequence-number"] == 1
 
 

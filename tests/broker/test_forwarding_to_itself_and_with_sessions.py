@@ -8,6 +8,7 @@ import pytest
 
 from tests.broker.rig import Answers, SessionConsumer, property_of
 from tests.broker.test_forwarding import TwoStores, bodies
+from tests.parts import part_of
 from twinbus.broker.sessions import Sessions
 from twinbus.model.errors import NotAllowed
 from twinbus.model.path import SubQueue
@@ -28,7 +29,7 @@ def test_messages_of_all_sessions_go_on_in_their_order() -> None:
     rig.send_to(source, b"6", session="c")
     rig.settle()
     assert bodies(rig, target) == [b"%d" % number for number in range(7)]
-    assert (source.main.count, source.main.holdings.size) == (0, 0)
+    assert (part_of(source).main.count, part_of(source).main.holdings.size) == (0, 0)
 
 
 def test_sessions_stay_sessions_where_the_destination_has_some() -> None:
@@ -38,7 +39,7 @@ def test_sessions_stay_sessions_where_the_destination_has_some() -> None:
     for number in range(4):
         rig.send_to(source, b"%d" % number, session="ab"[number % 2])
     rig.settle()
-    consumer = SessionConsumer(target.main, b"b")
+    consumer = SessionConsumer(part_of(target).main, b"b")
     consumer.grant(9)
     rig.settle()
     assert consumer.bodies == [b"1", b"3"]
@@ -49,7 +50,7 @@ def test_who_has_a_session_loses_it_when_forwarding_begins_and_its_messages_go_o
     target, source = rig.add("target"), rig.add("source", 0, requires_session=True)
     rig.send_to(source, b"1", b"2", session="a")
     rig.settle()
-    consumer = SessionConsumer(source.main, b"a")
+    consumer = SessionConsumer(part_of(source).main, b"a")
     consumer.grant(1)
     rig.settle()
     assert consumer.bodies == [b"1"]
@@ -77,11 +78,11 @@ def test_sessions_can_be_received_again_when_forwarding_has_ended() -> None:
     described(rig, "source", requires_session=True)
     rig.send_to(source, b"3", session="a")
     rig.settle()
-    failed = [rig.consumer(5, of=source.fragment_of(SubQueue.TRANSFER_DEAD_LETTER)).bodies]
-    assert isinstance(source.main.line, Sessions)
+    failed = [rig.consumer(5, of=part_of(source).fragment_of(SubQueue.TRANSFER_DEAD_LETTER)).bodies]
+    assert isinstance(part_of(source).main.line, Sessions)
     found = {}
     for session in (b"a", b"b"):
-        consumer = SessionConsumer(source.main, session)
+        consumer = SessionConsumer(part_of(source).main, session)
         consumer.grant(5)
         rig.settle()
         found[session] = consumer.bodies
@@ -126,10 +127,10 @@ def test_a_queue_that_forwards_to_itself_moves_its_messages_aside_after_four_hop
     for number in range(3):
         rig.send_to(queue, b"%d" % number, message_id=f"id-{number}", session="s")
     rig.settle()
-    failed = rig.consumer(9, of=queue.fragment_of(SubQueue.TRANSFER_DEAD_LETTER))
+    failed = rig.consumer(9, of=part_of(queue).fragment_of(SubQueue.TRANSFER_DEAD_LETTER))
     assert failed.bodies == [b"0", b"1", b"2"]
     assert {property_of(found, "DeadLetterReason") for found in failed.messages} == {"MaxTransferHopCountExceeded"}
-    assert (queue.main.count, queue.runtime().transfer_count) == (0, 0)
+    assert (part_of(queue).main.count, queue.runtime().transfer_count) == (0, 0)
 
 
 @pytest.mark.parametrize("detects", [False, True])
@@ -140,11 +141,11 @@ def test_a_dead_letter_that_goes_back_to_its_queue_is_there_again(*, detects: bo
     rig.send_to(queue, b"again", message_id="one")
     rig.settle()
     for _ in range(5):
-        consumer = rig.consumer(1, of=queue.main)
+        consumer = rig.consumer(1, of=part_of(queue).main)
         assert consumer.bodies == [b"again"]
-        queue.main.settlement.dead_letter(consumer.numbers(), Answers(), reason="bad")
+        part_of(queue).main.settlement.dead_letter(consumer.numbers(), Answers(), reason="bad")
         consumer.leave()
         rig.settle()
-    failed = rig.consumer(9, of=queue.fragment_of(SubQueue.TRANSFER_DEAD_LETTER))
+    failed = rig.consumer(9, of=part_of(queue).fragment_of(SubQueue.TRANSFER_DEAD_LETTER))
     assert failed.bodies == [b"again"]
-    assert queue.main.count == queue.dead_letters.count == 0
+    assert part_of(queue).main.count == part_of(queue).dead_letters.count == 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.broker.rig import Answers, Rig
+from tests.parts import part_of
 from twinbus.amqp.message import Properties, build, data
 from twinbus.amqp.types import Int, Symbol
 from twinbus.broker.intake import Parcel
@@ -27,7 +28,7 @@ class Chain(Rig):
     def __init__(self, *paths: str) -> None:
         super().__init__()
         self.others = [
-            self.namespace.add_queue(50 + place, path, QueueDescription(), 0, created_ms=0, updated_ms=0)
+            self.namespace.add_queue(50 + place, path, QueueDescription(), [0], created_ms=0, updated_ms=0)
             for place, path in enumerate(paths)
         ]
 
@@ -54,7 +55,7 @@ def test_a_sender_cannot_say_how_often_a_message_was_forwarded(hops: object) -> 
     rig.forward(rig.queue, "target")
     rig.queue.send(rig.parcel({Symbol(HOPS): hops}), Answers())
     rig.settle()
-    assert (target.main.count, rig.queue.runtime().transfer_dead_letter_count) == (1, 0)
+    assert (part_of(target).main.count, rig.queue.runtime().transfer_dead_letter_count) == (1, 0)
 
 
 def test_a_sender_cannot_say_where_a_message_goes_that_it_sends_via_another_queue() -> None:
@@ -62,7 +63,7 @@ def test_a_sender_cannot_say_where_a_message_goes_that_it_sends_via_another_queu
     target, secret = rig.others
     rig.queue.send_on(rig.parcel({Symbol(DESTINATION): "secret"}).records, "target", Answers())
     rig.settle()
-    assert (target.main.count, secret.main.count) == (1, 0)
+    assert (part_of(target).main.count, part_of(secret).main.count) == (1, 0)
 
 
 def test_a_receiver_sees_nothing_of_the_way() -> None:
@@ -72,14 +73,14 @@ def test_a_receiver_sees_nothing_of_the_way() -> None:
     rig.queue.send(rig.parcel(), Answers())
     rig.settle()
     usual = {"x-opt-enqueued-time", "x-opt-sequence-number", "x-opt-locked-until", "x-opt-enqueue-sequence-number"}
-    assert rig.annotations(target.main) == usual
+    assert rig.annotations(part_of(target).main) == usual
     rig.queue.send_on(rig.parcel().records, "second", Answers())
     rig.settle()
-    assert rig.annotations(second.main) == usual
+    assert rig.annotations(part_of(second).main) == usual
 
 
 def test_nor_does_who_finds_one_that_could_not_arrive() -> None:
     rig = Chain()
     rig.queue.send_on(rig.parcel().records, "nowhere", Answers())
     rig.settle()
-    assert DESTINATION not in rig.annotations(rig.queue.fragment_of(SubQueue.TRANSFER_DEAD_LETTER))
+    assert DESTINATION not in rig.annotations(part_of(rig.queue).fragment_of(SubQueue.TRANSFER_DEAD_LETTER))

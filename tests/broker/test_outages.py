@@ -6,6 +6,7 @@ import pytest
 
 from tests.broker.rig import Answers, Rig
 from tests.broker.topics import TopicRig
+from tests.parts import part_of
 from twinbus.broker.intake import Parcel
 from twinbus.broker.outage import Outage, Silence
 from twinbus.model.errors import (
@@ -236,17 +237,19 @@ def test_a_disabled_queue_says_so_rather() -> None:
 
 def test_what_is_forwarded_to_it_waits_and_is_there_then() -> None:
     rig = Rig()
-    source = rig.namespace.add_queue(8, "source", QueueDescription(forward_to="orders"), 0, created_ms=0, updated_ms=0)
+    source = rig.namespace.add_queue(
+        8, "source", QueueDescription(forward_to="orders"), [0], created_ms=0, updated_ms=0
+    )
     rig.namespace.outages.begin("orders", SILENT, 60)
     parcel, answers = Parcel(), Answers()
     rig.namespace.intake.add_to(parcel, b"\x00\x53\x75\xa0\x01x", 0, rig.clock.wall_ms(), source.terms)
     source.send(parcel, answers)
     rig.settle()
     assert answers == [None]
-    assert (rig.main.count, source.main.count) == (0, 1)
+    assert (rig.main.count, part_of(source).main.count) == (0, 1)
     for _ in range(70):
         rig.wait(1)
-    assert (rig.main.count, source.main.count) == (1, 0)
+    assert (rig.main.count, part_of(source).main.count) == (1, 0)
 
 
 # --- silence ----------------------------------------------------------------------------------------------------------

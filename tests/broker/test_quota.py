@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.broker.rig import Answers, Rig, message
+from tests.parts import part_of
 from twinbus.broker.intake import Parcel, Terms
 from twinbus.model.errors import QuotaExceeded
 
 
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
-    monkeypatch.setattr("twinbus.broker.sending.MEGABYTE", 1)  # so that its 1,024 are bytes
+    monkeypatch.setattr("twinbus.broker.part.MEGABYTE", 1)  # so that its 1,024 are bytes
     return Rig()
 
 
@@ -80,7 +81,7 @@ def test_a_dead_letter_is_not_made_larger_than_there_is_room_for(rig: Rig) -> No
     rig.settle()
     found: list[object] = []
     for size in (1_000, 400):
-        rig.queue.resubmission.resubmit([1], message(bytes(size)), rig.namespace.intake, found.append)
+        part_of(rig.queue).resubmission.resubmit([1], message(bytes(size)), rig.namespace.intake, found.append)
         rig.settle()
     assert isinstance(found[0], QuotaExceeded)
     assert found[1] == [2]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.broker.rig import Answers, Rig, property_of
+from tests.parts import part_of
 from twinbus.broker.settlement import REASON_BYTES, How
 from twinbus.broker.transaction import Transaction
 from twinbus.model.errors import MessageTooLarge, QuotaExceeded, ServerBusy, ServiceBusError, StoreUnavailable
@@ -23,7 +24,7 @@ CHANGING = (How.ABANDON, How.DEFER, How.DEAD_LETTER)
 
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
-    monkeypatch.setattr("twinbus.broker.sending.MEGABYTE", 1)  # so that its 1,024 are bytes
+    monkeypatch.setattr("twinbus.broker.part.MEGABYTE", 1)  # so that its 1,024 are bytes
     rig = Rig()
     rig.stored(bytes(300), bytes(300))
     return rig
@@ -40,11 +41,11 @@ def settle(rig: Rig, how: How, properties: Mapping[str, object]) -> ServiceBusEr
 
 @pytest.mark.parametrize("how", CHANGING)
 def test_properties_that_do_not_fit_are_refused_and_the_message_stays_as_it_was(rig: Rig, how: How) -> None:
-    size = rig.queue.held_bytes()
+    size = part_of(rig.queue).held_bytes()
     refused = settle(rig, how, LARGE)
     assert isinstance(refused, QuotaExceeded)
     assert "'orders'" in str(refused)
-    assert (rig.queue.held_bytes(), rig.counts()) == (size, (2, 0, 0, 0))
+    assert (part_of(rig.queue).held_bytes(), rig.counts()) == (size, (2, 0, 0, 0))
     consumer = rig.consumer(5)
     assert [property_of(found, "note") for found in consumer.messages] == [None, None]
 
@@ -64,7 +65,7 @@ def test_several_messages_that_grow_together_are_weighed_together(rig: Rig) -> N
 
 
 def test_the_last_abandon_before_a_message_is_dead_lettered_is_no_exception(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twinbus.broker.sending.MEGABYTE", 1)
+    monkeypatch.setattr("twinbus.broker.part.MEGABYTE", 1)
     limits = NamespaceLimits(max_properties_bytes=500)
     rig = Rig(QueueDescription(max_delivery_count=1), limits=limits)
     rig.stored(bytes(300))
@@ -101,7 +102,7 @@ def test_dead_letters_do_not_grow_by_being_abandoned(rig: Rig) -> None:
 def test_in_a_transaction_properties_that_do_not_fit_roll_it_back(rig: Rig, how: How) -> None:
     consumer, answers = rig.consumer(1), Answers()
     transaction = Transaction(rig.namespace.intake)
-    transaction.settle(rig.queue, rig.main, consumer.numbers(), how, LARGE)
+    transaction.settle(rig.queue.parts[0], rig.main, consumer.numbers(), how, LARGE)
     transaction.commit(answers)
     rig.settle()
     assert [type(one) for one in answers] == [QuotaExceeded]

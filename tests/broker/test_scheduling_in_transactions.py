@@ -34,7 +34,7 @@ def begin(rig: Rig, *seconds: float, of: Queue | Topic | None = None) -> tuple[T
     for number, one in enumerate(seconds):
         payload = message(b"later %d" % number, due_ms=now_ms + round(one * 1000))
         rig.namespace.intake.add_to(parcel, payload, 0, now_ms, target.terms)
-    return transaction, transaction.schedule(target, parcel.records)
+    return transaction, transaction.schedule(target.parts[0], parcel.records)
 
 
 def commit(rig: Rig, transaction: Transaction) -> Answers:
@@ -116,7 +116,7 @@ def test_they_can_be_cancelled_once_it_is_committed() -> None:
 def test_a_commit_that_fails_is_whole_or_nothing_on_disk(*, is_kept: bool) -> None:
     rig = Rig()
     transaction, _ = begin(rig, 10)
-    transaction.send(rig.queue, message(b"new"), 0)
+    transaction.send(rig.queue.parts[0], message(b"new"), 0)
     rig.fail(is_kept=is_kept)
     assert isinstance(commit(rig, transaction)[0], StoreUnavailable)
     rig.reopen()
@@ -139,7 +139,7 @@ def test_numbers_are_void_if_the_store_fails_before() -> None:
 def test_a_queue_that_is_full_by_then_refuses_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     transaction, _ = begin(rig, 10)
-    monkeypatch.setattr("twinbus.broker.sending.MEGABYTE", 0.01)
+    monkeypatch.setattr("twinbus.broker.part.MEGABYTE", 0.01)
     assert isinstance(commit(rig, transaction)[0], QuotaExceeded)
     assert rig.counts() == (0, 0, 0, 0)
 
@@ -154,7 +154,7 @@ def test_where_duplicates_are_detected_it_is_refused() -> None:
     rig = Rig(QueueDescription(requires_duplicate_detection=True))
     transaction = Transaction(rig.namespace.intake)
     with pytest.raises(InvalidOperation, match="duplicates"):
-        transaction.schedule(rig.queue, [])
+        transaction.schedule(rig.queue.parts[0], [])
     assert isinstance(commit(rig, transaction)[0], TransactionRolledBack)
 
 

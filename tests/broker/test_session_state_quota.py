@@ -6,6 +6,7 @@ import pytest
 
 from tests.broker.rig import Answers, Rig
 from tests.broker.topics import TopicRig
+from tests.parts import part_of
 from twinbus.broker import holdings
 from twinbus.model.errors import QuotaExceeded, ServiceBusError, StoreUnavailable
 from twinbus.model.queue import QueueDescription
@@ -18,7 +19,7 @@ ROW = KEY_BYTES + TIME_BYTES
 
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
-    monkeypatch.setattr("twinbus.broker.sending.MEGABYTE", 1)  # so that its 1,024 are bytes
+    monkeypatch.setattr("twinbus.broker.part.MEGABYTE", 1)  # so that its 1,024 are bytes
     return Rig(QueueDescription(requires_session=True))
 
 
@@ -108,12 +109,12 @@ def test_a_state_can_be_cleared_or_made_smaller_in_a_full_entity(rig: Rig) -> No
 
 
 def test_a_state_of_a_subscription_counts_against_its_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twinbus.broker.sending.MEGABYTE", 1)
+    monkeypatch.setattr("twinbus.broker.part.MEGABYTE", 1)
     rig = TopicRig()
     subscription = rig.subscribe("s", requires_session=True)
     answers = Answers()
     for session in (b"a", b"b", b"c"):
-        subscription.main.session_states.set(session, bytes(400), answers)
+        part_of(subscription).main.session_states.set(session, bytes(400), answers)
         rig.settle()
     assert [type(one) for one in answers] == [type(None), type(None), QuotaExceeded]
     assert "'news'" in str(answers[2])

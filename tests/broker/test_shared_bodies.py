@@ -6,6 +6,7 @@ import pytest
 
 from tests.broker.rig import Answers, SessionConsumer, property_of
 from tests.broker.topics import LARGE, TopicRig, sql
+from tests.parts import part_of
 from twinbus.broker import bodies
 from twinbus.broker.removal import Wanted
 from twinbus.store.protocol import Table
@@ -89,11 +90,11 @@ def test_what_comes_back_still_shares(how: str) -> None:
     rig = TopicRig()
     first, second = two(rig)
     rig.published(LARGE)
-    consumer = rig.consumer(1, of=first.main)
+    consumer = rig.consumer(1, of=part_of(first).main)
     if how == "expire":
         rig.wait(61)
     else:
-        getattr(first.main.settlement, how)(consumer.numbers(), Answers())
+        getattr(part_of(first).main.settlement, how)(consumer.numbers(), Answers())
         rig.settle()
     consumer.leave()
     assert rig.kept() == (1, 0)
@@ -105,15 +106,15 @@ def test_what_is_changed_has_a_copy_of_its_own() -> None:
     rig = TopicRig()
     first, second = two(rig)
     rig.published(LARGE)
-    consumer = rig.consumer(1, of=first.main)
-    first.main.settlement.abandon(consumer.numbers(), Answers(), {"tries": 1})
+    consumer = rig.consumer(1, of=part_of(first).main)
+    part_of(first).main.settlement.abandon(consumer.numbers(), Answers(), {"tries": 1})
     rig.settle()
     consumer.leave()
     assert rig.complete(second) == [LARGE]
     assert rig.kept() == (0, 0)
-    (found,) = rig.consumer(1, of=first.main).messages
+    (found,) = rig.consumer(1, of=part_of(first).main).messages
     assert (found.data, property_of(found, "tries")) == ([LARGE], 1)
-    size = first.main.holdings.size
+    size = part_of(first).main.holdings.size
     assert size == sum(len(value) for value in rig.disk.synced[Table.LOG].values.values())
 
 
@@ -122,16 +123,16 @@ def test_what_is_set_aside_has_a_copy_of_its_own(how: str) -> None:
     rig = TopicRig()
     first, second = two(rig)
     rig.published(LARGE)
-    consumer = rig.consumer(1, of=first.main)
-    getattr(first.main.settlement, how)(consumer.numbers(), Answers())
+    consumer = rig.consumer(1, of=part_of(first).main)
+    getattr(part_of(first).main.settlement, how)(consumer.numbers(), Answers())
     rig.settle()
     assert rig.complete(second) == [LARGE]
     assert rig.kept() == (0, 0)
     if how == "dead_letter":
-        assert rig.consumer(1, of=first.dead_letters).bodies == [LARGE]
+        assert rig.consumer(1, of=part_of(first).dead_letters).bodies == [LARGE]
     else:
         found: list[object] = []
-        first.main.deferral.receive([1], found.append, deletes=True)
+        part_of(first).main.deferral.receive([1], found.append, deletes=True)
         rig.settle()
         assert LARGE in found[0][0][0]  # type: ignore[index]
 
@@ -140,8 +141,8 @@ def test_receive_and_delete_needs_it_no_longer() -> None:
     rig = TopicRig()
     first, second = two(rig)
     rig.published(LARGE)
-    assert rig.consumer(1, of=first.main, deletes=True).bodies == [LARGE]
-    assert rig.consumer(1, of=second.main, deletes=True).bodies == [LARGE]
+    assert rig.consumer(1, of=part_of(first).main, deletes=True).bodies == [LARGE]
+    assert rig.consumer(1, of=part_of(second).main, deletes=True).bodies == [LARGE]
     assert rig.kept() == (0, 0)
 
 
@@ -149,7 +150,7 @@ def test_what_was_deleted_for_somebody_who_has_gone_is_stored_with_a_copy_of_its
     rig = TopicRig()
     first, second = two(rig)
     rig.published(LARGE)
-    consumer = rig.consumer(of=first.main, deletes=True)
+    consumer = rig.consumer(of=part_of(first).main, deletes=True)
     consumer.grant(1)
     rig.settle_reads()
     consumer.leave()
@@ -168,9 +169,9 @@ def test_purging_a_subscription_leaves_nothing(is_restarted: bool) -> None:  # n
         rig.restart()
     done: list[object] = []
     for subscription in (first, second):
-        subscription.main.removal.remove_active(Wanted(), done.append)
+        part_of(subscription).main.removal.remove_active(Wanted(), done.append)
         rig.settle()
-        assert (subscription.main.count, subscription.main.size) == (0, 0)
+        assert (part_of(subscription).main.count, part_of(subscription).main.size) == (0, 0)
     assert len(done) == 2
     assert rig.kept() == (0, 0)
 
@@ -212,8 +213,8 @@ def test_the_window_is_bounded_by_whole_messages(monkeypatch: pytest.MonkeyPatch
     first, _ = two(rig)
     rig.published(*[LARGE] * 50)
     rig.restart()
-    consumer = rig.consumer(1, of=first.main)
-    assert first.main.line.window.bytes < 8_000
+    consumer = rig.consumer(1, of=part_of(first).main)
+    assert part_of(first).main.line.window.bytes < 8_000
     consumer.grant(49)
     rig.settle()
     assert len(consumer.bodies) == 50
@@ -225,7 +226,7 @@ def test_peeking_and_browsing_show_whole_messages() -> None:
     rig.published(LARGE, LARGE)
     rig.restart()
     found: list[object] = []
-    first.main.browsing.peek(1, 10, 1_000_000, found.append)
+    part_of(first).main.browsing.peek(1, 10, 1_000_000, found.append)
     rig.settle()
     (messages,) = found
     assert [LARGE in one for one in messages] == [True, True]  # type: ignore[attr-defined]
@@ -238,7 +239,7 @@ def test_sessions_read_whole_messages() -> None:
     for number in range(3):
         rig.published(LARGE + b"%d" % number, session="s")
     rig.restart()
-    consumer = SessionConsumer(first.main, b"s")
+    consumer = SessionConsumer(part_of(first).main, b"s")
     rig.settle()
     consumer.grant(5)
     rig.settle()
@@ -249,7 +250,7 @@ def test_a_filter_reads_a_shared_message_before_it_is_shared() -> None:
     rig = TopicRig()
     both = [rig.subscribe("a", sql("color = 'red'")), rig.subscribe("b", sql("color LIKE 'r%'"))]
     rig.published(LARGE, color="red")
-    assert [one.main.count for one in both] == [1, 1]
+    assert [part_of(one).main.count for one in both] == [1, 1]
     assert rig.kept() == (1, 0)
 
 
@@ -257,11 +258,11 @@ def test_one_that_is_completed_while_its_body_is_read_does_not_come_again() -> N
     rig = TopicRig()
     first, _ = two(rig)
     rig.published(LARGE, LARGE, LARGE)
-    holder, other = rig.consumer(3, of=first.main), rig.consumer(0, of=first.main)
+    holder, other = rig.consumer(3, of=part_of(first).main), rig.consumer(0, of=part_of(first).main)
     last, *_, one = sorted(holder.numbers(), reverse=True)
-    first.main.settlement.free([one])  # so that all are read again
+    part_of(first).main.settlement.free([one])  # so that all are read again
     other.grant(3)
-    first.main.settlement.complete([last], Answers())
+    part_of(first).main.settlement.complete([last], Answers())
     rig.settle()
     assert len(other.deliveries) == 1
-    assert first.main.count == 2
+    assert part_of(first).main.count == 2

@@ -8,6 +8,7 @@ import pytest
 
 from tests.broker.rig import Answers, Rig, message
 from tests.broker.topics import LARGE, TopicRig, letter
+from tests.parts import part_of
 from twinbus.broker.settlement import How
 from twinbus.broker.transaction import MAX_OPERATIONS, Transaction
 from twinbus.model.errors import (
@@ -38,9 +39,9 @@ def test_what_is_sent_is_there_when_it_is_committed_and_not_before() -> None:
     rig = Rig()
     consumer = rig.consumer(10)
     transaction = begin(rig)
-    transaction.send(rig.queue, message(b"1"), 0)
+    transaction.send(rig.queue.parts[0], message(b"1"), 0)
     rig.stored(b"between")
-    transaction.send(rig.queue, message(b"2"), 0)
+    transaction.send(rig.queue.parts[0], message(b"2"), 0)
     rig.settle()
     assert consumer.bodies == [b"between"]
     assert commit(rig, transaction) == [None]
@@ -52,8 +53,8 @@ def test_what_is_rolled_back_never_was() -> None:
     rig.stored(b"held")
     consumer = rig.consumer(1)
     transaction = begin(rig)
-    transaction.send(rig.queue, message(b"1"), 0)
-    assert transaction.settle(rig.queue, rig.main, consumer.numbers(), How.COMPLETE) == []
+    transaction.send(rig.queue.parts[0], message(b"1"), 0)
+    assert transaction.settle(rig.queue.parts[0], rig.main, consumer.numbers(), How.COMPLETE) == []
     transaction.roll_back()
     rig.settle()
     assert rig.counts() == (1, 0, 0, 0)
@@ -77,8 +78,8 @@ def test_every_way_of_settling(how: How, counts: tuple[int, ...]) -> None:
     rig.stored(b"old")
     consumer = rig.consumer(1)
     transaction = begin(rig)
-    assert transaction.settle(rig.queue, rig.main, consumer.numbers(), how, {"why": "because"}) == []
-    transaction.send(rig.queue, message(b"new"), 0)
+    assert transaction.settle(rig.queue.parts[0], rig.main, consumer.numbers(), how, {"why": "because"}) == []
+    transaction.send(rig.queue.parts[0], message(b"new"), 0)
     assert rig.counts() == (1, 0, 0, 0)
     assert commit(rig, transaction) == [None]
     assert rig.counts() == counts
@@ -90,7 +91,7 @@ def test_a_lock_does_not_expire_in_a_transaction_and_goes_on_when_it_is_rolled_b
     rig.stored(b"1")
     consumer = rig.consumer(1)
     transaction = begin(rig)
-    transaction.settle(rig.queue, rig.main, consumer.numbers(), How.COMPLETE)
+    transaction.settle(rig.queue.parts[0], rig.main, consumer.numbers(), How.COMPLETE)
     rig.wait(60)
     assert len(consumer.deliveries) == 1
     transaction.roll_back()
@@ -104,19 +105,19 @@ def test_nobody_else_settles_what_is_in_a_transaction() -> None:
     rig.stored(b"1")
     consumer = rig.consumer(1)
     transaction = begin(rig)
-    transaction.settle(rig.queue, rig.main, consumer.numbers(), How.COMPLETE)
+    transaction.settle(rig.queue.parts[0], rig.main, consumer.numbers(), How.COMPLETE)
     assert rig.main.settlement.complete(consumer.numbers(), Answers()) == consumer.numbers()
-    assert begin(rig).settle(rig.queue, rig.main, consumer.numbers(), How.ABANDON) == consumer.numbers()
+    assert begin(rig).settle(rig.queue.parts[0], rig.main, consumer.numbers(), How.ABANDON) == consumer.numbers()
     assert commit(rig, transaction) == [None]
 
 
 def test_it_is_bound_to_the_entity_that_was_used_first() -> None:
     rig = TopicRig()
-    other = rig.namespace.add_queue(8, "other", QueueDescription(), 0, created_ms=0, updated_ms=0)
+    other = rig.namespace.add_queue(8, "other", QueueDescription(), [0], created_ms=0, updated_ms=0)
     transaction = begin(rig)
-    transaction.send(rig.queue, message(b"1"), 0)
+    transaction.send(rig.queue.parts[0], message(b"1"), 0)
     with pytest.raises(InvalidOperation, match="bound to 'orders'"):
-        transaction.send(other, message(b"2"), 0)
+        transaction.send(other.parts[0], message(b"2"), 0)
     (answer,) = commit(rig, transaction)
     assert isinstance(answer, TransactionRolledBack)
     assert rig.counts() == (0, 0, 0, 0)
@@ -130,8 +131,8 @@ def test_dead_letters_of_the_entity_belong_to_it() -> None:
     rig.settle()
     dead = rig.consumer(1, of=rig.dead_letters)
     transaction = begin(rig)
-    transaction.settle(rig.queue, rig.dead_letters, dead.numbers(), How.COMPLETE)
-    transaction.send(rig.queue, message(b"again"), 0)
+    transaction.settle(rig.queue.parts[0], rig.dead_letters, dead.numbers(), How.COMPLETE)
+    transaction.send(rig.queue.parts[0], message(b"again"), 0)
     assert commit(rig, transaction) == [None]
     assert rig.counts() == (1, 0, 0, 0)
 
@@ -139,9 +140,9 @@ def test_dead_letters_of_the_entity_belong_to_it() -> None:
 def test_a_message_that_is_wrong_fails_all_of_it() -> None:
     rig = Rig()
     transaction = begin(rig)
-    transaction.send(rig.queue, message(b"1"), 0)
+    transaction.send(rig.queue.parts[0], message(b"1"), 0)
     with pytest.raises(MalformedMessage):
-        transaction.send(rig.queue, b"\xff\xff", 0)
+        transaction.send(rig.queue.parts[0], b"\xff\xff", 0)
     (answer,) = commit(rig, transaction)
     assert isinstance(answer, TransactionRolledBack)
     assert rig.counts() == (0, 0, 0, 0)
@@ -152,9 +153,9 @@ def test_a_queue_that_is_full_by_then_refuses_all_of_it(monkeypatch: pytest.Monk
     rig.stored(b"held")
     consumer = rig.consumer(1)
     transaction = begin(rig)
-    transaction.settle(rig.queue, rig.main, consumer.numbers(), How.COMPLETE)
-    transaction.send(rig.queue, message(b"x" * 500), 0)
-    monkeypatch.setattr("twinbus.broker.sending.MEGABYTE", 0.1)
+    transaction.settle(rig.queue.parts[0], rig.main, consumer.numbers(), How.COMPLETE)
+    transaction.send(rig.queue.parts[0], message(b"x" * 500), 0)
+    monkeypatch.setattr("twinbus.broker.part.MEGABYTE", 0.1)
     (answer,) = commit(rig, transaction)
     assert isinstance(answer, QuotaExceeded)
     assert rig.counts() == (1, 0, 0, 0)
@@ -165,9 +166,9 @@ def test_no_more_than_a_hundred_messages() -> None:
     rig = Rig()
     transaction = begin(rig)
     for _ in range(MAX_OPERATIONS):
-        transaction.send(rig.queue, message(b"1"), 0)
+        transaction.send(rig.queue.parts[0], message(b"1"), 0)
     with pytest.raises(TransactionTooLarge, match="100"):
-        transaction.send(rig.queue, message(b"1"), 0)
+        transaction.send(rig.queue.parts[0], message(b"1"), 0)
     assert isinstance(commit(rig, transaction)[0], TransactionRolledBack)
 
 
@@ -176,7 +177,7 @@ def test_a_lost_session_fails_it() -> None:
     rig.store_one(b"1", session="s")
     consumer = rig.accept(b"s", 1)
     transaction = begin(rig)
-    transaction.settle(rig.queue, rig.main, consumer.numbers(), How.COMPLETE)
+    transaction.settle(rig.queue.parts[0], rig.main, consumer.numbers(), How.COMPLETE)
     rig.wait(6)
     (answer,) = commit(rig, transaction)
     assert isinstance(answer, SessionLockLost)
@@ -188,7 +189,7 @@ def test_a_store_that_failed_meanwhile_fails_it() -> None:
     rig.stored(b"1")
     consumer = rig.consumer(1)
     transaction = begin(rig)
-    transaction.settle(rig.queue, rig.main, consumer.numbers(), How.COMPLETE)
+    transaction.settle(rig.queue.parts[0], rig.main, consumer.numbers(), How.COMPLETE)
     rig.restart()
     (answer,) = commit(rig, transaction)
     assert isinstance(answer, StoreUnavailable)
@@ -200,8 +201,8 @@ def test_an_entity_that_was_deleted_meanwhile_fails_it(how: How) -> None:
     rig = TopicRig()
     subscription = rig.subscribe("a")
     rig.published(b"1")
-    consumer, transaction = rig.consumer(1, of=subscription.main), begin(rig)
-    transaction.settle(subscription, subscription.main, consumer.numbers(), how)
+    consumer, transaction = rig.consumer(1, of=part_of(subscription).main), begin(rig)
+    transaction.settle(subscription.parts[0], part_of(subscription).main, consumer.numbers(), how)
     rig.namespace.remove(subscription.path)
     rig.settle()
     (answer,) = commit(rig, transaction)
@@ -215,8 +216,8 @@ def test_a_commit_that_fails_is_whole_or_nothing_on_disk(is_kept: bool) -> None:
     rig.stored(b"old")
     consumer = rig.consumer(1)
     transaction = begin(rig)
-    transaction.settle(rig.queue, rig.main, consumer.numbers(), How.DEAD_LETTER)
-    transaction.send(rig.queue, message(b"new"), 0)
+    transaction.settle(rig.queue.parts[0], rig.main, consumer.numbers(), How.DEAD_LETTER)
+    transaction.send(rig.queue.parts[0], message(b"new"), 0)
     rig.fail(is_kept=is_kept)
     (answer,) = commit(rig, transaction)
     assert isinstance(answer, StoreUnavailable)
@@ -231,9 +232,9 @@ def test_duplicates_are_dropped_and_the_rest_is_done() -> None:
     rig.store_one(b"1", message_id="same")
     consumer = rig.consumer(1)
     transaction = begin(rig)
-    transaction.settle(rig.queue, rig.main, consumer.numbers(), How.COMPLETE)
+    transaction.settle(rig.queue.parts[0], rig.main, consumer.numbers(), How.COMPLETE)
     for message_id in ("same", "other"):
-        transaction.send(rig.queue, message(b"2", message_id=message_id), 0)
+        transaction.send(rig.queue.parts[0], message(b"2", message_id=message_id), 0)
     assert commit(rig, transaction) == [None]
     assert rig.counts() == (1, 0, 0, 0)
 
@@ -243,8 +244,8 @@ def test_a_topic_publishes_what_was_committed() -> None:
     subscriptions = [rig.subscribe("a"), rig.subscribe("b")]
     transaction = begin(rig)
     for number in range(3):
-        transaction.send(rig.topic, letter(LARGE + b"%d" % number), 0)
-    assert [one.main.count for one in subscriptions] == [0, 0]
+        transaction.send(rig.topic.parts[0], letter(LARGE + b"%d" % number), 0)
+    assert [part_of(one).main.count for one in subscriptions] == [0, 0]
     assert commit(rig, transaction) == [None]
     assert rig.complete(subscriptions[0], 3) == [LARGE + b"%d" % number for number in range(3)]
 
@@ -259,14 +260,14 @@ def test_nothing_is_done_after_its_end() -> None:
     transaction = begin(rig)
     transaction.roll_back()
     with pytest.raises(TransactionRolledBack):
-        transaction.send(rig.queue, message(b"1"), 0)
+        transaction.send(rig.queue.parts[0], message(b"1"), 0)
     assert isinstance(commit(rig, transaction)[0], TransactionRolledBack)
 
 
 def test_the_time_of_a_message_begins_with_the_commit() -> None:
     rig = Rig()
     transaction = begin(rig)
-    transaction.send(rig.queue, message(b"1", ttl_ms=10_000), 0)
+    transaction.send(rig.queue.parts[0], message(b"1", ttl_ms=10_000), 0)
     rig.wait(30)
     commit(rig, transaction)
     found: Any = rig.consumer(1).messages[0].message_annotations
@@ -275,31 +276,31 @@ def test_the_time_of_a_message_begins_with_the_commit() -> None:
 
 def test_it_is_received_here_and_sent_there_together() -> None:
     rig = Rig()
-    target = rig.namespace.add_queue(8, "target", QueueDescription(), 0, created_ms=0, updated_ms=0)
+    target = rig.namespace.add_queue(8, "target", QueueDescription(), [0], created_ms=0, updated_ms=0)
     rig.stored(b"work")
     consumer = rig.consumer(1)
     for commits in (False, True):
         transaction = begin(rig)
-        transaction.settle(rig.queue, rig.main, consumer.numbers(), How.COMPLETE)
-        transaction.send(rig.queue, message(b"result"), 0, "target")
+        transaction.settle(rig.queue.parts[0], rig.main, consumer.numbers(), How.COMPLETE)
+        transaction.send(rig.queue.parts[0], message(b"result"), 0, "target")
         if commits:
             assert commit(rig, transaction) == [None]
         else:
             transaction.roll_back()
             rig.settle()
-            assert (rig.main.count, target.main.count) == (1, 0)
-    assert (rig.main.count, target.main.count) == (0, 1)
-    assert rig.consumer(1, of=target.main).bodies == [b"result"]
+            assert (rig.main.count, part_of(target).main.count) == (1, 0)
+    assert (rig.main.count, part_of(target).main.count) == (0, 1)
+    assert rig.consumer(1, of=part_of(target).main).bodies == [b"result"]
 
 
 def test_a_settlement_that_a_silent_store_refuses_fails_it() -> None:
     rig = Rig()
     rig.stored(b"1")
     consumer, transaction = rig.consumer(1), begin(rig)
-    transaction.send(rig.queue, message(b"2"), 0)
+    transaction.send(rig.queue.parts[0], message(b"2"), 0)
     rig.journal.trouble = "its disk is silent"
     with pytest.raises(StoreUnavailable):
-        transaction.settle(rig.queue, rig.main, consumer.numbers(), How.COMPLETE)
+        transaction.settle(rig.queue.parts[0], rig.main, consumer.numbers(), How.COMPLETE)
     rig.journal.trouble = None
     assert isinstance(commit(rig, transaction)[0], TransactionRolledBack)
     assert rig.main.count == 1
@@ -311,7 +312,7 @@ def test_messages_of_a_session_that_its_receiver_has_no_more_are_free(*, expires
     rig = Rig(QueueDescription(requires_session=True, lock_duration_ms=5_000))
     rig.store_one(b"1", session="s")
     consumer, transaction = rig.accept(b"s", 1), begin(rig)
-    transaction.settle(rig.queue, rig.main, consumer.numbers(), How.COMPLETE)
+    transaction.settle(rig.queue.parts[0], rig.main, consumer.numbers(), How.COMPLETE)
     if expires:
         rig.wait(6)
     else:
@@ -328,7 +329,7 @@ def test_a_session_that_another_receiver_has_meanwhile_fails_it() -> None:
     rig = Rig(QueueDescription(requires_session=True, lock_duration_ms=5_000))
     rig.store_one(b"1", session="s")
     consumer, transaction = rig.accept(b"s", 1), begin(rig)
-    transaction.settle(rig.queue, rig.main, consumer.numbers(), How.COMPLETE)
+    transaction.settle(rig.queue.parts[0], rig.main, consumer.numbers(), How.COMPLETE)
     consumer.leave()
     other = rig.accept(b"s", 5)
     assert other.bodies == []

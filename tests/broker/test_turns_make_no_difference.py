@@ -10,6 +10,7 @@ import pytest
 from tests.broker.heavy import HeavyRig, heavy
 from tests.broker.rig import Answers, annotation_of, property_of
 from tests.broker.topics import LARGE, letter, sql
+from tests.parts import part_of
 from twinbus.broker.intake import Parcel
 from twinbus.broker.work import UNITS
 from twinbus.model.topic import TopicDescription
@@ -58,7 +59,7 @@ def story(seed: int, units: int, *, detects: bool) -> list[list[tuple[Any, ...]]
 
 def contents(rig: HeavyRig, subscription: Subscription) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
-    for fragment in (subscription.main, subscription.dead_letters):
+    for fragment in (part_of(subscription).main, part_of(subscription).dead_letters):
         for one in rig.consumer(1_000, of=fragment).messages:
             numbers = [annotation_of(one, f"x-opt-{name}") for name in ("sequence-number", "enqueue-sequence-number")]
             properties = [property_of(one, name) for name in ("n", "seen", "RuleName", "DeadLetterReason")]

@@ -9,6 +9,7 @@ import pytest
 from tests.broker.rig import Answers, Rig
 from tests.broker.test_redelivery import claimed, gone
 from tests.broker.topics import LARGE, TopicRig, letter
+from tests.parts import part_of
 from twinbus.amqp.encode import encode
 from twinbus.amqp.types import Symbol
 from twinbus.broker.claim import Claim
@@ -300,11 +301,11 @@ def test_messages_of_a_subscription_that_share_their_body_with_another_are_withh
     rig.published(LARGE + b"1", to="a")
     rig.published(LARGE + b"2", to="b")
     assert rig.kept() == (2, 0)
-    receiver = rig.consumer(of=subscription.main)
-    withhold(rig, "a", of=subscription.main)
+    receiver = rig.consumer(of=part_of(subscription).main)
+    withhold(rig, "a", of=part_of(subscription).main)
     grant(rig, receiver, 10)
     assert receiver.bodies == [LARGE + b"2"]
-    withhold(rig, of=subscription.main)
+    withhold(rig, of=part_of(subscription).main)
     assert receiver.bodies == [LARGE + b"2", LARGE + b"1"]
 
 

@@ -7,6 +7,7 @@ import pytest
 from tests.broker.heavy import HeavyRig, heavy
 from tests.broker.rig import Answers, annotation_of, property_of
 from tests.broker.topics import LARGE, letter, sql
+from tests.parts import part_of
 from twinbus.broker.intake import Parcel
 from twinbus.broker.transaction import Transaction
 from twinbus.model.errors import (
@@ -37,7 +38,7 @@ def test_others_are_served_while_a_message_is_judged() -> None:
 def test_a_message_with_cheap_rules_is_published_at_once_whatever_others_take() -> None:
     rig = HeavyRig()
     rig.subscribe("a", *heavy(10))
-    other = rig.namespace.add_topic(25, "light", TopicDescription(), 0, created_ms=0, updated_ms=0)
+    other = rig.namespace.add_topic(25, "light", TopicDescription(), [0], created_ms=0, updated_ms=0)
     rig.publish(b"heavy", n=1)
     parcel, answers = Parcel(), Answers()
     rig.namespace.intake.add_to(parcel, letter(b"1", n=1), 0, rig.clock.wall_ms(), other.terms)
@@ -49,11 +50,11 @@ def test_a_message_with_cheap_rules_is_published_at_once_whatever_others_take() 
 def test_topics_share_what_a_turn_has() -> None:
     rig = HeavyRig(units=120)
     rig.subscribe("a", *heavy(20))
-    second = rig.namespace.add_topic(25, "second", TopicDescription(), 0, created_ms=0, updated_ms=0)
+    second = rig.namespace.add_topic(25, "second", TopicDescription(), [0], created_ms=0, updated_ms=0)
     description = SubscriptionDescription()
     subscription = rig.namespace.add_subscription(26, "second/Subscriptions/b", description, created_ms=0, updated_ms=0)
     for rule in heavy(3):
-        second.main.put_rule(subscription, rule)
+        subscription.put_rule(rule)
     first, parcel, answers = rig.publish(b"much", n=1), Parcel(), Answers()
     rig.namespace.intake.add_to(parcel, letter(b"little", n=1), 0, rig.clock.wall_ms(), second.terms)
     second.send(parcel, answers)
@@ -72,7 +73,7 @@ def test_messages_are_stored_in_the_order_in_which_they_were_sent() -> None:
     answers += [rig.publish(b"%d" % number, n=number) for number in range(6, 9)]
     rig.turns()
     assert answers == [[None]] * 8
-    consumer = rig.consumer(10, of=subscription.main)
+    consumer = rig.consumer(10, of=part_of(subscription).main)
     assert consumer.bodies == [b"%d" % number for number in range(1, 9)]
     numbers = [annotation_of(found, "x-opt-enqueue-sequence-number") for found in consumer.messages]
     assert numbers == list(range(1, 9))
@@ -84,7 +85,7 @@ def test_what_is_sent_together_is_stored_together() -> None:
     rig.subscribe("all")
     answers = rig.publish(b"1", b"2", b"3", n=1)
     while not answers:
-        assert rig.topic.subscriptions["all"].main.count == subscription.main.count == 0
+        assert part_of(rig.topic.subscriptions["all"]).main.count == part_of(subscription).main.count == 0
         rig.turn_once()
     assert rig.bodies(subscription) == rig.bodies(rig.topic.subscriptions["all"]) == [b"1", b"2", b"3"]
 
@@ -199,7 +200,7 @@ def test_a_message_is_judged_by_the_rules_that_were_there_when_its_turn_came() -
     subscription.put_rule(sql("n = 1", "SET by = 'another'", name="last"))
     rig.turns()
     assert answers == [[None]] * 2
-    found = rig.consumer(10, of=subscription.main).messages
+    found = rig.consumer(10, of=part_of(subscription).main).messages
     assert [(one.data[0], property_of(one, "by")) for one in found] == [(b"1", None), (b"2", "another")]
 
 
@@ -210,7 +211,7 @@ def test_copies_that_actions_make_take_turns_too() -> None:
     answers = rig.publish(b"1", n=1)
     assert rig.turns() > 5
     assert answers == [None]
-    found = rig.consumer(10, of=subscription.main).messages
+    found = rig.consumer(10, of=part_of(subscription).main).messages
     assert [property_of(one, "copy") for one in found] == list(range(8))
 
 
@@ -242,10 +243,10 @@ def test_messages_that_are_due_are_judged_in_turns_and_published_once() -> None:
     subscription = rig.subscribe("a", *heavy(6))
     numbers = schedule(rig, b"1", b"2")
     come_due(rig)
-    assert subscription.main.count == 0
+    assert part_of(subscription).main.count == 0
     assert rig.topic.runtime().scheduled_count == 2
     with pytest.raises(MessageNotFound):
-        rig.topic.main.schedule.cancel(numbers, Answers())
+        part_of(rig.topic).main.schedule.cancel(numbers, Answers())
     answers = rig.publish(b"behind", n=1)
     rig.turns()
     assert answers == [None]
@@ -352,10 +353,10 @@ def test_a_transaction_is_one_batch_however_long_its_messages_take() -> None:
     subscription = rig.subscribe("a", *heavy(5))
     transaction, answers = Transaction(rig.namespace.intake), Answers()
     for body in (b"1", b"2"):
-        transaction.send(rig.topic, letter(body, n=1), 0)
+        transaction.send(rig.topic.parts[0], letter(body, n=1), 0)
     parcel = Parcel()
     rig.namespace.intake.add_to(parcel, letter(b"later", n=1), 0, rig.clock.wall_ms(), rig.topic.terms)
-    (number,) = transaction.schedule(rig.topic, parcel.records)
+    (number,) = transaction.schedule(rig.topic.parts[0], parcel.records)
     transaction.commit(answers)
     for _ in range(4):
         rig.turn_once()
@@ -373,7 +374,7 @@ def test_a_transaction_comes_to_nothing_if_the_store_fails_while_its_messages_ar
     rig = HeavyRig()
     subscription = rig.subscribe("a", *heavy(5))
     transaction, answers = Transaction(rig.namespace.intake), Answers()
-    transaction.send(rig.topic, letter(b"1", n=1), 0)
+    transaction.send(rig.topic.parts[0], letter(b"1", n=1), 0)
     transaction.commit(answers)
     rig.turn_once()
     rig.journal.fail("input/output error")
@@ -391,11 +392,11 @@ def test_messages_that_wait_count_as_held_by_the_topic() -> None:
     rig = HeavyRig()
     subscription = rig.subscribe("a", *heavy(5))
     answers = [rig.publish(b"x" * 1_000, n=1) for _ in range(5)]
-    assert rig.topic.held_bytes() > 5_000
+    assert part_of(rig.topic).held_bytes() > 5_000
     rig.turns()
     assert answers == [[None]] * 5
     rig.clock.advance(1)
-    assert rig.topic.held_bytes() == subscription.main.holdings.size
+    assert part_of(rig.topic).held_bytes() == part_of(subscription).main.holdings.size
 
 
 def test_messages_that_wait_count_as_waiting_to_be_written_and_are_not_refused_for_it_later() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.broker.rig import Answers, Rig
+from tests.parts import part_of
 from twinbus.amqp.message import Properties, build, data
 from twinbus.amqp.types import Timestamp
 from twinbus.broker.intake import Parcel
@@ -27,7 +28,7 @@ class TopicRig(Rig):
     def __init__(self, description: TopicDescription | None = None, *, work_units: int = UNITS) -> None:
         super().__init__(work_units=work_units)
         self.topic = self.namespace.add_topic(
-            20, "news", description or TopicDescription(), 0, created_ms=0, updated_ms=0
+            20, "news", description or TopicDescription(), [0], created_ms=0, updated_ms=0
         )
         self._next_id = 30
 
@@ -46,7 +47,7 @@ class TopicRig(Rig):
             updated_ms=0,
         )
         for rule in rules or (RuleDescription(name="$Default"),):
-            self.topic.main.put_rule(subscription, rule)
+            subscription.put_rule(rule)
         return subscription
 
     def publish(self, *bodies: bytes, **details: Any) -> Answers:  # noqa: ANN401  # as `letter` takes them
@@ -70,8 +71,8 @@ class TopicRig(Rig):
 
     def complete(self, subscription: Subscription, count: int = 1) -> list[bytes]:
         """Receive some messages of a subscription, and complete them."""
-        consumer = self.consumer(count, of=subscription.main)
-        subscription.main.settlement.complete(consumer.numbers(), Answers())
+        consumer = self.consumer(count, of=part_of(subscription).main)
+        part_of(subscription).main.settlement.complete(consumer.numbers(), Answers())
         self.settle()
         consumer.leave()
         return consumer.bodies

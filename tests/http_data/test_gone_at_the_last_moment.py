@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 async def when_it_is_locked(server: ServedHere, queue: str) -> None:
     loop = asyncio.get_running_loop()
     caller = Caller(loop.create_future(), loop.create_future(), [])
-    taker = Taker([server.namespace.find(queue).part(0).main], caller)
+    taker = Taker([server.namespace.find(queue).parts[0].main], caller)
     deliver = taker.deliver
 
     def go(deliveries: list[Delivery]) -> int:
@@ -56,7 +56,7 @@ async def when_its_answer_cannot_be_sent(server: ServedHere, queue: str) -> None
 
 async def received_and_deleted(server: ServedHere, queue: str) -> tuple[Caller, RemovingResponse]:
     """Who asked, and the answer that is to be sent."""
-    loop, source = asyncio.get_running_loop(), server.namespace.find_receivable(queue).part(0)
+    loop, source = asyncio.get_running_loop(), server.namespace.find_receivable(queue).parts[0]
     caller = Caller(loop.create_future(), loop.create_future(), [])
     delivery = await Taker([source.main], caller).take(10)
     assert delivery is not None
@@ -87,7 +87,7 @@ def test_the_message_is_there_again_and_no_delivery_is_counted(
 async def deletion(server: ServedHere, queue: str) -> list[tuple[str, int]]:
     """What is sent, each with how many messages there are by then."""
     caller, response = await received_and_deleted(server, queue)
-    main = server.namespace.find(queue).part(0).main
+    main = server.namespace.find(queue).parts[0].main
     seen: list[tuple[str, int]] = []
 
     async def send(event: Mapping[str, object]) -> None:

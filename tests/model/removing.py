@@ -8,6 +8,7 @@ from tests.model.asking import SESSIONS, is_one_of
 from tests.model.sending import Sending
 from tests.model.things import ACTIVE, DEAD, DEFERRED, MAIN, SCHEDULED, Message
 from tests.model.violation import Violation
+from tests.parts import part_of
 from twinbus.broker.removal import Outcome, Wanted
 from twinbus.model.errors import ServiceBusError
 
@@ -121,4 +122,6 @@ class Removing(Sending):
             model.end(deed)
 
         payload = edited.payload() if edited is not None else None
-        self._ask(deed, lambda: world.queue.resubmission.resubmit(numbers, payload, world.namespace.intake, done))
+        self._ask(
+            deed, lambda: part_of(world.queue).resubmission.resubmit(numbers, payload, world.namespace.intake, done)
+        )

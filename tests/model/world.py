@@ -15,6 +15,7 @@ from tests.model.disk import ENTITY, WatchedDisk, WatchedStore
 from tests.model.model import Model
 from tests.model.things import ACTIVE, DEAD, DEFERRED, MAIN, SCHEDULED, Lock, Message
 from tests.model.violation import Violation
+from tests.parts import part_of
 from twinbus.broker import keys
 from twinbus.broker.namespace import Namespace
 from twinbus.store.protocol import Table
@@ -70,7 +71,7 @@ class World:
             sys.stdout.write(f"{self.clock.monotonic_s():9.3f} {offset_s:11.3f}  {line}\n")
 
     def fragment(self, shelf: str) -> Fragment:
-        return self.queue.main if shelf == MAIN else self.queue.dead_letters
+        return part_of(self.queue).main if shelf == MAIN else part_of(self.queue).dead_letters
 
     # --- a process ----------------------------------------------------------------------------------------------------
 
@@ -89,8 +90,8 @@ class World:
             store_timeout_s=TIMEOUT_S,
         )
         self.journal = self.namespace.add_store(self.store)
-        self.queue = self.namespace.add_queue(ENTITY, PATH, self.model.description, 0, created_ms=0, updated_ms=0)
-        waiting = deque([self.queue.dead_letters, self.queue.main])
+        self.queue = self.namespace.add_queue(ENTITY, PATH, self.model.description, [0], created_ms=0, updated_ms=0)
+        waiting = deque([part_of(self.queue).dead_letters, part_of(self.queue).main])
 
         def load_next(error: ServiceBusError | None = None) -> None:
             if error is not None:

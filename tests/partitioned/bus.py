@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinbus.client import NO_RETRY, BrokeredMessage
 from twinbus.model.errors import FragmentUnavailable
-from twinbus.model.hashing import fragment_of
+from twinbus.model.partition_key import fragment_of
 from twinbus.model.path import SubQueue
 from twinbus.testing import InMemoryNamespace
 

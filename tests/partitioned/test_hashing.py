@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.partitioned.bus import FRAGMENTS
-from twinbus.model.hashing import fragment_of
+from twinbus.model.partition_key import fragment_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,8 @@ from twinbus.amqp.message import Properties, build, data
 from twinbus.amqp.types import ULong
 from twinbus.client import BrokeredMessage
 from twinbus.model.errors import InvalidArgument, NotAllowed
-from twinbus.model.hashing import fragment_of
 from twinbus.model.message import BATCH_FORMAT
+from twinbus.model.partition_key import fragment_of
 from twinbus.testing import in_virtual_time
 
 if TYPE_CHECKING:

@@ -56,7 +56,7 @@ async def test_r113_the_state_of_a_session_is_one_whoever_asks() -> None:
 
 @in_virtual_time
 async def test_states_fill_the_fragment_that_their_session_lies_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twinbus.broker.sending.MEGABYTE", 1)  # so that the 1,024 of each fragment are bytes
+    monkeypatch.setattr("twinbus.broker.part.MEGABYTE", 1)  # so that the 1,024 of each fragment are bytes
     async with bus(requires_session=True) as orders:
         full, other = [await orders.client.accept_session(session_id) for session_id in SESSIONS[:2]]
         await full.set_state(bytes(900))

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from tests.partitioned.bus import FRAGMENTS, bus, drain, everywhere, numbered, receive, send_all, texts
-from twinbus.broker.partitioned.queue import PartitionedQueue
+from twinbus.broker.queue import Queue
 from twinbus.client import BrokeredMessage, NamespaceManager
 from twinbus.model.errors import QuotaExceeded
 from twinbus.model.limits import NamespaceLimits
@@ -20,7 +20,7 @@ from twinbus.testing import InMemoryNamespace, in_virtual_time
 async def test_q35_fragment_f_lies_in_store_f_mod_s(stores: int) -> None:
     async with bus(stores=stores) as orders:
         queue = orders.namespace.broker.find("orders")
-        assert isinstance(queue, PartitionedQueue)
+        assert isinstance(queue, Queue)
         lies_in = [orders.namespace.broker.journals.index(part.main.journal) for part in queue.parts]
         assert lies_in == [number % stores for number in range(FRAGMENTS)]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from tests.partitioned.test_hashing import VECTORS
-from twinbus.model.hashing import fragment_of
 from twinbus.model.limits import NamespaceLimits
+from twinbus.model.partition_key import fragment_of
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "partitioning.md").read_text()

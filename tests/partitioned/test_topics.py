@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from tests.partitioned.bus import FRAGMENTS, Bus, bus, everywhere, fragment_in, key_of, numbered, receive, texts
-from twinbus.broker.partitioned.topic import PartitionedSubscription, PartitionedTopic
+from twinbus.broker.subscription import Subscription
+from twinbus.broker.topic import Topic
 from twinbus.client import BrokeredMessage
 from twinbus.model.rule import RuleDescription, SqlFilter
 from twinbus.testing import in_virtual_time
@@ -19,11 +20,22 @@ async def test_r086_a_topic_is_made_of_fragments_and_its_subscriptions_too() -> 
     async with bus() as orders:
         await _make(orders)
         topic, subscription = (orders.namespace.broker.find(path) for path in ("news", ALL))
-        assert isinstance(topic, PartitionedTopic)
-        assert isinstance(subscription, PartitionedSubscription)
+        assert isinstance(topic, Topic)
+        assert isinstance(subscription, Subscription)
         assert len(topic.parts) == len(subscription.parts) == FRAGMENTS
         journals = [part.main.journal for part in topic.parts]
         assert [part.main.journal for part in subscription.parts] == journals
+
+
+@in_virtual_time
+async def test_a_deleted_subscription_is_neither_listed_nor_counted() -> None:
+    async with bus() as orders:
+        await _make(orders)
+        entities = orders.namespace.entities
+        await entities.delete(ALL)
+        assert await entities.list_subscriptions("news", skip=0, top=10) == []
+        topic = await entities.get("news")
+        assert topic.runtime.subscription_count == 0  # type: ignore[union-attr]  # it is a topic
 
 
 @in_virtual_time

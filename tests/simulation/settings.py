@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twinbus.broker import line, sending, settlement, window
+from twinbus.broker import line, part, settlement, window
 from twinbus.model.limits import NamespaceLimits
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Settings:
             (line, "WINDOW_BYTES", window_bytes),
             (settlement, "EXPIRE_AT_ONCE", random.choice((1, 3, 500))),
             (line, "SHARE", random.choice((1, 3, 100))),
-            (sending, "MEGABYTE", random.choice((4, 1_048_576))),
+            (part, "MEGABYTE", random.choice((4, 1_048_576))),
         ]
         self.weights = {
             name: 0.0 if name not in ALWAYS and random.random() < 0.35 else weight * random.choice((0.5, 1, 1, 2))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.seeded.outcome import described
 from tests.simulation.run import run
-from twinbus.broker import queue, receivable
+from twinbus.broker import receivable_part
 from twinbus.broker.clock import Timers
 from twinbus.broker.fragment import Fragment
 from twinbus.broker.holdings import Holdings
@@ -136,14 +136,14 @@ def expiry_is_not_counted(patch: Patch) -> None:
 
 
 def one_delivery_too_many(patch: Patch) -> None:
-    policies = receivable.policies
+    policies = receivable_part.policies
 
     def wrong(*arguments: Any, **named: Any) -> Any:
         main, dead = policies(*arguments, **named)
         main.max_delivery_count = (main.max_delivery_count or 0) + 1
         return main, dead
 
-    patch.setattr(queue, "policies", wrong)
+    patch.setattr(receivable_part, "policies", wrong)
 
 
 def count_not_incremented(patch: Patch) -> None:

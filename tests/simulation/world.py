@@ -10,6 +10,7 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING
 
+from tests.parts import part_of
 from tests.simulation.disk import SimulatedDisk, SimulatedStore
 from tests.simulation.ledger import Ledger, Violation
 from tests.simulation.letter import read_delivery
@@ -85,9 +86,9 @@ class World:
 
     def add_queue(self, entity: Entity) -> None:
         entity.queue = self.namespace.add_queue(
-            entity.id, entity.path, entity.description, entity.store, created_ms=0, updated_ms=0
+            entity.id, entity.path, entity.description, [entity.store], created_ms=0, updated_ms=0
         )
-        entity.main.fragment, entity.dead.fragment = entity.queue.main, entity.queue.dead_letters
+        entity.main.fragment, entity.dead.fragment = part_of(entity.queue).main, part_of(entity.queue).dead_letters
 
     def _load(self, waiting: deque[Fragment]) -> None:
         """One after the other, as a server does before it serves."""

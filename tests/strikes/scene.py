@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from twinbus.model.hashing import fragment_of
+from twinbus.model.partition_key import fragment_of
 from twinbus.model.queue import QueueDescription
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
 

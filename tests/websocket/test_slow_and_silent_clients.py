@@ -80,7 +80,7 @@ def test_one_that_does_not_read_is_given_no_more_than_fits_and_the_rest_is_there
         session = client.connection.begin_session()
         session.attach_receiver("slow", source=Source(address=queue)).grant(1_000)
         client.flush()
-        fragment = server.namespace.find_receivable(queue).part(0).main
+        fragment = server.namespace.find_receivable(queue).parts[0].main
         wait_until(lambda: fragment.line.consumers)
         (consumer,) = fragment.line.consumers
         peer = consumer._socket._peer  # type: ignore[attr-defined]  # noqa: SLF001  # as the server sees it

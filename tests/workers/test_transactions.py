@@ -14,7 +14,7 @@ from tests.workers.crew import client_of
 from twinbus.amqp.message import Properties, build, data
 from twinbus.client import BrokeredMessage
 from twinbus.model.errors import NotAllowed, TransactionRolledBack
-from twinbus.model.hashing import fragment_of
+from twinbus.model.partition_key import fragment_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

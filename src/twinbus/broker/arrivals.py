@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.message import Message, Section
 from twinbus.broker import keys
-from twinbus.broker.intake import PARTITION_KEY, Parcel, identity_of, partition_key
+from twinbus.broker.intake import PARTITION_KEY, Parcel
 from twinbus.broker.record import annotation_pairs_of, session_in, take_apart
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
+from twinbus.model.partition_key import identity_of, partition_key
 from twinbus.store.protocol import StoreError, Table
 
 if TYPE_CHECKING:
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Answered
-    from twinbus.broker.queue import Queue
-    from twinbus.broker.topic import Topic
+    from twinbus.broker.part import StoredPart
 
 _NUMBER: Final = Struct(">Q")
 _MESSAGE_ID: Final = 0
@@ -39,7 +39,7 @@ class Arrivals:
         """What is in memory is void."""
         self._seen.clear()
 
-    def take(self, source: bytes, items: list[tuple[int, bytes]], destination: Queue | Topic, answer: Answered) -> None:
+    def take(self, source: bytes, items: list[tuple[int, bytes]], destination: StoredPart, answer: Answered) -> None:
         """Store those messages of a source that were not seen before; `answer` hears when they are on disk.
 
         `items` are numbers that grow, with records as they are to be stored. Raises what a send to it would.
@@ -73,9 +73,7 @@ class Arrivals:
 
         fragment.journal.get([self._place + source], read, Table.INDEX)
 
-    def _store(
-        self, source: bytes, items: list[tuple[int, bytes]], destination: Queue | Topic, answer: Answered
-    ) -> None:
+    def _store(self, source: bytes, items: list[tuple[int, bytes]], destination: StoredPart, answer: Answered) -> None:
         seen = self._seen[source]
         fresh = [(number, record) for number, record in items if number > seen]
         if not fresh:
@@ -83,8 +81,9 @@ class Arrivals:
             return
         parcel = Parcel()
         parcel.records = [record for _, record in fresh]
-        if destination.terms.detects_duplicates and not keys.comes_back(source, self._fragment.holdings.prefix):
-            is_keyed = destination.terms.is_partitioned
+        terms = destination.terms
+        if terms.detects_duplicates and not keys.comes_back(source, self._fragment.holdings.prefix):
+            is_keyed = terms.is_partitioned
             parcel.ids = [_identity_of(record, is_keyed=is_keyed) for record in parcel.records]
         last = fresh[-1][0]
 

@@ -19,7 +19,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from twinbus.broker import sending
 from twinbus.broker.agenda import AT_ONCE as DUE_AT_ONCE
 from twinbus.broker.bodies import Bodies
 from twinbus.broker.filters.errors import FilterError
@@ -38,8 +37,7 @@ from twinbus.broker.record import (
 )
 from twinbus.broker.work import SMALL
 from twinbus.model.errors import InternalFault, ServiceBusError, StoreUnavailable
-from twinbus.model.hashing import fragment_of
-from twinbus.model.path import key_of
+from twinbus.model.partition_key import fragment_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,14 +47,14 @@ if TYPE_CHECKING:
     from twinbus.broker.fragment import Policy
     from twinbus.broker.journal import Answered, Applied, Journal
     from twinbus.broker.locks import TokenSource
+    from twinbus.broker.receivable_part import SubscriptionPart
     from twinbus.broker.record import Parts
-    from twinbus.broker.subscription import Subscription
     from twinbus.broker.work import WorkBudget
     from twinbus.model.limits import NamespaceLimits
     from twinbus.model.rule import RuleDescription
     from twinbus.store.protocol import StoreError
 
-    Found: TypeAlias = list[tuple[Entry[tuple[Subscription, str]], FilterError | None]]
+    Found: TypeAlias = list[tuple[Entry[tuple[SubscriptionPart, str]], FilterError | None]]
     """Rules that match a message, or fail with an error."""
 
 SHARED_FROM: Final = 256
@@ -94,9 +92,9 @@ class TopicFragment(Fragment):
         super().__init__(prefix, journal, policy, times=times, tokens=tokens)
         self.bodies = Bodies(prefix, journal)
         self._limits = limits
-        self.subscriptions: dict[str, Subscription] = {}
+        self.subscriptions: dict[str, SubscriptionPart] = {}
         """By the keys of their names."""
-        self._rules: RuleIndex[tuple[Subscription, str]] = RuleIndex()
+        self._rules: RuleIndex[tuple[SubscriptionPart, str]] = RuleIndex()
         self._held_bytes = 0
         self._weighed_s = -WEIGHED_EVERY_S
         self._work = work
@@ -110,20 +108,17 @@ class TopicFragment(Fragment):
 
     # --- subscriptions and rules --------------------------------------------------------------------------------------
 
-    def put_rule(self, subscription: Subscription, description: RuleDescription) -> None:
-        """A rule is there from now on, instead of one of the same name. InvalidArgument."""
-        rule, name = Rule(description), key_of(description.name)
-        subscription.rules[name] = rule
+    def put_rule(self, subscription: SubscriptionPart, name: str, rule: Rule) -> None:
+        """Add a rule of a subscription, or replace the one of the same name."""
         self._rules.put((subscription, name), rule.compiled)
 
-    def remove_rule(self, subscription: Subscription, name: str) -> None:
-        """A rule is no more."""
-        del subscription.rules[key_of(name)]
-        self._rules.remove((subscription, key_of(name)))
+    def remove_rule(self, subscription: SubscriptionPart, name: str) -> None:
+        """Remove a rule of a subscription."""
+        self._rules.remove((subscription, name))
 
-    def remove_subscription(self, subscription: Subscription) -> None:
-        """A subscription is no more: it gets nothing from now on."""
-        for name in list(subscription.rules):
+    def remove_subscription(self, subscription: SubscriptionPart) -> None:
+        """Copy nothing more into a subscription."""
+        for name in subscription.subscription.rules:
             self.remove_rule(subscription, name)
         self.subscriptions = {key: one for key, one in self.subscriptions.items() if one is not subscription}
 
@@ -212,8 +207,7 @@ class TopicFragment(Fragment):
         except Exception as fault:
             raise self._failed(publication, fault, "the rules of the topic could not be evaluated") from fault
         if publication.copied > copied and publication.size and self.subscriptions:
-            topic = next(iter(self.subscriptions.values())).topic
-            sending.check_size(topic, publication.weight - publication.held)
+            self.check_room(publication.weight - publication.held)
         return allowance
 
     def _put(self, publication: Publication) -> None:
@@ -239,7 +233,7 @@ class TopicFragment(Fragment):
         return InternalFault(f"{what}: see the server's log")
 
     def _put_copies(self, publication: Publication) -> None:
-        fresh: dict[Subscription, list[tuple[int, bytes]]] = {}
+        fresh: dict[SubscriptionPart, list[tuple[int, bytes]]] = {}
         for place, record in enumerate(publication.records):
             found = publication.found[place]
             if found is None:
@@ -255,12 +249,12 @@ class TopicFragment(Fragment):
         place: int,
         record: bytes,
         found: Found,
-        fresh: dict[Subscription, list[tuple[int, bytes]]],
+        fresh: dict[SubscriptionPart, list[tuple[int, bytes]]],
     ) -> None:
         """Put the copies of one message into the batch of this turn; `fresh` gets them."""
         number = publication.first + place
         parts = numbered(take_apart(record), number)
-        copies: dict[Subscription, None] = {}
+        copies: dict[SubscriptionPart, None] = {}
         there = set(self.subscriptions.values()) if publication.is_late else None
         index = -1
         for entry, error in found:
@@ -282,12 +276,12 @@ class TopicFragment(Fragment):
 
     def _add_altered(
         self,
-        subscription: Subscription,
+        subscription: SubscriptionPart,
         name: str,
         altered: bytes | FilterError,
         original: Parts,
         number: int,
-        fresh: dict[Subscription, list[tuple[int, bytes]]],
+        fresh: dict[SubscriptionPart, list[tuple[int, bytes]]],
     ) -> None:
         """A copy that a rule changed."""
         if isinstance(altered, FilterError):
@@ -393,9 +387,9 @@ class TopicFragment(Fragment):
 
         self._work.call_later(tell)
 
-    def _leads_elsewhere(self, subscription: Subscription, parts: Parts) -> bool:
+    def _leads_elsewhere(self, subscription: SubscriptionPart, parts: Parts) -> bool:
         """Whoever accepts the session of a message would look for it in another fragment than this."""
-        if not subscription.terms.requires_session or not subscription.topic.description.enable_partitioning:
+        if not subscription.terms.requires_session or not subscription.entity.is_partitioned:
             return False
         session = session_in(parts.bare)
         return session is not None and fragment_of(session) != self.number
@@ -404,8 +398,8 @@ class TopicFragment(Fragment):
         self,
         number: int,
         parts: Parts,
-        subscriptions: list[Subscription],
-        fresh: dict[Subscription, list[tuple[int, bytes]]],
+        subscriptions: list[SubscriptionPart],
+        fresh: dict[SubscriptionPart, list[tuple[int, bytes]]],
     ) -> None:
         """Copies of one message that are all alike but for what their subscriptions say of sessions and lives."""
         parts = parts._replace(shared=number)
@@ -428,7 +422,7 @@ class TopicFragment(Fragment):
             self.bodies.keep(number, parts.bare, users)
 
     def _add(
-        self, subscription: Subscription, parts: Parts, fresh: dict[Subscription, list[tuple[int, bytes]]]
+        self, subscription: SubscriptionPart, parts: Parts, fresh: dict[SubscriptionPart, list[tuple[int, bytes]]]
     ) -> None:
         adopted = subscription.adopt(parts)
         if adopted is None:
@@ -437,12 +431,12 @@ class TopicFragment(Fragment):
         record = make_record(adopted)
         fresh.setdefault(subscription, []).append((subscription.main.holdings.add(record), record))
 
-    def _bury(self, subscription: Subscription, parts: Parts, name: str, error: FilterError) -> None:
-        if subscription.description.dead_lettering_on_filter_errors:
+    def _bury(self, subscription: SubscriptionPart, parts: Parts, name: str, error: FilterError) -> None:
+        if subscription.subscription.description.dead_lettering_on_filter_errors:
             reason = f"Rule '{name}' could not be evaluated: {error}"
             subscription.bury(parts, "FilterEvaluationException", reason)
 
-    def _deliver(self, fresh: dict[Subscription, list[tuple[int, bytes]]]) -> None:
+    def _deliver(self, fresh: dict[SubscriptionPart, list[tuple[int, bytes]]]) -> None:
         for subscription, items in fresh.items():
             size = sum([len(record) for _, record in items])
             subscription.main.expect(items, size)

@@ -52,10 +52,11 @@ if TYPE_CHECKING:
     from twinbus.broker.clock import Timer
     from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.kinds import Sendable
     from twinbus.broker.locks import Lock
+    from twinbus.broker.queue import Queue
+    from twinbus.broker.topic import Topic
 
-    Find = Callable[[str], Sendable]
+    Find = Callable[[str], Queue | Topic]
     Forwarded = Callable[[int], None]
 
 AT_ONCE: Final = 200
@@ -252,7 +253,7 @@ class Forwarder:
             self._fragment.bring_back(lock, record)
         self._fragment.line.dispatch()
 
-    def _prepared(self, lock: Lock, record: bytes, destination: Sendable) -> bytes:
+    def _prepared(self, lock: Lock, record: bytes, destination: Queue | Topic) -> bytes:
         """A message as it arrives at its destination: as if it had just been sent there."""
         parts = numbered(take_apart(record), lock.sequence)
         hops = hops_of(parts.envelope)

@@ -7,7 +7,6 @@ are read; the body never is.
 from __future__ import annotations
 
 from functools import lru_cache
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.errors import DecodeError
@@ -36,8 +35,9 @@ from twinbus.broker.record import (
     with_ttl,
 )
 from twinbus.model.description import FOREVER_MS
-from twinbus.model.errors import ArgumentOutOfRange, InvalidOperation, MalformedMessage, MessageTooLarge, NotAllowed
+from twinbus.model.errors import ArgumentOutOfRange, MalformedMessage, MessageTooLarge, NotAllowed
 from twinbus.model.message import BATCH_FORMAT, PING_CONTENT_TYPE
+from twinbus.model.partition_key import identity_of, partition_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +78,6 @@ _SCHEDULED_NAME: Final = SCHEDULED_TIME.encode()
 _KEY_NAME: Final = PARTITION_KEY.encode()
 _SET_BY_BROKER: Final = frozenset(name.encode() for name in SET_BY_BROKER)
 _NO_PAIRS: Final[list[tuple[bytes, int, int]]] = []
-_DIGEST_BYTES: Final = 16
 
 
 class Terms:
@@ -355,24 +354,6 @@ def is_ping(message: Message) -> bool:
     return section is None or (section is Section.VALUE and message.value in (None, "", b""))
 
 
-def partition_key(session: str | None, key: str | None, message_id: object) -> bytes | None:
-    """What says to which fragment a message goes; `message_id` counts where duplicates are looked for, else it is None.
-
-    InvalidOperation if session and key are not equal.
-    """
-    if session is not None and key is not None and session != key:
-        raise InvalidOperation(
-            f"the message's partition key is {key!r:.80} and its session id {session!r:.80}: where both are given they "
-            "have to be equal"
-        )
-    chosen = session if session is not None else key
-    if chosen is not None:
-        return chosen.encode()
-    if message_id is None:
-        return None
-    return message_id.encode() if isinstance(message_id, str) else digest_of(message_id)
-
-
 def _key_of(message: Message, bare: bytes, terms: Terms) -> bytes | None:
     session = message.field(Section.PROPERTIES, _GROUP_ID)
     key = message.lookup(Section.MESSAGE_ANNOTATIONS, PARTITION_KEY)
@@ -405,19 +386,6 @@ def _checked_due(due_ms: int) -> int:
     if due_ms > LONGEST_DELAY_MS:
         raise ArgumentOutOfRange(f"{SCHEDULED_TIME} is {due_ms}, which is after the end of time")
     return due_ms
-
-
-def identity_of(message_id: object, key: bytes | None) -> bytes:
-    """What a message is known by as long as duplicates are looked for; on a partitioned entity its key counts, too."""
-    digest = digest_of(message_id)
-    return digest if key is None else blake2b(digest + key, digest_size=_DIGEST_BYTES).digest()
-
-
-def digest_of(message_id: object) -> bytes:
-    """An id in few bytes; ids of different types are different."""
-    kind = type(message_id).__name__.encode()
-    raw = message_id if isinstance(message_id, bytes) else str(message_id).encode()
-    return blake2b(kind + b":" + raw, digest_size=_DIGEST_BYTES).digest()
 
 
 def _session_of(message: Message) -> bytes:

@@ -11,24 +11,22 @@ from typing import TYPE_CHECKING
 from twinbus.broker.burial import bury
 from twinbus.broker.clock import Times
 from twinbus.broker.fan_out import TopicFragment
-from twinbus.broker.fragment import Fragment
+from twinbus.broker.fragment import Fragment, Policy
 from twinbus.broker.intake import Intake
 from twinbus.broker.journal import Journal
 from twinbus.broker.keys import Area, area_prefix
-from twinbus.broker.kinds import AnyEntity, AnyQueue, AnySource, AnySubscription, AnyTopic, Sendable
 from twinbus.broker.locks import TokenSource
 from twinbus.broker.outage import Outages
-from twinbus.broker.partitioned.queue import PartitionedQueue
-from twinbus.broker.partitioned.topic import PartitionedSubscription, PartitionedTopic
 from twinbus.broker.queue import Queue
 from twinbus.broker.reads import Reads
-from twinbus.broker.receivable import policies
+from twinbus.broker.receivable_part import QueuePart, SubscriptionPart, policies
 from twinbus.broker.remote.calls import SUB_QUEUES
 from twinbus.broker.remote.fragment import RemoteFragment
 from twinbus.broker.remote.journal import RemoteJournal
-from twinbus.broker.remote.part import RemoteQueue, RemoteSubscription, RemoteTopic
+from twinbus.broker.remote.part import RemotePart
 from twinbus.broker.subscription import Subscription
-from twinbus.broker.topic import Topic, topic_policy
+from twinbus.broker.topic import Topic
+from twinbus.broker.topic_part import TopicPart, topic_policy
 from twinbus.broker.work import UNITS, WorkBudget
 from twinbus.model.errors import EntityDeleted, EntityNotFound, NotAllowed
 from twinbus.model.limits import NamespaceLimits
@@ -40,7 +38,9 @@ if TYPE_CHECKING:
 
     from twinbus.broker.bodies import Bodies
     from twinbus.broker.clock import Clock
+    from twinbus.broker.entity import Entity
     from twinbus.broker.journal import Answered
+    from twinbus.broker.part import Part
     from twinbus.broker.remote.owner import Owner
     from twinbus.model.queue import QueueDescription
     from twinbus.model.topic import SubscriptionDescription, TopicDescription
@@ -48,23 +48,24 @@ if TYPE_CHECKING:
 
 _ID_BITS = 128
 _START_BITS = 16
-_SUB_QUEUES = {
-    Area.MAIN: SubQueue.MAIN,
-    Area.DEAD_LETTER: SubQueue.DEAD_LETTER,
-    Area.TRANSFER_DEAD_LETTER: SubQueue.TRANSFER_DEAD_LETTER,
+_AREAS = {
+    SubQueue.MAIN: Area.MAIN,
+    SubQueue.DEAD_LETTER: Area.DEAD_LETTER,
+    SubQueue.TRANSFER_DEAD_LETTER: Area.TRANSFER_DEAD_LETTER,
 }
-"""Those of an entity's areas that messages are received from."""
+_REMOTE_POLICY = Policy(lock_duration_ms=0, max_delivery_count=None, max_locks=0)
+"""Messages of other processes are locked there, by the policy that is known there."""
 
 
-class _Rooms:
-    """What an entity is made of, and how it gets more."""
+class _Areas:
+    """The areas of a part, and how it gets more."""
 
     def __init__(
         self,
         main: Fragment,
         dead_letters: Fragment,
         make: Callable[[Area], Fragment],
-        find: Callable[[str], Sendable],
+        find: Callable[[str], Queue | Topic],
         prefix: Callable[[Area], bytes],
         forwarded: Callable[[str, int], None],
     ) -> None:
@@ -99,7 +100,7 @@ class Namespace:
         self._times = Times(clock)
         self.timers = self._times.timers
         self.journals: list[Journal] = []
-        self.entities: dict[str, AnyEntity] = {}
+        self.entities: dict[str, Queue | Topic | Subscription] = {}
         """By the keys of their paths."""
         self.on_forwarded: Callable[[str, int], None] = lambda _path, _count: None
         """Hears how many messages of an entity were forwarded, by itself."""
@@ -145,24 +146,24 @@ class Namespace:
 
     # --- finding ------------------------------------------------------------------------------------------------------
 
-    def find(self, path: str) -> AnyEntity:
-        """The entity of that path, in any spelling. EntityNotFound."""
+    def find(self, path: str) -> Queue | Topic | Subscription:
+        """Return the entity of a path, in any spelling. EntityNotFound."""
         entity = self.entities.get(key_of(path))
         if entity is None:
             raise EntityNotFound(path)
         return entity
 
-    def find_sendable(self, path: str) -> Sendable:
-        """What messages can be sent to. EntityNotFound, NotAllowed."""
+    def find_sendable(self, path: str) -> Queue | Topic:
+        """Return the queue or topic of a path. EntityNotFound, NotAllowed."""
         entity = self.find(path)
-        if isinstance(entity, AnySubscription):
+        if isinstance(entity, Subscription):
             raise NotAllowed(f"nothing can be sent to '{entity.path}': a subscription is filled by its topic")
         return entity
 
-    def find_receivable(self, path: str) -> AnySource:
-        """What messages can be received from. EntityNotFound, NotAllowed."""
+    def find_receivable(self, path: str) -> Queue | Subscription:
+        """Return the queue or subscription of a path. EntityNotFound, NotAllowed."""
         entity = self.find(path)
-        if isinstance(entity, AnyTopic):
+        if isinstance(entity, Topic):
             raise NotAllowed(
                 f"nothing can be received from the topic '{entity.path}': receive from a subscription of it"
             )
@@ -175,61 +176,36 @@ class Namespace:
         entity_id: int,
         path: str,
         description: QueueDescription,
-        store: int,
-        *,
-        created_ms: int,
-        updated_ms: int,
-    ) -> Queue:
-        """A queue that was just created; one that may hold messages is loaded (`load`) before it is used."""
-        queue = self._make_queue(entity_id, 0, path, description, store, created_ms=created_ms, updated_ms=updated_ms)
-        queue.describe(description, self.limits)
-        self._add(queue)
-        return queue
-
-    def add_partitioned_queue(
-        self,
-        entity_id: int,
-        path: str,
-        description: QueueDescription,
         stores: Sequence[int],
         *,
         created_ms: int,
         updated_ms: int,
-    ) -> PartitionedQueue:
-        """A queue whose fragments lie in these stores, as `add_queue`."""
-        times = {"created_ms": created_ms, "updated_ms": updated_ms}
-        parts = [
-            self._make_queue(entity_id, number, path, description, store, **times)
-            for number, store in enumerate(stores)
-        ]
-        queue = PartitionedQueue(entity_id, path, description, parts, start=self._any_start(), **times)
+    ) -> Queue:
+        """Add a queue with a fragment in each of these stores; a queue that may hold messages is loaded before use."""
+        queue = Queue(
+            entity_id,
+            path,
+            description,
+            start=self._start_of(description),
+            created_ms=created_ms,
+            updated_ms=updated_ms,
+        )
+        for number, store in enumerate(stores):
+            queue.parts.append(self._make_queue_part(queue, number, store))
         queue.describe(description, self.limits)
         self._add(queue)
         return queue
 
-    def _make_queue(
-        self,
-        entity_id: int,
-        number: int,
-        path: str,
-        description: QueueDescription,
-        store: int,
-        *,
-        created_ms: int,
-        updated_ms: int,
-    ) -> Queue:
-        """A queue, or a part of one."""
-        rooms = self._make_rooms(entity_id, number, store, description)
-        kind = RemoteQueue if self._is_remote(store) else Queue
-        return kind(entity_id, path, description, rooms, created_ms=created_ms, updated_ms=updated_ms)
+    def _make_queue_part(self, queue: Queue, number: int, store: int) -> Part:
+        journal = self.journals[store]
+        if isinstance(journal, RemoteJournal):
+            return self._make_remote_part(queue, number, journal, queue.description)
+        return QueuePart(queue, self._make_areas(queue.entity_id, number, journal, queue.description))
 
-    def _is_remote(self, store: int) -> bool:
-        return isinstance(self.journals[store], RemoteJournal)
-
-    def update_queue(self, path: str, description: QueueDescription, *, updated_ms: int) -> AnyQueue:
-        """A queue is described anew; locks that are out keep the time they have."""
+    def update_queue(self, path: str, description: QueueDescription, *, updated_ms: int) -> Queue:
+        """Change the description of a queue; existing locks keep their time."""
         queue = self.find(path)
-        assert isinstance(queue, AnyQueue)
+        assert isinstance(queue, Queue)
         queue.updated_ms = updated_ms
         queue.describe(description, self.limits)
         self.on_described(key_of(path))
@@ -242,58 +218,45 @@ class Namespace:
         entity_id: int,
         path: str,
         description: TopicDescription,
-        store: int,
-        *,
-        created_ms: int,
-        updated_ms: int,
-    ) -> Topic:
-        """A topic that was just created, without subscriptions."""
-        topic = self._make_topic(entity_id, 0, path, description, store, created_ms=created_ms, updated_ms=updated_ms)
-        topic.describe(description, self.limits)
-        self._add(topic)
-        return topic
-
-    def add_partitioned_topic(
-        self,
-        entity_id: int,
-        path: str,
-        description: TopicDescription,
         stores: Sequence[int],
         *,
         created_ms: int,
         updated_ms: int,
-    ) -> PartitionedTopic:
-        """A topic whose fragments lie in these stores, as `add_topic`."""
-        times = {"created_ms": created_ms, "updated_ms": updated_ms}
-        parts = [
-            self._make_topic(entity_id, number, path, description, store, **times)
-            for number, store in enumerate(stores)
-        ]
-        topic = PartitionedTopic(entity_id, path, description, parts, start=self._any_start(), **times)
+    ) -> Topic:
+        """Add a topic with a fragment in each of these stores, without subscriptions."""
+        topic = Topic(
+            entity_id,
+            path,
+            description,
+            start=self._start_of(description),
+            created_ms=created_ms,
+            updated_ms=updated_ms,
+        )
+        for number, store in enumerate(stores):
+            topic.parts.append(self._make_topic_part(topic, number, store))
         topic.describe(description, self.limits)
         self._add(topic)
         return topic
 
-    def _make_topic(
-        self,
-        entity_id: int,
-        number: int,
-        path: str,
-        description: TopicDescription,
-        store: int,
-        *,
-        created_ms: int,
-        updated_ms: int,
-    ) -> Topic:
-        """A topic, or a part of one."""
-        main = self._make_topic_fragment(entity_id, number, store, description)
-        kind = RemoteTopic if self._is_remote(store) else Topic
-        return kind(entity_id, path, description, main, created_ms=created_ms, updated_ms=updated_ms)
+    def _make_topic_part(self, topic: Topic, number: int, store: int) -> Part:
+        journal = self.journals[store]
+        if isinstance(journal, RemoteJournal):
+            return self._make_remote_part(topic, number, journal, None)
+        main = TopicFragment(
+            area_prefix(topic.entity_id, number, Area.MAIN),
+            journal,
+            topic_policy(topic.description, self.limits),
+            times=self._times,
+            tokens=self._tokens,
+            limits=self.limits,
+            work=self._work,
+        )
+        return TopicPart(topic, main)
 
-    def update_topic(self, path: str, description: TopicDescription, *, updated_ms: int) -> AnyTopic:
-        """A topic is described anew."""
+    def update_topic(self, path: str, description: TopicDescription, *, updated_ms: int) -> Topic:
+        """Change the description of a topic."""
         topic = self.find(path)
-        assert isinstance(topic, AnyTopic)
+        assert isinstance(topic, Topic)
         topic.updated_ms = updated_ms
         topic.describe(description, self.limits)
         self.on_described(key_of(path))
@@ -302,95 +265,71 @@ class Namespace:
     def add_subscription(
         self, entity_id: int, path: str, description: SubscriptionDescription, *, created_ms: int, updated_ms: int
     ) -> Subscription:
-        """A subscription that was just created, without rules: it gets nothing before it has one.
+        """Add a subscription without rules: it gets no messages before it has one.
 
-        It lies where its topic does, so that a fan-out is one batch.
+        Its fragments lie in the stores of the topic's, so that the copies of a message are one batch.
         """
-        topic = self.find(split_subscription(path)[0])
-        assert isinstance(topic, Topic)
-        times = {"created_ms": created_ms, "updated_ms": updated_ms}
-        subscription = self._make_subscription(entity_id, path, description, topic, **times)
-        subscription.describe(description, self.limits)
-        self._add(subscription)
-        return subscription
-
-    def add_partitioned_subscription(
-        self, entity_id: int, path: str, description: SubscriptionDescription, *, created_ms: int, updated_ms: int
-    ) -> PartitionedSubscription:
-        """A subscription of a partitioned topic, as `add_subscription`: it lies where that does, part by part."""
         topic_path, name = split_subscription(path)
         topic = self.find(topic_path)
-        assert isinstance(topic, PartitionedTopic)
-        times = {"created_ms": created_ms, "updated_ms": updated_ms}
-        parts = [self._make_subscription(entity_id, path, description, part, **times) for part in topic.parts]
-        subscription = PartitionedSubscription(entity_id, path, description, topic, parts, **times)
+        assert isinstance(topic, Topic)
+        subscription = Subscription(entity_id, path, description, topic, created_ms=created_ms, updated_ms=updated_ms)
+        for topic_part in topic.parts:
+            subscription.parts.append(self._make_subscription_part(subscription, topic_part, key_of(name)))
         topic.subscriptions[key_of(name)] = subscription
         subscription.describe(description, self.limits)
         self._add(subscription)
         return subscription
 
-    def update_subscription(
-        self, path: str, description: SubscriptionDescription, *, updated_ms: int
-    ) -> AnySubscription:
-        """A subscription is described anew."""
+    def _make_subscription_part(self, subscription: Subscription, topic: Part, name: str) -> Part:
+        journal, description = topic.main.journal, subscription.description
+        if isinstance(journal, RemoteJournal):
+            return self._make_remote_part(subscription, topic.number, journal, description)
+        assert isinstance(topic, TopicPart)
+        areas = self._make_areas(subscription.entity_id, topic.number, journal, description, topic.main.bodies)
+        part = SubscriptionPart(subscription, topic, areas)
+        topic.main.subscriptions[name] = part
+        return part
+
+    def update_subscription(self, path: str, description: SubscriptionDescription, *, updated_ms: int) -> Subscription:
+        """Change the description of a subscription."""
         subscription = self.find(path)
-        assert isinstance(subscription, AnySubscription)
+        assert isinstance(subscription, Subscription)
         subscription.updated_ms = updated_ms
         subscription.describe(description, self.limits)
         self.on_described(key_of(path))
         return subscription
 
-    def _make_subscription(
-        self,
-        entity_id: int,
-        path: str,
-        description: SubscriptionDescription,
-        topic: Topic,
-        *,
-        created_ms: int,
-        updated_ms: int,
-    ) -> Subscription:
-        store = self.journals.index(topic.main.journal)
-        rooms = self._make_rooms(entity_id, topic.main.number, store, description, topic.main.bodies)
-        kind = RemoteSubscription if self._is_remote(store) else Subscription
-        subscription = kind(entity_id, path, description, topic, rooms, created_ms=created_ms, updated_ms=updated_ms)
-        topic.subscriptions[key_of(split_subscription(path)[1])] = subscription
-        return subscription
-
     # --- all of them --------------------------------------------------------------------------------------------------
 
     def remove(self, path: str) -> None:
-        """An entity was deleted, a topic with its subscriptions: who uses it is told, and it is not found any more."""
+        """Remove a deleted entity, a topic with its subscriptions, and notify its users."""
         key = key_of(path)
         entity = self.entities.pop(key)
         error = EntityDeleted(f"The messaging entity '{entity.path}' could not be found: it was deleted.")
-        if isinstance(entity, AnyTopic):
+        if isinstance(entity, Topic):
             for subscription in list(entity.subscriptions.values()):
                 self.remove(subscription.path)
-        elif isinstance(entity, AnySubscription):
+        elif isinstance(entity, Subscription):
             entity.leave_topic()
         entity.close(error)
         self.on_described(key)
 
-    def _add(self, entity: AnyEntity) -> None:
+    def _add(self, entity: Queue | Topic | Subscription) -> None:
         entity.used_s = self.clock.monotonic_s()
         key = key_of(entity.path)
         self.entities[key] = entity
         self.outages.strike(entity)
         self.on_described(key)
 
-    def _make_rooms(
+    def _make_areas(
         self,
         entity_id: int,
         number: int,
-        store: int,
+        journal: Journal,
         description: QueueDescription | SubscriptionDescription,
         bodies: Bodies | None = None,
-    ) -> _Rooms:
-        """What one fragment of an entity is made of."""
-        journal = self.journals[store]
-        if isinstance(journal, RemoteJournal):
-            return self._make_remote_rooms(entity_id, number, journal, description)
+    ) -> _Areas:
+        """Make the areas of a part of a queue or subscription, in a store of this process."""
         main_policy, dead_letter_policy = policies(description, self.limits)
 
         def prefix(area: Area) -> bytes:
@@ -410,63 +349,49 @@ class Namespace:
             has_sessions=description.requires_session,
             bodies=bodies,
         )
-        return _Rooms(main, dead_letters, make, self.find_sendable, prefix, self._forwarded)
+        return _Areas(main, dead_letters, make, self.find_sendable, prefix, self._forwarded)
 
     def _forwarded(self, path: str, count: int) -> None:
         self.on_forwarded(path, count)
 
-    def _make_remote_rooms(
+    def _make_remote_part(
         self,
-        entity_id: int,
+        entity: Entity,
         number: int,
         journal: RemoteJournal,
-        description: QueueDescription | SubscriptionDescription,
-    ) -> _Rooms:
-        """... that another process has."""
-        main_policy, dead_letter_policy = policies(description, self.limits)
+        description: QueueDescription | SubscriptionDescription | None,
+    ) -> RemotePart:
+        """Make a part whose store belongs to another process; `description` is None for a topic."""
 
-        def prefix(area: Area) -> bytes:
-            return area_prefix(entity_id, number, area)
-
-        def make(area: Area) -> Fragment:
+        def make(sub_queue: SubQueue) -> RemoteFragment:
             return RemoteFragment(
-                prefix(area),
+                area_prefix(entity.entity_id, number, _AREAS[sub_queue]),
                 journal,
-                main_policy if area is Area.MAIN else dead_letter_policy,
+                _REMOTE_POLICY,
                 times=self._times,
                 tokens=self._tokens,
-                place=(entity_id, number, SUB_QUEUES.index(_SUB_QUEUES[area])),
-                has_sessions=area is Area.MAIN and description.requires_session,
+                place=(entity.entity_id, number, SUB_QUEUES.index(sub_queue)),
+                has_sessions=description is not None and description.requires_session and sub_queue is SubQueue.MAIN,
             )
 
-        return _Rooms(make(Area.MAIN), make(Area.DEAD_LETTER), make, self.find_sendable, prefix, self._forwarded)
-
-    def _make_topic_fragment(
-        self, entity_id: int, number: int, store: int, description: TopicDescription
-    ) -> TopicFragment:
-        return TopicFragment(
-            area_prefix(entity_id, number, Area.MAIN),
-            self.journals[store],
-            topic_policy(description, self.limits),
-            times=self._times,
-            tokens=self._tokens,
-            limits=self.limits,
-            work=self._work,
-        )
+        return RemotePart(entity, number, make)
 
     def bury(self, entity_id: int, store: int, answer: Answered, topic_id: int | None = None) -> None:
         """Remove all records of a deleted entity from a store; `topic_id` is that of a subscription's topic."""
-        topics = [entity for entity in self.entities.values() if isinstance(entity, AnyTopic)]
+        topics = [entity for entity in self.entities.values() if isinstance(entity, Topic)]
         topic = next((topic for topic in topics if topic.entity_id == topic_id), None)
-        parts = topic.parts if isinstance(topic, PartitionedTopic) else [topic] if topic is not None else []
         journal = self.journals[store]
-        bodies = [(part.main.number, part.main.bodies) for part in parts if part.main.journal is journal]
+        bodies = [
+            (part.number, part.main.bodies)
+            for part in (topic.parts if topic is not None else ())
+            if isinstance(part, TopicPart) and part.main.journal is journal
+        ]
         bury(journal, entity_id, bodies, answer)
 
-    def _any_start(self) -> int:
-        """Where messages without a key begin to be spread: at another part for each entity, at each start."""
-        return self._random.getrandbits(_START_BITS)
+    def _start_of(self, description: QueueDescription | TopicDescription) -> int:
+        """Return where messages without a key begin to be spread: at another part for each entity, at each start."""
+        return self._random.getrandbits(_START_BITS) if description.enable_partitioning else 0
 
     def make_token(self) -> bytes:
-        """Sixteen bytes that nobody can guess."""
+        """Return sixteen bytes that nobody can guess."""
         return self._random.getrandbits(_ID_BITS).to_bytes(16, "big")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from twinbus.broker.filters.action import Action
     from twinbus.broker.filters.index import Entry, Matching, RuleIndex
     from twinbus.broker.journal import Answered, Applied
-    from twinbus.broker.subscription import Subscription
+    from twinbus.broker.receivable_part import SubscriptionPart
     from twinbus.model.limits import NamespaceLimits
 
 
@@ -56,11 +56,11 @@ class Publication:
         """Bytes of the messages and these copies that its fragment counts as waiting."""
         self.is_late = False
         """Its evaluation did not fit in the turn in which it began."""
-        self.found: list[list[tuple[Entry[tuple[Subscription, str]], FilterError | None]] | None] = []
+        self.found: list[list[tuple[Entry[tuple[SubscriptionPart, str]], FilterError | None]] | None] = []
         """Rules that match each of the first messages, or fail with an error; None for a message that is for later."""
         self.altered: dict[tuple[int, int], bytes | FilterError] = {}
         """What actions made of messages: by their places, and by those of the rules among what was found."""
-        self._matching: Matching[tuple[Subscription, str]] | None = None
+        self._matching: Matching[tuple[SubscriptionPart, str]] | None = None
         """Of the message that is being judged."""
         self._next_action = 0
         """Of this message's matching rules: the first whose action was not looked at."""
@@ -75,7 +75,7 @@ class Publication:
         """All messages are judged."""
         return len(self.found) == len(self.records)
 
-    def work_at_once(self, rules: RuleIndex[tuple[Subscription, str]], allowance: int) -> int:
+    def work_at_once(self, rules: RuleIndex[tuple[SubscriptionPart, str]], allowance: int) -> int:
         """Evaluate, message by message, what costs no more than so many units. Returns what is left of them.
 
         This is the way of nearly all messages, where no rule has an action. Where it ends before all are judged, `work`
@@ -94,7 +94,7 @@ class Publication:
             number += 1
         return allowance
 
-    def work(self, rules: RuleIndex[tuple[Subscription, str]], limits: NamespaceLimits, allowance: int) -> int:
+    def work(self, rules: RuleIndex[tuple[SubscriptionPart, str]], limits: NamespaceLimits, allowance: int) -> int:
         """Evaluate until so many units are used up. Returns what is left of them, which may be less than nothing.
 
         QuotaExceeded if actions make too many bytes of copies of messages that are new to the topic.
@@ -124,7 +124,7 @@ class Publication:
         return allowance
 
     def _act(
-        self, record: bytes, matching: Matching[tuple[Subscription, str]], limits: NamespaceLimits, allowance: int
+        self, record: bytes, matching: Matching[tuple[SubscriptionPart, str]], limits: NamespaceLimits, allowance: int
     ) -> int:
         """Make the copies that actions change, as `work`."""
         message, size, view = len(self.found), min(len(record), FULL_SIZE), matching.view

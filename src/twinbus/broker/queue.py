@@ -1,23 +1,22 @@
-"""A queue: what is sent to it is received from it.
+"""Queues: what is sent to a queue is received from it.
 
-Owns: its description, and which fragment a message goes to.
+Owns: a queue's description. Which part a message goes to is decided by `partitioned`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.broker import sending
-from twinbus.broker.forwarding import addressed
-from twinbus.broker.intake import Terms
-from twinbus.broker.receivable import Receivable, policies
+from twinbus.broker.intake import VIA_PARTITION_KEY, Parcel, Terms
+from twinbus.broker.partitioned import arriving, sending
+from twinbus.broker.partitioned.ordering import SendOrder
+from twinbus.broker.partitioned.spread import Spread
+from twinbus.broker.receivable import Receivable
+from twinbus.broker.record import annotation_pairs_of, take_apart
+from twinbus.model.path import SubQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from twinbus.broker.intake import Parcel
     from twinbus.broker.journal import Answered
-    from twinbus.broker.receivable import Rooms
     from twinbus.model.limits import NamespaceLimits
     from twinbus.model.queue import QueueDescription
 
@@ -30,53 +29,73 @@ class Queue(Receivable):
         entity_id: int,
         path: str,
         description: QueueDescription,
-        rooms: Rooms,
         *,
+        start: int,
         created_ms: int,
         updated_ms: int,
     ) -> None:
-        """Made by the namespace."""
-        super().__init__(entity_id, path, description.status, rooms, created_ms=created_ms, updated_ms=updated_ms)
+        """Made by the namespace; messages without a key are spread from part `start` on."""
+        super().__init__(
+            entity_id,
+            path,
+            description.status,
+            is_partitioned=description.enable_partitioning,
+            created_ms=created_ms,
+            updated_ms=updated_ms,
+        )
         self.description = description
+        self.spread = Spread(self.parts, start)
+        self.order = SendOrder(path)
 
-    def part(self, _number: int) -> Queue:
-        """What is of one fragment of it: it has one."""
-        return self
-
-    def send(
-        self,
-        parcel: Parcel,
-        answer: Answered,
-        numbers: list[int] | None = None,
-        beside: Callable[[], None] | None = None,
-    ) -> None:
-        """As `sending.send`."""
-        sending.send(self, parcel, answer, numbers, beside)
-
-    def check_room(self, size: int) -> None:
-        """QuotaExceeded if so many bytes more do not fit."""
-        sending.check_size(self, size)
-
-    def send_on(self, records: list[bytes], destination: str, answer: Answered) -> None:
-        """Store messages that go from here to another entity, all or none. QuotaExceeded, StoreUnavailable."""
-        self.check_sends()
-        sending.check_room(self, records)
-        self.open_transfers().enqueue([addressed(record, destination) for record in records], answer)
-
-    def take_arrivals(self, source: bytes, items: list[tuple[int, bytes]], answer: Answered) -> None:
-        """Messages that another entity forwards here, as `Arrivals.take`; `source` is how the keys of that start."""
-        self.main.arrivals.take(source, items, self, answer)
+    def forwards_to(self, sub_queue: SubQueue) -> str | None:
+        """Return the path that messages are forwarded to, or None."""
+        return forwarding_target(self.description.forward_to, self.description.forward_dead_lettered_to, sub_queue)
 
     def describe(self, description: QueueDescription, limits: NamespaceLimits) -> None:
-        """It is to be like this from now on; locks that are out keep the time they have."""
+        """Change the description."""
         self.description = description
+        self.order.max_bytes = limits.max_pending_bytes
         self.terms = Terms(
             ttl_ms=description.default_time_to_live_ms,
             requires_session=description.requires_session,
             detects_duplicates=description.requires_duplicate_detection,
-            is_partitioned=description.enable_partitioning,
+            is_partitioned=self.is_partitioned,
         )
-        window_ms = description.duplicate_window_ms
-        self.main.policy, self.dead_letters.policy = policies(description, limits, duplicate_window_ms=window_ms)
-        self.forward(description.forward_to, description.forward_dead_lettered_to)
+        for part in self.parts:
+            part.describe(limits)
         self.set_status(description.status)
+
+    def send(self, parcel: Parcel, answer: Answered, numbers: list[int] | None = None) -> None:
+        """Store messages; `answer` is called when they are on disk. As `Part.send`."""
+        if self.is_partitioned:
+            sending.send(self, parcel, answer, [] if numbers is None else numbers)
+        else:
+            self.parts[0].send(parcel, answer, numbers)
+
+    def send_on(self, records: list[bytes], destination: str, answer: Answered) -> None:
+        """Store messages that go on to another entity, in the parts that their keys for this queue lead to."""
+        if not self.is_partitioned:
+            self.parts[0].send_on(records, destination, answer)
+            return
+        parcel = Parcel()
+        parcel.records = records
+        parcel.keys = [via_key_of(record) for record in records]
+        sending.send_on(self, parcel, destination, answer)
+
+    def take_arrivals(self, source: bytes, items: list[tuple[int, bytes]], answer: Answered) -> None:
+        """Store messages that another entity forwards. As `Part.take_arrivals`."""
+        arriving.take(self, source, items, answer)
+
+
+def via_key_of(record: bytes) -> bytes | None:
+    """Return the key of a message for the queue that it is sent via."""
+    pairs = annotation_pairs_of(take_apart(record))
+    found = next((value for name, value, _ in pairs if name == VIA_PARTITION_KEY), None)
+    return found.encode() if isinstance(found, str) else None
+
+
+def forwarding_target(messages: str | None, dead_letters: str | None, sub_queue: SubQueue) -> str | None:
+    """Return where the messages of an entity, or of one of its dead-letter queues, are forwarded to; None: nowhere."""
+    if sub_queue is SubQueue.MAIN:
+        return messages
+    return dead_letters if sub_queue is SubQueue.DEAD_LETTER else None

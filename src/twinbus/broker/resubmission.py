@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.intake import Intake
-    from twinbus.broker.receivable import Receivable
+    from twinbus.broker.receivable_part import ReceivablePart
 
 FAR_S: Final = float("inf")
 
@@ -29,8 +29,8 @@ FAR_S: Final = float("inf")
 class Resubmission:
     """The way back of one queue's dead letters."""
 
-    def __init__(self, queue: Receivable) -> None:
-        """Made by its queue or subscription."""
+    def __init__(self, queue: ReceivablePart) -> None:
+        """Made by its part."""
         self._queue = queue
 
     def resubmit(
@@ -45,7 +45,7 @@ class Resubmission:
         `edited` is what the one message is from now on, as a client would send it.
         """
         dead = self._queue.dead_letters
-        self._queue.check_sends()
+        self._queue.entity.check_sends()
         dead.journal.check_takes_sends()
         dead.check_loaded()
         taken: list[tuple[Lock, bytes]] = []

@@ -10,19 +10,17 @@ A transaction is bound to one entity by its first operation, since a batch of on
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from twinbus.broker.intake import Parcel, Terms
 from twinbus.broker.keys import pack_sequence
 from twinbus.broker.lookup import look_up
-from twinbus.broker.queue import Queue
-from twinbus.broker.remote.part import is_remote
+from twinbus.broker.part import StoredPart
+from twinbus.broker.remote.part import RemotePart
 from twinbus.broker.remote.transaction import RemoteTransaction
 from twinbus.broker.schedule import for_later
-from twinbus.broker.sending import check_room
 from twinbus.broker.sessions import session_lock_lost
 from twinbus.broker.settlement import How
-from twinbus.broker.topic import Topic
 from twinbus.model.errors import (
     InvalidOperation,
     ServiceBusError,
@@ -38,9 +36,7 @@ if TYPE_CHECKING:
     from twinbus.broker.intake import Intake
     from twinbus.broker.journal import Answered
     from twinbus.broker.locks import Lock
-    from twinbus.broker.subscription import Subscription
-
-    Entity: TypeAlias = Queue | Topic | Subscription
+    from twinbus.broker.part import Part
 
 MAX_OPERATIONS: Final = 100
 
@@ -81,7 +77,7 @@ class Transaction:
 
     def __init__(self, intake: Intake) -> None:
         """Nothing yet."""
-        self.entity: Entity | None = None
+        self.part: Part | None = None
         """What it is bound to."""
         self.key: bytes | None = None
         """Of the messages that are sent in it to a partitioned entity: they all have the same."""
@@ -101,14 +97,14 @@ class Transaction:
 
     # --- what is asked for --------------------------------------------------------------------------------------------
 
-    def send(self, target: Queue | Topic, payload: bytes, message_format: int, destination: str | None = None) -> None:
+    def send(self, target: Part, payload: bytes, message_format: int, destination: str | None = None) -> None:
         """Send a message, or a batch of them, on to `destination` if that is another entity.
 
         Whatever is wrong with it is raised now, and fails the transaction.
         """
         self._doing(target)
         try:
-            target.check_sends()
+            target.entity.check_sends()
             target.main.journal.check_takes_sends()
             parcel = Parcel()
             terms = _terms_of(target, destination)
@@ -120,7 +116,7 @@ class Transaction:
         self._sent.append((payload, message_format, destination))
         self.size += len(payload)
 
-    def schedule(self, target: Queue | Topic, records: list[bytes]) -> list[int]:
+    def schedule(self, target: Part, records: list[bytes]) -> list[int]:
         """Store messages for later. Returns the sequence numbers by which they can be cancelled once it is committed.
 
         Whatever is wrong with it is raised now, and fails the transaction.
@@ -129,9 +125,10 @@ class Transaction:
         try:
             if target.terms.detects_duplicates:  # one would be found at the discharge, when its number is told
                 raise InvalidOperation(
-                    f"'{target.path}' detects duplicates: messages are scheduled there outside of transactions only"
+                    f"'{target.entity.path}' detects duplicates: messages are scheduled there outside of transactions "
+                    "only"
                 )
-            target.check_sends()
+            target.entity.check_sends()
             target.main.journal.check_takes_sends()
             target.main.check_loaded()
             self._add(len(records))
@@ -146,7 +143,7 @@ class Transaction:
 
     def settle(
         self,
-        entity: Queue | Subscription,
+        part: Part,
         fragment: Fragment,
         numbers: list[int],
         how: How,
@@ -157,7 +154,7 @@ class Transaction:
 
         `told` hears in the end whether they are settled, or locked as before.
         """
-        self._doing(entity)
+        self._doing(part)
         self._add(len(numbers))
         if self.remote is not None:
             self.remote.settle(fragment, numbers, how, properties, told or _nobody)
@@ -171,8 +168,8 @@ class Transaction:
             self._settled.append(Settled(fragment, locks, how, properties or {}, told or _nobody))
         return lost
 
-    def bind(self, target: Entity) -> RemoteTransaction | None:
-        """Bind it to an entity. If another process has that, returns what asks for operations there."""
+    def bind(self, target: Part) -> RemoteTransaction | None:
+        """Bind it to a part. If another process has that, returns what asks for operations there."""
         self._doing(target)
         return self.remote
 
@@ -180,18 +177,18 @@ class Transaction:
         """It cannot be committed any more."""
         self.failure = self.failure or error
 
-    def _doing(self, entity: Entity) -> None:
+    def _doing(self, part: Part) -> None:
         if self._is_over:
             raise TransactionRolledBack("the transaction is over")
-        if self.entity is None:
-            self.entity = entity
-            self.remote = RemoteTransaction(entity) if is_remote(entity) else None
-        elif self.entity is not entity:
-            what = f"'{entity.path}' is another entity. Send via the first one, or use"
-            if entity.path == self.entity.path:
+        if self.part is None:
+            self.part = part
+            self.remote = RemoteTransaction(part) if isinstance(part, RemotePart) else None
+        elif self.part is not part:
+            what = f"'{part.entity.path}' is another entity. Send via the first one, or use"
+            if part.entity is self.part.entity:
                 what = "this is of another fragment of it. Use the same key, or"
             error = InvalidOperation(
-                f"the transaction is bound to '{self.entity.path}', which was used first in it; {what} "
+                f"the transaction is bound to '{self.part.entity.path}', which was used first in it; {what} "
                 "two transactions."
             )
             self.fail(error)
@@ -229,8 +226,8 @@ class Transaction:
             self._commit_there(self.remote, answer)
             return
         try:
-            if self.entity is not None:
-                self.entity.main.check_loaded()  # it may have been deleted
+            if self.part is not None:
+                self.part.main.check_loaded()  # it may have been deleted
         except ServiceBusError as error:
             self._refuse(answer, error)
         else:
@@ -239,8 +236,8 @@ class Transaction:
     def _commit_there(self, remote: RemoteTransaction, answer: Answered) -> None:
         """What is sent is refused here already, as what is not in a transaction would be."""
         try:
-            if self._sent and self.entity is not None:
-                self.entity.check_sends()
+            if self._sent and self.part is not None:
+                self.part.entity.check_sends()
         except ServiceBusError as error:
             self._refuse(answer, error)
         else:
@@ -294,16 +291,16 @@ class Transaction:
 
         if direct is not None:
             self._send(direct, settle, done)
-        elif self.entity is not None:
+        elif self.part is not None:
             settle()
-            self.entity.main.journal.add_loose(done)
+            self.part.main.journal.add_loose(done)
         else:
             answer(None)
 
     def _send(self, parcel: Parcel, settle: Callable[[], None], answer: Answered) -> None:
         """All that is sent is stored in one batch, and so is all that is done beside it."""
-        target = self.entity
-        assert isinstance(target, Queue | Topic)
+        target = self.part
+        assert target is not None
         is_stored = False
 
         def beside() -> None:
@@ -330,7 +327,7 @@ class Transaction:
         """What is sent, by where it goes, as it is now: its time begins."""
         parcels: dict[str | None, Parcel] = {}
         for payload, message_format, destination in self._sent:
-            target = self.entity
+            target = self.part
             assert target is not None
             now_ms = target.main.clock.wall_ms()
             parcel = parcels.setdefault(destination, Parcel())
@@ -341,28 +338,25 @@ class Transaction:
         """What sends messages on to other entities at once. Raises where it cannot be done."""
         changes: list[Callable[[], None]] = []
         for destination, parcel in parcels.items():
-            queue = self.entity
-            assert isinstance(queue, Queue)
+            part = self.part
+            assert part is not None
             assert destination is not None
-            queue.main.journal.check_takes_sends()
-            queue.main.check_loaded()
-            queue.check_sends()
-            check_room(queue, parcel.records)
-            changes.append(partial(queue.send_on, parcel.records, destination, _answered))
+            part.check_takes(sum([len(record) for record in parcel.records]))
+            changes.append(partial(part.send_on, parcel.records, destination, _answered))
         return changes
 
     def _prepare_scheduled(self) -> list[Callable[[], None]]:
         """What stores messages for later at once. Raises where it cannot be done."""
-        target = self.entity
+        target = self.part
         if not self._scheduled:
             return []
-        assert isinstance(target, Queue | Topic)
+        assert isinstance(target, StoredPart)
         fragment = target.main
         if any(scheduled.life != fragment.life for scheduled in self._scheduled):
             raise StoreUnavailable("the store failed before the transaction was committed; its numbers are void")
         fragment.journal.check_takes_sends()
-        target.check_sends()
-        check_room(target, [record for scheduled in self._scheduled for record in scheduled.records])
+        target.entity.check_sends()
+        target.check_room(sum([len(record) for scheduled in self._scheduled for record in scheduled.records]))
         return [partial(fragment.schedule.put, numbers, records) for _, numbers, records in self._scheduled]
 
     def _prepared(self, settled: Settled) -> Callable[[], None]:
@@ -376,7 +370,7 @@ class Transaction:
         return fragment.settlement.prepare(settled.how, settled.locks, settled.records, settled.properties)
 
 
-def _terms_of(target: Entity, destination: str | None) -> Terms:
+def _terms_of(target: Part, destination: str | None) -> Terms:
     """What is sent on is not asked for what the entity on its way wants of its own messages."""
     return target.terms if destination is None else Terms()
 

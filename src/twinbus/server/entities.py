@@ -10,7 +10,9 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.kinds import AnyEntity, AnyQueue, AnySubscription, AnyTopic
+from twinbus.broker.queue import Queue
+from twinbus.broker.subscription import Subscription
+from twinbus.broker.topic import Topic
 from twinbus.model import path as paths
 from twinbus.model.errors import StoreUnavailable
 from twinbus.server.changes import EntityDeleted
@@ -84,13 +86,13 @@ class Entities(Replica):
     async def create_queue(self, path: str, description: QueueDescription) -> QueueInfo:
         """Make a queue."""
         queue = self._namespace.find((await self._keeper.create(path, description)).path)
-        assert isinstance(queue, AnyQueue)
+        assert isinstance(queue, Queue)
         return queue_info(queue)
 
     async def create_topic(self, path: str, description: TopicDescription) -> TopicInfo:
         """Make a topic."""
         topic = self._namespace.find((await self._keeper.create(path, description)).path)
-        assert isinstance(topic, AnyTopic)
+        assert isinstance(topic, Topic)
         return topic_info(topic)
 
     async def create_subscription(
@@ -99,7 +101,7 @@ class Entities(Replica):
         """Make a subscription with one rule."""
         row = await self._keeper.create_subscription(topic, name, description, rule)
         subscription = self._namespace.find(row.path)
-        assert isinstance(subscription, AnySubscription)
+        assert isinstance(subscription, Subscription)
         return subscription_info(subscription)
 
     async def update(self, path: str, description: Description) -> EntityInfo:
@@ -134,7 +136,7 @@ class Entities(Replica):
         now_s = self._namespace.clock.monotonic_s()
         self._idle_look = self._namespace.timers.call_at(now_s + IDLE_LOOK_S, self._look_for_idle)
 
-    async def _delete_idle(self, entity: AnyEntity) -> None:
+    async def _delete_idle(self, entity: Queue | Topic | Subscription) -> None:
         idle_s = entity.description.auto_delete_on_idle_ms / 1000
         if self._namespace.entities.get(paths.key_of(entity.path)) is entity and not entity.is_in_use:
             with suppress(StoreUnavailable):  # then at a later look

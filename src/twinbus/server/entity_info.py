@@ -7,10 +7,10 @@ number of its filters.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from twinbus.broker.kinds import AnyEntity, AnyQueue, AnySubscription, AnyTopic
-from twinbus.broker.partitioned.entity import Partitioned
+from twinbus.broker.queue import Queue
+from twinbus.broker.topic import Topic
 from twinbus.model import path as paths
 from twinbus.model.description import shown_size_mb
 from twinbus.model.info import EntityInfo, QueueInfo, SubscriptionInfo, TopicInfo
@@ -18,25 +18,28 @@ from twinbus.model.queue import QueueDescription
 from twinbus.model.rule import CorrelationFilter, FalseFilter, SqlFilter, TrueFilter
 from twinbus.model.topic import TopicDescription
 
+if TYPE_CHECKING:
+    from twinbus.broker.subscription import Subscription
+
 SizedT = TypeVar("SizedT", bound=QueueDescription | TopicDescription)
 
 
-def info_of(entity: AnyEntity) -> EntityInfo:
+def info_of(entity: Queue | Topic | Subscription) -> EntityInfo:
     """Any entity."""
-    if isinstance(entity, AnyQueue):
+    if isinstance(entity, Queue):
         return queue_info(entity)
-    return topic_info(entity) if isinstance(entity, AnyTopic) else subscription_info(entity)
+    return topic_info(entity) if isinstance(entity, Topic) else subscription_info(entity)
 
 
-def queue_info(queue: AnyQueue) -> QueueInfo:
+def queue_info(queue: Queue) -> QueueInfo:
     """A queue."""
     description = queue.description
-    if isinstance(queue, Partitioned):
+    if queue.is_partitioned:
         description = shown(description)
     return QueueInfo(path=queue.path, description=description, runtime=queue.runtime())
 
 
-def topic_info(topic: AnyTopic) -> TopicInfo:
+def topic_info(topic: Topic) -> TopicInfo:
     """A topic."""
     filters = [rule.description.filter for one in topic.subscriptions.values() for rule in one.rules.values()]
     runtime = replace(
@@ -45,12 +48,12 @@ def topic_info(topic: AnyTopic) -> TopicInfo:
         correlation_filter_count=sum(isinstance(one, CorrelationFilter) for one in filters),
     )
     description = topic.description
-    if isinstance(topic, Partitioned):
+    if topic.is_partitioned:
         description = shown(description)
     return TopicInfo(path=topic.path, description=description, runtime=runtime)
 
 
-def subscription_info(subscription: AnySubscription) -> SubscriptionInfo:
+def subscription_info(subscription: Subscription) -> SubscriptionInfo:
     """A subscription."""
     topic, name = paths.split_subscription(subscription.path)
     return SubscriptionInfo(

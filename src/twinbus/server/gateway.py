@@ -33,9 +33,8 @@ from twinbus.amqp.sender import Sender
 from twinbus.amqp.settings import Limits, Settings
 from twinbus.amqp.shared_input import SharedInput
 from twinbus.amqp.terminus import Coordinator, Source, Target
-from twinbus.broker.kinds import AnyQueue
 from twinbus.broker.outage import Silence
-from twinbus.broker.partitioned.entity import Partitioned
+from twinbus.broker.queue import Queue
 from twinbus.broker.remote.calls import Hear
 from twinbus.broker.remote.loan import PATIENCE_S, Card
 from twinbus.model import path
@@ -77,9 +76,10 @@ if TYPE_CHECKING:
     from twinbus.broker.clock import Timer
     from twinbus.broker.consumer import Consumer
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.kinds import AnySource, Sendable
     from twinbus.broker.namespace import Namespace
     from twinbus.broker.remote.owner import Owner
+    from twinbus.broker.subscription import Subscription
+    from twinbus.broker.topic import Topic
     from twinbus.server.administration import Administration
     from twinbus.server.authority import Authority
     from twinbus.server.metering.counter import Counter
@@ -458,7 +458,7 @@ class Client:
         link = getattr(consumer, "link", None)
         return isinstance(link, Link) and self._uses.get(link) is consumer
 
-    def _find_session(self, entity: AnySource, session: bytes) -> SessionLink | None:
+    def _find_session(self, entity: Queue | Subscription, session: bytes) -> SessionLink | None:
         """The link of this connection that has a session."""
         links = [use for use in self._uses.values() if isinstance(use, SessionLink) and use.path == entity.path]
         return next((link for link in links if link.hold is not None and link.hold.session == session), None)
@@ -472,7 +472,7 @@ class Client:
             target.check_sends()
             target.note_use(self._namespace.clock)
             destination = self._destination(attach, target)
-            kind = SpreadIncoming if isinstance(target, Partitioned) and destination is None else Incoming
+            kind = SpreadIncoming if target.is_partitioned and destination is None else Incoming
             counter = self._tab.counter(self.access, target.path)
             return kind(link, self._namespace, target, self._transactions, destination, counter)
         assert isinstance(link, Sender)
@@ -482,7 +482,7 @@ class Client:
         source.note_use(self._namespace.clock)
         return self._connect_receiver(link, source, address.sub_queue, attach)
 
-    def _destination(self, attach: Attach, via: Sendable) -> str | None:
+    def _destination(self, attach: Attach, via: Queue | Topic) -> str | None:
         """Where messages go on to, if their sender says so."""
         written = (attach.properties or {}).get(VIA)
         if written is None:
@@ -492,11 +492,11 @@ class Client:
         destination = path.relative(written)
         self.access.check(Right.SEND, destination)
         found = self._namespace.find_sendable(destination)
-        if not isinstance(via, AnyQueue):
+        if not isinstance(via, Queue):
             raise NotAllowed(f"messages cannot be sent via '{via.path}': it is no queue")
         return found.path
 
-    def _connect_receiver(self, link: Sender, source: AnySource, sub_queue: SubQueue, attach: Attach) -> Use:
+    def _connect_receiver(self, link: Sender, source: Queue | Subscription, sub_queue: SubQueue, attach: Attach) -> Use:
         source.check_open(sub_queue)
         fragments, where = source.fragments_of(sub_queue), f"{source.path}{sub_queue.value}"
         clock, soon, counter = self._namespace.clock, self._gateway.soon, self._tab.counter(self.access, where)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from twinbus.amqp.outcomes import ACCEPTED, Rejected
 from twinbus.amqp.types import Symbol
 from twinbus.broker.intake import Parcel, Terms
-from twinbus.broker.kinds import AnyQueue
 from twinbus.broker.partitioned.transacting import part_for_payload
+from twinbus.broker.queue import Queue
 from twinbus.broker.record import mark_record
 from twinbus.model.errors import ServiceBusError
 from twinbus.server.answers import error_of
@@ -23,8 +23,8 @@ from twinbus.server.silence import tell
 if TYPE_CHECKING:
     from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.amqp.receiver import Receiver
-    from twinbus.broker.kinds import Sendable
     from twinbus.broker.namespace import Namespace
+    from twinbus.broker.topic import Topic
     from twinbus.server.transactions import Transactions
 
 VIA: Final = "com.microsoft:transfer-destination-address"
@@ -43,7 +43,7 @@ class Incoming:
         self,
         link: Receiver,
         namespace: Namespace,
-        target: Sendable,
+        target: Queue | Topic,
         transactions: Transactions,
         destination: str | None = None,
         counter: Counter | None = None,
@@ -136,7 +136,7 @@ class Incoming:
 
         try:
             if self.destination is not None and parcel.records:
-                assert isinstance(self._target, AnyQueue)
+                assert isinstance(self._target, Queue)
                 self._target.send_on(parcel.records, self.destination, answer)
             else:
                 self._target.send(parcel, answer)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.partitioned.entity import Partitioned
 from twinbus.model.errors import InvalidOperation, NotImplementedHere, ServiceBusError
 from twinbus.server.keys import Right
 from twinbus.server.metering.operations import count_operation
@@ -103,7 +102,7 @@ class Management:
         operation = request.properties.get("operation") if isinstance(request.properties, dict) else None
         weight = LARGE_ANSWERS.get(operation, ANSWER_BYTES) if isinstance(operation, str) else ANSWER_BYTES
         entity = self._subject.entity
-        return weight * len(entity.parts) if operation == PEEK and isinstance(entity, Partitioned) else weight
+        return weight * len(entity.parts) if operation == PEEK else weight
 
     def handle(self, request: Request, reply: Reply) -> None:
         """Do what is asked."""
@@ -138,7 +137,7 @@ class Management:
         if operation == WITHHOLD:
             subject.note_withholding()
         if request.transaction is None:
-            divided = DIVIDED.get(operation) if isinstance(subject.entity, Partitioned) else None
+            divided = DIVIDED.get(operation) if subject.entity.is_partitioned else None
             if divided is not None:
                 divided(subject, arguments, reply)
             else:

@@ -37,9 +37,10 @@ if TYPE_CHECKING:
     from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Answered
-    from twinbus.broker.kinds import AnySource
+    from twinbus.broker.queue import Queue
     from twinbus.broker.remote.owner import Owner
     from twinbus.broker.settlement import Settlement
+    from twinbus.broker.subscription import Subscription
     from twinbus.server.socket_room import Soon
     from twinbus.server.transactions import Transactions
 
@@ -87,7 +88,7 @@ class Outgoing:
         self._clock = clock
         self.claim: Claim | None = None
         """What it has for itself, or keeps others from having."""
-        self.source: AnySource | None = None
+        self.source: Queue | Subscription | None = None
         """Where its messages come from, and the transactions in which they may be settled."""
         self.transactions: Transactions | None = None
         self.rewrites_decimals = False
@@ -291,7 +292,7 @@ class Outgoing:
         try:
             transaction = self.transactions.find(state.txn_id)
             how, properties = how_of(outcome), self._changes_in(outcome)
-            part, numbers = self.source.part(fragment.number), _numbers(fragment, deliveries)
+            part, numbers = self.source.parts[fragment.number], _numbers(fragment, deliveries)
             lost = transaction.settle(part, fragment, numbers, how, properties, told)
             if lost:
                 raise self._lost()

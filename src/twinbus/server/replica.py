@@ -11,7 +11,9 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from twinbus.broker.kinds import AnyEntity, AnyQueue, AnySubscription, AnyTopic
+from twinbus.broker.queue import Queue
+from twinbus.broker.subscription import Subscription
+from twinbus.broker.topic import Topic
 from twinbus.model import path as paths
 from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import EntityNotFound, ServiceBusError, StoreUnavailable
@@ -76,27 +78,21 @@ class Replica:
         else:
             self._subscription(change.subscription).remove_rule(change.name)
 
-    def _add(self, row: EntityRow, rules: Iterable[RuleDescription]) -> AnyEntity:
+    def _add(self, row: EntityRow, rules: Iterable[RuleDescription]) -> Queue | Topic | Subscription:
         entity = self._make(row)
         for rule in rules:
-            assert isinstance(entity, AnySubscription)
+            assert isinstance(entity, Subscription)
             entity.put_rule(rule)
         return entity
 
-    def _make(self, row: EntityRow) -> AnyEntity:
+    def _make(self, row: EntityRow) -> Queue | Topic | Subscription:
         times = {"created_ms": row.created_ms, "updated_ms": row.updated_ms}
         namespace, description, stores = self._namespace, row.description, row.fragments
-        is_plain = len(stores) == 1
         if isinstance(description, QueueDescription):
-            if is_plain:
-                return namespace.add_queue(row.id, row.path, description, stores[0], **times)
-            return namespace.add_partitioned_queue(row.id, row.path, description, stores, **times)
+            return namespace.add_queue(row.id, row.path, description, stores, **times)
         if isinstance(description, TopicDescription):
-            if is_plain:
-                return namespace.add_topic(row.id, row.path, description, stores[0], **times)
-            return namespace.add_partitioned_topic(row.id, row.path, description, stores, **times)
-        add = namespace.add_subscription if is_plain else namespace.add_partitioned_subscription
-        return add(row.id, row.path, description, **times)
+            return namespace.add_topic(row.id, row.path, description, stores, **times)
+        return namespace.add_subscription(row.id, row.path, description, **times)
 
     def _update(self, row: EntityRow) -> None:
         description = row.description
@@ -135,7 +131,7 @@ class Replica:
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
-    async def refresh(self, entities: Sequence[AnyEntity]) -> None:
+    async def refresh(self, entities: Sequence[Queue | Topic | Subscription]) -> None:
         """These are about to be shown: make sure that what is known of them is so."""
 
     async def get(self, path: str) -> EntityInfo:
@@ -146,21 +142,21 @@ class Replica:
 
     async def list_queues(self, *, skip: int, top: int, prefix: str = "") -> list[QueueInfo]:
         """Some queues, in the order of their paths."""
-        queues = {key: one for key, one in self._namespace.entities.items() if isinstance(one, AnyQueue)}
+        queues = {key: one for key, one in self._namespace.entities.items() if isinstance(one, Queue)}
         found = _listed(queues, prefix, skip, top)
         await self.refresh(found)
         return [queue_info(one) for one in found]
 
     async def list_topics(self, *, skip: int, top: int, prefix: str = "") -> list[TopicInfo]:
         """Some topics, in the order of their paths."""
-        topics = {key: one for key, one in self._namespace.entities.items() if isinstance(one, AnyTopic)}
+        topics = {key: one for key, one in self._namespace.entities.items() if isinstance(one, Topic)}
         found = _listed(topics, prefix, skip, top)
         await self.refresh(found)
         return [topic_info(one) for one in found]
 
     async def list_subscriptions(self, topic: str, *, skip: int, top: int, prefix: str = "") -> list[SubscriptionInfo]:
         """Some subscriptions of a topic, in the order of their names."""
-        subscriptions: Mapping[str, AnySubscription] = self._topic(topic).subscriptions
+        subscriptions: Mapping[str, Subscription] = self._topic(topic).subscriptions
         found = _listed(subscriptions, prefix, skip, top)
         await self.refresh(found)
         return [subscription_info(one) for one in found]
@@ -192,15 +188,15 @@ class Replica:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _topic(self, path: str) -> AnyTopic:
+    def _topic(self, path: str) -> Topic:
         topic = self._namespace.find(path)
-        if not isinstance(topic, AnyTopic):
+        if not isinstance(topic, Topic):
             raise EntityNotFound(path)
         return topic
 
-    def _subscription(self, path: str) -> AnySubscription:
+    def _subscription(self, path: str) -> Subscription:
         subscription = self._namespace.find(path)
-        if not isinstance(subscription, AnySubscription):
+        if not isinstance(subscription, Subscription):
             raise EntityNotFound(path)
         return subscription
 
@@ -211,9 +207,9 @@ class Replica:
         task.add_done_callback(self._tasks.discard)
 
 
-def kind_of(entity: AnyEntity) -> str:
+def kind_of(entity: Queue | Topic | Subscription) -> str:
     """Queue, topic or subscription."""
-    return type(entity).__name__.removeprefix("Partitioned").lower()
+    return type(entity).__name__.lower()
 
 
 def _health_of(journal: Journal) -> dict[str, object]:
@@ -226,7 +222,7 @@ def _health_of(journal: Journal) -> dict[str, object]:
     return health if reason is None else {**health, "reason": reason}
 
 
-async def _load(entity: AnyEntity) -> None:
+async def _load(entity: Queue | Topic | Subscription) -> None:
     loaded: asyncio.Future[ServiceBusError | None] = asyncio.get_running_loop().create_future()
     entity.load(loaded.set_result)
     error = await loaded

@@ -17,7 +17,7 @@ from twinbus.model.errors import (
     OperationTimeout,
     ServiceBusError,
 )
-from twinbus.model.hashing import fragment_of
+from twinbus.model.partition_key import fragment_of
 from twinbus.server.answers import error_of
 from twinbus.server.outgoing import Outgoing, source_with
 

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING
 
 from twinbus.broker.intake import Parcel
 from twinbus.broker.partitioned.ordering import Turn
-from twinbus.broker.partitioned.queue import PartitionedQueue
 from twinbus.broker.partitioned.sending import of_fragment
-from twinbus.broker.partitioned.topic import PartitionedTopic
 from twinbus.model.description import FRAGMENTS
 from twinbus.model.errors import ServiceBusError
 from twinbus.server.incoming import Incoming
@@ -73,7 +71,6 @@ class SpreadIncoming(Incoming):
     def receive(self, deliveries: list[IncomingDelivery]) -> None:
         """Messages that came in one read: those of a fragment are stored together."""
         target, namespace = self._target, self._namespace
-        assert isinstance(target, PartitionedQueue | PartitionedTopic)
         self.used_s, now_ms = namespace.clock.monotonic_s(), namespace.clock.wall_ms()
         target.accessed_ms, target.used_s = now_ms, self.used_s
         add_to, terms = namespace.intake.add_to, target.terms
@@ -114,7 +111,6 @@ class SpreadIncoming(Incoming):
 
     def _send_portion(self, number: int, portion: _Portion) -> None:
         target = self._target
-        assert isinstance(target, PartitionedQueue | PartitionedTopic)
         if portion.keyed and target.order.holds_one(number):  # a batch of its key came before it, and is being checked
             size = sum([len(record) for record in portion.parcel.records])
             try:
@@ -126,7 +122,6 @@ class SpreadIncoming(Incoming):
 
     def _store_portion(self, number: int, portion: _Portion) -> None:
         target = self._target
-        assert isinstance(target, PartitionedQueue | PartitionedTopic)
         messages, pings = len(portion.parcel.records), portion.parcel.pings
 
         def answer(error: ServiceBusError | None) -> None:
@@ -148,7 +143,6 @@ class SpreadIncoming(Incoming):
     def _stranded(self, number: int, portion: _Portion, error: ServiceBusError, *, is_in_doubt: bool) -> None:
         """Send messages without a key to another fragment; `is_in_doubt`: the first one may have stored them."""
         target = self._target
-        assert isinstance(target, PartitionedQueue | PartitionedTopic)
         places = list(enumerate(portion.deliveries))
         bound = [delivery for place, delivery in places if place in portion.keyed]
         if bound:

@@ -12,8 +12,9 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.kinds import AnyQueue, AnyTopic
 from twinbus.broker.outage import Outage as RehearsedOutage
+from twinbus.broker.queue import Queue
+from twinbus.broker.topic import Topic
 from twinbus.model.outage import OutageKind
 from twinbus.model.path import key_of
 from twinbus.server.disk import low_space
@@ -169,10 +170,10 @@ class Outage:
             if key in self._busy:
                 outage = RehearsedOutage(entity.path, OutageKind.BUSY, since_ms=now_ms, until_ms=now_ms + FAR_MS)
                 entity.set_outage(None if is_over else outage)
-            if key in self._full and isinstance(entity, AnyQueue | AnyTopic):
+            if key in self._full and isinstance(entity, Queue | Topic):
                 self._set_size(entity, self._full[key] if is_over else 0)
 
-    def _set_size(self, entity: AnyQueue | AnyTopic, max_size_mb: int) -> None:
+    def _set_size(self, entity: Queue | Topic, max_size_mb: int) -> None:
         """Only the broker's own description: no administrator can ask for a size of nothing."""
         description = copy.copy(entity.description)
         object.__setattr__(description, "max_size_mb", max_size_mb)

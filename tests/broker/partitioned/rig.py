@@ -13,8 +13,8 @@ from twinbus.broker.gathering import Gathering
 from twinbus.broker.intake import PARTITION_KEY, SCHEDULED_TIME, Parcel
 from twinbus.broker.namespace import Namespace
 from twinbus.model.description import FRAGMENTS
-from twinbus.model.hashing import fragment_of
 from twinbus.model.message import BATCH_FORMAT
+from twinbus.model.partition_key import fragment_of
 from twinbus.model.queue import QueueDescription
 from twinbus.store.memory import MemoryDisk, MemoryStore
 from twinbus.testing.clock import FakeClock
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Journal
-    from twinbus.broker.kinds import Sendable
-    from twinbus.broker.partitioned.queue import PartitionedQueue
+    from twinbus.broker.queue import Queue
+    from twinbus.broker.topic import Topic
     from twinbus.model.errors import ServiceBusError
     from twinbus.model.limits import NamespaceLimits
 
@@ -76,9 +76,9 @@ class PartitionedRig:
         for store in self.stores:
             self.namespace.add_store(store)
 
-    def add_queue(self, entity_id: int, path: str, description: QueueDescription) -> PartitionedQueue:
+    def add_queue(self, entity_id: int, path: str, description: QueueDescription) -> Queue:
         places = [number % STORES for number in range(FRAGMENTS)]
-        return self.namespace.add_partitioned_queue(entity_id, path, description, places, created_ms=0, updated_ms=0)
+        return self.namespace.add_queue(entity_id, path, description, places, created_ms=0, updated_ms=0)
 
     @property
     def mains(self) -> list[Fragment]:
@@ -152,7 +152,7 @@ class PartitionedRig:
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def parcel(self, *payloads: bytes, to: Sendable | None = None) -> Parcel:
+    def parcel(self, *payloads: bytes, to: Queue | Topic | None = None) -> Parcel:
         parcel = Parcel()
         for payload in payloads:
             terms = (to or self.queue).terms

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.broker.partitioned.rig import PartitionedRig, key_for, message
+from tests.parts import part_of
 from twinbus.model.errors import PartlyStored, QuotaExceeded, StoreUnavailable
 
 SEVERAL = [message(b"%d" % number, key=key_for(number), message_id=f"id-{number}") for number in range(4)]
@@ -33,7 +34,7 @@ def test_q27_where_one_fragment_is_known_to_be_down_none_is_stored() -> None:
 
 def test_q27_where_one_fragment_is_full_none_is_stored() -> None:
     rig = PartitionedRig()
-    rig.queue.parts[3].held_bytes = lambda: 1 << 40  # type: ignore[method-assign]
+    part_of(rig.queue, 3).held_bytes = lambda: 1 << 40  # type: ignore[method-assign]
     with pytest.raises(QuotaExceeded):
         rig.send(*SEVERAL)
     rig.settle()
@@ -98,7 +99,7 @@ def test_q27_a_full_fragment_is_not_called_down_and_is_certain_not_to_have_store
     answers = rig.send(*SEVERAL[:2])
     rig.settle()
     assert answers == [None]
-    part = rig.queue.parts[3]
+    part = part_of(rig.queue, 3)
     checked = iter([0])  # there is room when the batch is checked, and none when it is stored
     part.held_bytes = lambda: next(checked, 1 << 40)  # type: ignore[method-assign]
     answers = rig.send(*SEVERAL)

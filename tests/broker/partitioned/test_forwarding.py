@@ -9,9 +9,10 @@ import pytest
 
 from tests.broker.partitioned.rig import PartitionedRig, key_for, message
 from tests.broker.rig import Answers, TestConsumer
+from tests.parts import part_of
 from twinbus.model.description import FRAGMENTS
 from twinbus.model.errors import StoreUnavailable
-from twinbus.model.hashing import fragment_of
+from twinbus.model.partition_key import fragment_of
 from twinbus.model.queue import QueueDescription
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class ForwardingRig(PartitionedRig):
 
     def add_source(self, forward_to: str | None = "orders") -> None:
         description = QueueDescription(forward_to=forward_to)
-        self.source = self.namespace.add_queue(9, "intake", description, 1, created_ms=0, updated_ms=0)
+        self.source = self.namespace.add_queue(9, "intake", description, [1], created_ms=0, updated_ms=0)
 
     def crash(self) -> None:
         super().crash()
@@ -57,7 +58,7 @@ def test_r120_a_forwarded_message_lies_where_its_key_leads() -> None:
     expected = Counter({3: 1, 7: 2})
     expected[fragment_of(b"s")] += 1
     assert {number: count for number, count in enumerate(rig.counts()) if count} == expected
-    assert rig.source.main.count == 0
+    assert part_of(rig.source).main.count == 0
 
 
 def test_without_keys_they_are_spread() -> None:
@@ -80,7 +81,7 @@ def test_all_arrive_once_though_power_is_cut_after_any_step(steps: int) -> None:
         rig.step()
     rig.crash()
     rig.wait(10.0)
-    assert rig.source.main.count == 0
+    assert part_of(rig.source).main.count == 0
     assert bodies(rig) == {b"%d" % number: 1 for number in range(COUNT)}
 
 
@@ -99,7 +100,7 @@ def test_all_arrive_once_though_a_store_fails_on_the_way(store: int, *, is_kept:
     rig.reopen()
     rig.wait(10.0)
     rig.wait(10.0)
-    assert rig.source.main.count == 0
+    assert part_of(rig.source).main.count == 0
     assert bodies(rig) == {b"%d" % number: 1 for number in range(COUNT)}
 
 
@@ -108,13 +109,13 @@ def test_a_full_fragment_dead_letters_what_is_for_it_and_nothing_else() -> None:
     rig.add_source(forward_to=None)
     rig.publish(*[message(b"%d" % number, key=key_for(number)) for number in range(FRAGMENTS)])
     rig.settle()
-    rig.queue.parts[5].held_bytes = lambda: 1 << 40  # type: ignore[method-assign]
+    part_of(rig.queue, 5).held_bytes = lambda: 1 << 40  # type: ignore[method-assign]
     rig.source.describe(QueueDescription(forward_to="orders"), rig.namespace.limits)
     rig.settle()
     rig.wait(10.0)
     assert rig.counts() == [int(number != 5) for number in range(FRAGMENTS)]
     assert rig.source.runtime().transfer_dead_letter_count == 1
-    assert rig.source.main.count == 0
+    assert part_of(rig.source).main.count == 0
 
 
 def test_from_a_partitioned_queue_to_another_all_arrive_once() -> None:
@@ -131,20 +132,20 @@ def test_from_a_partitioned_queue_to_another_all_arrive_once() -> None:
 
 def test_sent_via_a_partitioned_queue_they_lie_by_the_key_for_that_until_they_have_arrived() -> None:
     rig = PartitionedRig()
-    sink = rig.namespace.add_queue(8, "sink", QueueDescription(), 1, created_ms=0, updated_ms=0)
+    sink = rig.namespace.add_queue(8, "sink", QueueDescription(), [1], created_ms=0, updated_ms=0)
     parcel, answers = rig.parcel(*letters(), to=sink), Answers()
     rig.queue.send_on(parcel.records, "sink", answers)
     rig.settle()
     rig.wait(1.0)
     assert answers == [None]
-    assert sink.main.count == COUNT
+    assert part_of(sink).main.count == COUNT
     assert rig.queue.runtime().transfer_count == 0
 
 
 def test_what_cannot_be_sent_via_it_is_answered_once_and_not_raised_beside() -> None:
     """One fragment's store fails with what is on its way: whoever sent it hears so, when all others have answered."""
     rig = PartitionedRig()
-    sink = rig.namespace.add_queue(8, "sink", QueueDescription(), 1, created_ms=0, updated_ms=0)
+    sink = rig.namespace.add_queue(8, "sink", QueueDescription(), [1], created_ms=0, updated_ms=0)
     rig.fail(0)
     parcel, answers = rig.parcel(*letters(), to=sink), Answers()
     rig.queue.send_on(parcel.records, "sink", answers)
@@ -156,11 +157,11 @@ def test_what_cannot_be_sent_via_it_is_answered_once_and_not_raised_beside() -> 
 def test_dead_letters_that_are_forwarded_to_a_partitioned_queue_arrive_there() -> None:
     rig = ForwardingRig()
     description = QueueDescription(forward_dead_lettered_to="orders")
-    rig.source = rig.namespace.add_queue(9, "intake", description, 1, created_ms=0, updated_ms=0)
+    rig.source = rig.namespace.add_queue(9, "intake", description, [1], created_ms=0, updated_ms=0)
     rig.publish(message(b"dead", key=key_for(6)))
     rig.settle()
     consumer = rig.consumer()
-    main = rig.source.main
+    main = part_of(rig.source).main
     taker = TestConsumer(main)
     taker.grant(1)
     rig.settle()

@@ -6,6 +6,7 @@ import pytest
 
 from tests.broker.partitioned.rig import STORES, PartitionedRig, key_for, message
 from tests.broker.rig import Answers
+from tests.parts import part_of
 from twinbus.amqp.message import Message
 from twinbus.model.description import FRAGMENTS
 from twinbus.model.errors import EntityDisabled, QuotaExceeded, ServerBusy, StoreUnavailable
@@ -126,7 +127,7 @@ def test_where_it_is_not_allowed_any_more_when_a_store_fails_with_it_the_sender_
 
 def test_one_full_fragment_takes_nobody_with_it() -> None:
     rig = PartitionedRig()
-    full = rig.queue.parts[5]
+    full = part_of(rig.queue, 5)
     full.held_bytes = lambda: 1 << 40  # type: ignore[method-assign]
     rig.stored(*[message() for _ in range(2 * FRAGMENTS)])
     assert rig.counts()[5] == 0
@@ -137,8 +138,8 @@ def test_one_full_fragment_takes_nobody_with_it() -> None:
 
 def test_what_all_fragments_are_too_full_for_is_refused() -> None:
     rig = PartitionedRig()
-    for part in rig.queue.parts:
-        part.held_bytes = lambda: 1 << 40  # type: ignore[method-assign]
+    for number in range(FRAGMENTS):
+        part_of(rig.queue, number).held_bytes = lambda: 1 << 40  # type: ignore[method-assign]
     with pytest.raises(QuotaExceeded):
         rig.send(message())
 

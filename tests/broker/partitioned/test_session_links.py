@@ -10,7 +10,7 @@ from tests.broker.partitioned.rig import STORES, PartitionedRig, key_for, messag
 from tests.broker.rig import Answers, SessionConsumer
 from twinbus.model.description import FRAGMENTS
 from twinbus.model.errors import EntityDeleted, OperationTimeout, ServiceBusError, StoreUnavailable
-from twinbus.model.hashing import fragment_of
+from twinbus.model.partition_key import fragment_of
 from twinbus.model.queue import QueueDescription
 from twinbus.server.session_link import SESSION_FILTER, TIMEOUT, SessionLink
 

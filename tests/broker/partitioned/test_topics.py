@@ -9,13 +9,14 @@ from tests.broker.rig import Answers
 from tests.broker.topics import LARGE, sql
 from twinbus.broker.keys import BODY, KIND_BYTES, PREFIX_BYTES, entity_range
 from twinbus.model.description import FRAGMENTS
-from twinbus.model.hashing import fragment_of
+from twinbus.model.partition_key import fragment_of
 from twinbus.model.rule import RuleDescription
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
 from twinbus.store.protocol import Table
 
 if TYPE_CHECKING:
-    from twinbus.broker.partitioned.topic import PartitionedSubscription, PartitionedTopic
+    from twinbus.broker.subscription import Subscription
+    from twinbus.broker.topic import Topic
 
 TOPIC_ID = 20
 
@@ -23,7 +24,7 @@ TOPIC_ID = 20
 class TopicRig(PartitionedRig):
     """A partitioned topic beside the queue."""
 
-    topic: PartitionedTopic
+    topic: Topic
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,18 +34,16 @@ class TopicRig(PartitionedRig):
     def _add_topic(self) -> None:
         places = [number % STORES for number in range(FRAGMENTS)]
         description = TopicDescription(enable_partitioning=True)
-        self.topic = self.namespace.add_partitioned_topic(
-            TOPIC_ID, "news", description, places, created_ms=0, updated_ms=0
-        )
+        self.topic = self.namespace.add_topic(TOPIC_ID, "news", description, places, created_ms=0, updated_ms=0)
 
-    def subscribe(self, name: str, *rules: RuleDescription, **details: Any) -> PartitionedSubscription:  # noqa: ANN401
+    def subscribe(self, name: str, *rules: RuleDescription, **details: Any) -> Subscription:  # noqa: ANN401
         self._subscribed.append((30 + len(self._subscribed), name, details, rules))
         return self._add_subscription(*self._subscribed[-1])
 
     def _add_subscription(
         self, entity_id: int, name: str, details: dict[str, Any], rules: tuple[RuleDescription, ...]
-    ) -> PartitionedSubscription:
-        subscription = self.namespace.add_partitioned_subscription(
+    ) -> Subscription:
+        subscription = self.namespace.add_subscription(
             entity_id, f"news/Subscriptions/{name}", SubscriptionDescription(**details), created_ms=0, updated_ms=0
         )
         for rule in rules or (RuleDescription(name="$Default"),):
@@ -80,7 +79,7 @@ class TopicRig(PartitionedRig):
         return answers
 
 
-def counts(subscription: PartitionedSubscription) -> list[int]:
+def counts(subscription: Subscription) -> list[int]:
     return [part.main.count for part in subscription.parts]
 
 
@@ -133,7 +132,7 @@ def test_a_burial_that_a_crash_cuts_off_is_done_by_the_next_one() -> None:
         assert consumer == [LARGE] * FRAGMENTS
 
 
-def _consumer(rig: TopicRig, subscription: PartitionedSubscription) -> list[bytes]:
+def _consumer(rig: TopicRig, subscription: Subscription) -> list[bytes]:
     consumer = GatheringConsumer([part.main for part in subscription.parts])
     consumer.grant(1_000)
     rig.settle()

@@ -10,6 +10,7 @@ from tests.broker.partitioned.test_topics import TopicRig
 from tests.broker.remote.rig import TwoProcesses
 from tests.broker.rig import Answers
 from tests.broker.topics import letter
+from tests.parts import part_of
 from twinbus.amqp.message import data
 from twinbus.broker.intake import Parcel
 from twinbus.broker.work import WorkBudget
@@ -48,7 +49,7 @@ def test_a_topic_of_another_process_answers_when_its_rules_are_evaluated() -> No
     subscriptions = []
     for process in (rig.near, rig.far):
         slow_down(process.namespace, rig.turn.append)
-        topic = process.namespace.add_topic(20, "news", TopicDescription(), 1, created_ms=0, updated_ms=0)
+        topic = process.namespace.add_topic(20, "news", TopicDescription(), [1], created_ms=0, updated_ms=0)
         subscription = process.namespace.add_subscription(
             21, "news/Subscriptions/a", SubscriptionDescription(), created_ms=0, updated_ms=0
         )
@@ -63,9 +64,9 @@ def test_a_topic_of_another_process_answers_when_its_rules_are_evaluated() -> No
         payload = letter(b"%d" % number, n=1)
         rig.near.namespace.intake.add_to(parcel, payload, 0, rig.clock.wall_ms(), near.terms)
         near.send(parcel, answer)
-    while not topic.main.is_busy:
+    while not part_of(topic).main.is_busy:
         rig._step()  # noqa: SLF001
     assert answers == [[], [], []]
     rig.settle()
     assert answers == [[None]] * 3
-    assert subscriptions[1].main.count == 3
+    assert part_of(subscriptions[1]).main.count == 3

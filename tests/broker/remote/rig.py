@@ -16,7 +16,7 @@ from twinbus.broker.namespace import Namespace
 from twinbus.broker.remote.loan import Card
 from twinbus.broker.remote.owner import Owner
 from twinbus.model.description import FRAGMENTS
-from twinbus.model.hashing import fragment_of
+from twinbus.model.partition_key import fragment_of
 from twinbus.model.queue import QueueDescription
 from twinbus.server.peers.channel import ANSWERS, CALLS
 from twinbus.server.peers.desk import Desk
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.hold import Hold
     from twinbus.broker.journal import Journal
-    from twinbus.broker.partitioned.queue import PartitionedQueue
+    from twinbus.broker.queue import Queue
     from twinbus.broker.remote.calls import Answer, Call
     from twinbus.model.limits import NamespaceLimits
 
@@ -66,8 +66,8 @@ class Process:
         times = {"created_ms": 0, "updated_ms": 0}
         if description.enable_partitioning:
             places = [number % STORES for number in range(FRAGMENTS)]
-            return self.namespace.add_partitioned_queue(entity_id, path, description, places, **times)
-        return self.namespace.add_queue(entity_id, path, description, store, **times)
+            return self.namespace.add_queue(entity_id, path, description, places, **times)
+        return self.namespace.add_queue(entity_id, path, description, [store], **times)
 
 
 class TwoProcesses:
@@ -180,7 +180,7 @@ class TwoProcesses:
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def queue(self, process: Process | None = None) -> PartitionedQueue:
+    def queue(self, process: Process | None = None) -> Queue:
         found: Any = (process or self.near).namespace.entities["orders"]
         return found  # type: ignore[no-any-return]
 

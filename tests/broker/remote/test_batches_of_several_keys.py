@@ -7,6 +7,7 @@ import pytest
 from tests.broker.partitioned.rig import key_for, message
 from tests.broker.remote.rig import TwoProcesses
 from tests.broker.rig import Answers
+from tests.parts import part_of
 from twinbus.amqp.message import Message, build
 from twinbus.broker.intake import VIA_PARTITION_KEY, Parcel
 from twinbus.model.errors import FragmentUnavailable, PartlyStored, QuotaExceeded, ServerBusy
@@ -152,4 +153,4 @@ def test_nothing_is_sent_on_by_way_of_a_queue_that_a_fragment_of_another_process
     queue.send_on(parcel.records, "elsewhere", answers)
     rig.settle()
     assert isinstance(answers[0], QuotaExceeded)
-    assert queue.parts[NEAR].transfers is None, "nothing was ever sent by way of it"
+    assert part_of(queue, NEAR).transfers is None, "nothing was ever sent by way of it"

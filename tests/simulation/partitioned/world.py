@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Journal
-    from twinbus.broker.partitioned.queue import PartitionedQueue
+    from twinbus.broker.queue import Queue
     from twinbus.model.errors import ServiceBusError
 
 MAX_WORK = 20_000
@@ -69,9 +69,7 @@ class World:
             self.namespace.add_store(store)
         description = QueueDescription(enable_partitioning=True, max_delivery_count=1_000_000)
         places = [number % len(self.disks) for number in range(FRAGMENTS)]
-        self.queue: PartitionedQueue = self.namespace.add_partitioned_queue(
-            7, "orders", description, places, created_ms=0, updated_ms=0
-        )
+        self.queue: Queue = self.namespace.add_queue(7, "orders", description, places, created_ms=0, updated_ms=0)
         loaded: list[ServiceBusError | None] = []
         self.queue.load(loaded.append)
         self.work_all()

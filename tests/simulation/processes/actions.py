@@ -17,7 +17,7 @@ from twinbus.amqp.message import build
 from twinbus.broker.intake import PARTITION_KEY, Parcel
 from twinbus.broker.settlement import How
 from twinbus.model.errors import QuotaExceeded, ServerBusy, ServiceBusError, StoreUnavailable
-from twinbus.model.hashing import fragment_of
+from twinbus.model.partition_key import fragment_of
 from twinbus.model.path import SubQueue
 
 if TYPE_CHECKING:

@@ -36,13 +36,13 @@ class OpenDeal:
             assert isinstance(letter, Letter)
             letter.deal = self.deal
             try:
-                self.transaction.send(self.process.queue.part(self.number), make(letter), 0)
+                self.transaction.send(self.process.queue.parts[self.number], make(letter), 0)
             except ServiceBusError:
                 return
             self.deal.letters.append(letter)
 
     def settle(self, locks: list[Lock], how: How) -> None:
-        part = self.process.queue.part(self.number)
+        part = self.process.queue.parts[self.number]
         numbers = part.main.lock_numbers([lock.tag for lock in locks])
         try:
             lost = self.transaction.settle(part, part.main, numbers, how, None, self._hear)

@@ -45,10 +45,11 @@ def finish(world: World) -> None:
         _receive_all(world, sub_queue)
     look_well(world)
     left = [
-        (process.number, part.main.number, part.main.count, part.dead_letters.count)
+        (process.number, fragment.number, sub_queue.name, fragment.count)
         for process in world.living
-        for part in process.parts()
-        if part.main.count or part.dead_letters.count
+        for sub_queue in (SubQueue.MAIN, SubQueue.DEAD_LETTER)
+        for fragment in process.fragments(sub_queue)
+        if fragment.count
     ]
     if left:
         raise Violation(f"not received: {left}")

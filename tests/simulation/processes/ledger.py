@@ -17,7 +17,7 @@ from tests.simulation.ledger import Violation
 from tests.simulation.letter import read_delivery, read_locked_until
 from tests.simulation.processes.copies import Copy, Holding, Letter, Lock
 from tests.simulation.sendings import Sendings
-from twinbus.model.hashing import fragment_of
+from twinbus.model.partition_key import fragment_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.ledger import Violation
 from twinbus.broker.namespace import Namespace
 from twinbus.model.description import FRAGMENTS
-from twinbus.server.peers.desk import parts_of
 from twinbus.server.peers.health import HealthReport
 from twinbus.server.peers.peers import HEALTH_S, Peers
 from twinbus.store.memory import MemoryStore
@@ -85,10 +84,9 @@ class Process:
 
     def _add_queue(self) -> Any:  # noqa: ANN401  # plain or partitioned
         world, times = self.world, {"created_ms": 0, "updated_ms": 0}
-        if not world.description.enable_partitioning:
-            return self.namespace.add_queue(QUEUE_ID, "orders", world.description, world.store_of(0), **times)
-        places = [world.store_of(number) for number in range(FRAGMENTS)]
-        return self.namespace.add_partitioned_queue(QUEUE_ID, "orders", world.description, places, **times)
+        fragments = FRAGMENTS if world.description.enable_partitioning else 1
+        places = [world.store_of(number) for number in range(fragments)]
+        return self.namespace.add_queue(QUEUE_ID, "orders", world.description, places, **times)
 
     def _load(self) -> None:
         loaded: list[ServiceBusError | None] = []
@@ -110,7 +108,7 @@ class Process:
         return [self.owner(number) for number in range(self.world.count) if number != self.number]
 
     def parts(self) -> list[Any]:
-        return parts_of(self.queue)
+        return list(self.queue.parts)
 
     def fragments(self, sub_queue: SubQueue) -> list[Fragment]:
         found: list[Fragment] = self.queue.fragments_of(sub_queue)

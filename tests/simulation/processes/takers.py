@@ -8,7 +8,7 @@ from tests.simulation.ledger import Violation
 from twinbus.broker.gathering import Gathering
 from twinbus.broker.remote.loan import Card
 from twinbus.model.errors import ServiceBusError, SessionCannotBeLocked, SessionLockLost, StoreUnavailable
-from twinbus.model.hashing import fragment_of
+from twinbus.model.partition_key import fragment_of
 from twinbus.model.path import SubQueue
 
 if TYPE_CHECKING:

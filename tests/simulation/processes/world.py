@@ -13,7 +13,7 @@ from tests.simulation.ledger import Violation
 from tests.simulation.processes.ledger import Ledger
 from tests.simulation.processes.process import Process, do
 from tests.simulation.processes.wire import Wire
-from twinbus.model.hashing import fragment_of
+from twinbus.model.partition_key import fragment_of
 from twinbus.model.path import SubQueue
 from twinbus.model.queue import QueueDescription
 from twinbus.store.memory import MemoryDisk

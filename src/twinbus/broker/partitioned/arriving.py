@@ -1,7 +1,7 @@
-"""Messages that other entities forward to a partitioned one.
+"""Messages that other entities forward to an entity.
 
-Owns: which part each goes to. Where a message has no key its number in its source says so: in turn, and the same if it
-is offered again after a crash, since each part remembers only what came to itself.
+Owns: which part each message goes to. A message without a key goes to the part that its number in its source says: in
+turn, and to the same part if it is offered again after a crash, since each part remembers only its own arrivals.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING
 from twinbus.broker.arrivals import key_of
 from twinbus.broker.partitioned.sending import all_of
 from twinbus.model.errors import ServiceBusError
-from twinbus.model.hashing import fragment_of
+from twinbus.model.partition_key import fragment_of
 
 if TYPE_CHECKING:
     from twinbus.broker.journal import Answered
-    from twinbus.broker.partitioned.queue import PartitionedQueue
-    from twinbus.broker.partitioned.topic import PartitionedTopic
+    from twinbus.broker.queue import Queue
+    from twinbus.broker.topic import Topic
 
 
-def take(
-    target: PartitionedQueue | PartitionedTopic, source: bytes, items: list[tuple[int, bytes]], answer: Answered
-) -> None:
-    """Store those messages of a source that were not seen before; `answer` hears when all are on disk."""
+def take(target: Queue | Topic, source: bytes, items: list[tuple[int, bytes]], answer: Answered) -> None:
+    """Store those messages of a source that were not seen before; `answer` is called when all are on disk."""
+    if not target.is_partitioned:
+        target.parts[0].take_arrivals(source, items, answer)
+        return
     groups: dict[int, list[tuple[int, bytes]]] = {}
     for number, record in items:
         key = key_of(record, looks_for_duplicates=target.terms.detects_duplicates)

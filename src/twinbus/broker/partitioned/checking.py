@@ -10,34 +10,20 @@ Owns: the questions, and that the batch keeps its place before later sends while
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from twinbus.broker.partitioned.ordering import Turn
 from twinbus.broker.remote.calls import Check, Refusals, error_of
 from twinbus.broker.remote.journal import RemoteJournal
-from twinbus.broker.sending import check_size
 from twinbus.model.errors import ServiceBusError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from twinbus.broker.partitioned.ordering import SendOrder
     from twinbus.broker.queue import Queue
     from twinbus.broker.remote.calls import Answer
     from twinbus.broker.remote.owner import Owner
     from twinbus.broker.topic import Topic
-
-
-class Ordered(Protocol):
-    """A partitioned queue or topic, as far as the check needs it."""
-
-    @property
-    def parts(self) -> Sequence[Queue] | Sequence[Topic]:
-        """One for each fragment."""
-
-    @property
-    def order(self) -> SendOrder:
-        """The sends that wait for a check."""
 
 
 class Checked:
@@ -45,7 +31,7 @@ class Checked:
 
     def __init__(
         self,
-        target: Ordered,
+        target: Queue | Topic,
         sizes: dict[int, int],
         store: Callable[[], None],
         refuse: Callable[[int, ServiceBusError], None],
@@ -83,7 +69,7 @@ class Checked:
         for owner, asked in questions.items():
             told = partial(self._answered, turn, next(iter(asked)))
             try:
-                owner.ask(Check(self._target.parts[0].entity_id, asked), told)
+                owner.ask(Check(self._target.entity_id, asked), told)
             except ServiceBusError as error:
                 told(error)
         return None
@@ -124,15 +110,7 @@ class Checked:
         parts = self._target.parts
         for number, size in self._sizes.items():
             try:
-                check_takes(parts[number], size)
+                parts[number].check_takes(size)
             except ServiceBusError as error:
                 return number, error
         return None
-
-
-def check_takes(part: Queue | Topic, size: int) -> None:
-    """Raise what a send of so many bytes would raise, as far as that is known before it."""
-    part.check_sends()
-    part.main.journal.check_takes_sends()
-    part.main.check_loaded()
-    check_size(part, size)

@@ -14,7 +14,7 @@ Whoever sends with a key, and cannot because of the one part that it leads to, i
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.message import Message, Section
 from twinbus.broker.intake import Parcel
@@ -35,10 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinbus.broker.journal import Answered
-    from twinbus.broker.outage import Outage
-    from twinbus.broker.partitioned.ordering import SendOrder
-    from twinbus.broker.partitioned.queue import PartitionedQueue
-    from twinbus.broker.partitioned.spread import Spread
+    from twinbus.broker.part import Part
     from twinbus.broker.queue import Queue
     from twinbus.broker.topic import Topic
 
@@ -56,28 +53,9 @@ _OF_FRAGMENT: Final[dict[type[ServiceBusError], type[ServiceBusError]]] = {
 """What a part's refusal is to a sender whose key leads there."""
 
 
-class Target(Protocol):
-    """A partitioned queue or topic, as far as it is of interest here."""
-
-    @property
-    def parts(self) -> Sequence[Queue] | Sequence[Topic]:
-        """One for each fragment."""
-
-    @property
-    def spread(self) -> Spread:
-        """Which of them a message goes to."""
-
-    @property
-    def order(self) -> SendOrder:
-        """The sends that wait for a check of a batch."""
-
-    @property
-    def outage(self) -> Outage | None:
-        """What is rehearsed with all of them."""
-
-
-def send(target: Target, parcel: Parcel, answer: Answered, numbers: list[int]) -> None:
+def send(target: Queue | Topic, parcel: Parcel, answer: Answered, numbers: list[int]) -> None:
     """Store messages; `answer` hears when they are on disk, and by then `numbers` has their sequence numbers."""
+    target.check_sends()
     keys = set(parcel.keys)
     if len(keys) > 1:
         _Mixed(target, parcel, answer, numbers).send()
@@ -92,7 +70,7 @@ def send(target: Target, parcel: Parcel, answer: Answered, numbers: list[int]) -
         _send_anywhere(target, parcel, answer, numbers, set())
 
 
-def _send_to(target: Target, number: int, parcel: Parcel, answer: Answered, numbers: list[int]) -> None:
+def _send_to(target: Queue | Topic, number: int, parcel: Parcel, answer: Answered, numbers: list[int]) -> None:
     """To the part that a key leads to, and to no other."""
 
     def told(error: ServiceBusError | None) -> None:
@@ -109,14 +87,14 @@ def _send_to(target: Target, number: int, parcel: Parcel, answer: Answered, numb
         raise of_fragment(target, number, error) from None
 
 
-def _send_now(part: Queue | Topic, parcel: Parcel, answer: Answered, numbers: list[int]) -> None:
+def _send_now(part: Part, parcel: Parcel, answer: Answered, numbers: list[int]) -> None:
     try:
         part.send(parcel, answer, numbers)
     except ServiceBusError as error:  # the sender waits for the answer by now
         answer(error)
 
 
-def of_fragment(target: Target, number: int, error: ServiceBusError) -> ServiceBusError:
+def of_fragment(target: Queue | Topic, number: int, error: ServiceBusError) -> ServiceBusError:
     """What a part did not take a message for, as it is told to a sender whose key leads there.
 
     It is another object: a store tells all who wait for it the same.
@@ -130,7 +108,9 @@ def of_fragment(target: Target, number: int, error: ServiceBusError) -> ServiceB
     return told
 
 
-def _send_anywhere(target: Target, parcel: Parcel, answer: Answered, numbers: list[int], tried: set[int]) -> None:
+def _send_anywhere(
+    target: Queue | Topic, parcel: Parcel, answer: Answered, numbers: list[int], tried: set[int]
+) -> None:
     """To a part that takes it; to the next where one does not, until all have been asked: then what the last said."""
     while True:
         number = target.spread.choose(None, tried)
@@ -144,7 +124,9 @@ def _send_anywhere(target: Target, parcel: Parcel, answer: Answered, numbers: li
             return
 
 
-def _or_elsewhere(target: Target, parcel: Parcel, answer: Answered, numbers: list[int], tried: set[int]) -> Answered:
+def _or_elsewhere(
+    target: Queue | Topic, parcel: Parcel, answer: Answered, numbers: list[int], tried: set[int]
+) -> Answered:
     """What hears whether a part has stored a message without a key: if not, it is sent to another."""
 
     def told(error: ServiceBusError | None) -> None:
@@ -173,7 +155,7 @@ def _in_doubt(answer: Answered) -> Answered:
     return told
 
 
-def _ping_each(target: Target, keys: Sequence[bytes | None], answer: Answered) -> None:
+def _ping_each(target: Queue | Topic, keys: Sequence[bytes | None], answer: Answered) -> None:
     """Ask all parts that several pings lead to."""
     numbers = {target.spread.choose(key) for key in keys}
     told = all_of(len(numbers), answer)
@@ -201,8 +183,9 @@ def all_of(count: int, answer: Answered) -> Answered:
     return told
 
 
-def send_on(target: PartitionedQueue, parcel: Parcel, destination: str, answer: Answered) -> None:
+def send_on(target: Queue, parcel: Parcel, destination: str, answer: Answered) -> None:
     """Store messages that go on to another entity, in the parts that their keys lead to."""
+    target.check_sends()
     choose = target.spread.choose
     groups: dict[int, list[bytes]] = {}
     for number, record in zip([choose(key) for key in parcel.keys], parcel.records, strict=True):
@@ -225,7 +208,7 @@ def send_on(target: PartitionedQueue, parcel: Parcel, destination: str, answer: 
 class _Mixed:
     """Messages of several keys that were sent together."""
 
-    def __init__(self, target: Target, parcel: Parcel, answer: Answered, numbers: list[int]) -> None:
+    def __init__(self, target: Queue | Topic, parcel: Parcel, answer: Answered, numbers: list[int]) -> None:
         self._target = target
         self._parcel = parcel
         self._answer = answer

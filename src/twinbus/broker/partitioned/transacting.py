@@ -9,16 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinbus.broker.intake import Parcel
-from twinbus.broker.partitioned.entity import Partitioned
-from twinbus.broker.partitioned.queue import via_key_of
+from twinbus.broker.queue import via_key_of
 from twinbus.model.errors import InvalidOperation, NotAllowed, ServiceBusError
-from twinbus.model.hashing import fragment_of
+from twinbus.model.partition_key import fragment_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from twinbus.broker.intake import Intake
-    from twinbus.broker.kinds import Sendable
+    from twinbus.broker.part import Part
     from twinbus.broker.queue import Queue
     from twinbus.broker.topic import Topic
     from twinbus.broker.transaction import Transaction
@@ -26,18 +25,18 @@ if TYPE_CHECKING:
 
 def part_for_payload(
     transaction: Transaction,
-    target: Sendable,
+    target: Queue | Topic,
     intake: Intake,
     payload: bytes,
     message_format: int,
     destination: str | None,
-) -> Queue | Topic:
+) -> Part:
     """What a message, or a batch of them, is sent to; `destination` is where it goes on to, if to another entity.
 
     InvalidOperation, which fails the transaction.
     """
-    if not isinstance(target, Partitioned):
-        return target
+    if not target.is_partitioned:
+        return target.parts[0]
     parcel = Parcel()
     try:
         intake.add_to(parcel, payload, message_format, target.parts[0].main.clock.wall_ms(), target.terms)
@@ -54,10 +53,10 @@ def part_for_payload(
     return part_for(transaction, target, keys)
 
 
-def part_for(transaction: Transaction, target: Sendable, keys: Iterable[bytes | None]) -> Queue | Topic:
+def part_for(transaction: Transaction, target: Queue | Topic, keys: Iterable[bytes | None]) -> Part:
     """What messages of these keys are sent to. InvalidOperation, which fails the transaction."""
-    if not isinstance(target, Partitioned):
-        return target
+    if not target.is_partitioned:
+        return target.parts[0]
     for key in keys:
         try:
             _check(transaction, target.path, key)

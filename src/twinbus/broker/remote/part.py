@@ -1,6 +1,7 @@
-"""Parts of entities that another process has.
+"""Parts of entities whose stores belong to another process.
 
-Owns: what they are sent, which is carried to their owner. Their descriptions, rules and status are known here as there.
+Owns: carrying what is sent to such a part to its owner, and what the owner said last that the part holds. Descriptions,
+rules and status are known in every process, and applied by the owner.
 """
 
 from __future__ import annotations
@@ -8,74 +9,62 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.forwarding import Forwarder
-from twinbus.broker.queue import Queue
+from twinbus.broker.part import Part
 from twinbus.broker.remote.calls import Arrive, Numbers, Send, SendOn
-from twinbus.broker.remote.journal import RemoteJournal
-from twinbus.broker.subscription import Subscription
-from twinbus.broker.topic import Topic
 from twinbus.model.errors import ServiceBusError
+from twinbus.model.path import SubQueue
 from twinbus.model.queue import QueueRuntime
-from twinbus.model.topic import TopicRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from twinbus.broker.entity import Entity
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.intake import Parcel
     from twinbus.broker.journal import Answered
     from twinbus.broker.remote.calls import Answer, Call
+    from twinbus.broker.remote.fragment import RemoteFragment
+    from twinbus.broker.remote.owner import Owner
 
 _NOTHING: Final = QueueRuntime(
     active_count=0, dead_letter_count=0, size_bytes=0, created_ms=0, updated_ms=0, accessed_ms=0
 )
-_NOTHING_PUBLISHED: Final = TopicRuntime(
-    scheduled_count=0, size_bytes=0, subscription_count=0, created_ms=0, updated_ms=0, accessed_ms=0
-)
 
 
-def is_remote(part: Queue | Topic | Subscription) -> bool:
-    """Another process has it."""
-    return isinstance(part.main.journal, RemoteJournal)
+class RemotePart(Part):
+    """A part of a queue, topic or subscription that another process owns."""
 
+    def __init__(self, entity: Entity, number: int, make: Callable[[SubQueue], RemoteFragment]) -> None:
+        """Made by the namespace; `make` makes an area of it."""
+        super().__init__(entity, number)
+        self._make = make
+        self._main = make(SubQueue.MAIN)
+        self._areas = {SubQueue.MAIN: self._main}
+        self.known = _NOTHING
+        """What it held when its owner was last asked."""
 
-def _carry(part: Queue | Topic, call: Call, size: int, answer: Answered, numbers: list[int] | None = None) -> None:
-    """Have something stored by its owner; `answer` hears when it is on disk."""
-    journal = part.main.journal
-    assert isinstance(journal, RemoteJournal)
-    journal.check_takes_sends()
+    @property
+    def main(self) -> RemoteFragment:
+        """Its messages."""
+        return self._main
 
-    def told(outcome: Answer | ServiceBusError) -> None:
-        journal.pending_bytes -= size
-        if isinstance(outcome, ServiceBusError):
-            answer(outcome)
-            return
-        if numbers is not None and isinstance(outcome, Numbers):
-            numbers.extend(outcome.numbers)
-        answer(None)
+    @property
+    def owner(self) -> Owner:
+        """The process that owns it."""
+        return self._main.owner
 
-    journal.owner.ask(call, told)
-    journal.pending_bytes += size
+    @property
+    def fragments(self) -> list[Fragment]:
+        """Those of its areas that are used here."""
+        return list(self._areas.values())
 
-
-def _send(part: Queue | Topic, parcel: Parcel, answer: Answered, numbers: list[int] | None) -> None:
-    part.check_sends()
-    part.main.check_loaded()
-    records = parcel.records
-    call = Send(part.entity_id, part.main.number, records, parcel.ids)
-    _carry(part, call, sum([len(record) for record in records]), answer, numbers)
-
-
-def _take_arrivals(part: Queue | Topic, source: bytes, items: list[tuple[int, bytes]], answer: Answered) -> None:
-    call = Arrive(part.entity_id, part.main.number, source, items)
-    _carry(part, call, sum([len(record) for _, record in items]), answer)
-
-
-class RemoteQueue(Queue):
-    """A queue, or a part of one, that another process has."""
-
-    known: QueueRuntime = _NOTHING
-    """What it held when its owner was last asked."""
+    def fragment_of(self, sub_queue: SubQueue) -> RemoteFragment:
+        """Return the area that receivers take messages from."""
+        area = self._areas.get(sub_queue)
+        if area is None:
+            area = self._areas[sub_queue] = self._make(sub_queue)
+            area.is_held_back = self.entity.outage is not None
+        return area
 
     def send(
         self,
@@ -84,115 +73,52 @@ class RemoteQueue(Queue):
         numbers: list[int] | None = None,
         beside: Callable[[], None] | None = None,
     ) -> None:
-        """Store messages, all or none; as `sending.send`."""
+        """Have messages stored by the owner."""
         assert beside is None
-        _send(self, parcel, answer, numbers)
+        self.entity.check_sends()
+        self._main.check_loaded()
+        records = parcel.records
+        call = Send(self.entity.entity_id, self.number, records, parcel.ids)
+        self._carry(call, sum([len(record) for record in records]), answer, numbers)
 
     def send_on(self, records: list[bytes], destination: str, answer: Answered) -> None:
-        """Store messages that go from here to another entity, all or none."""
-        self.check_sends()
-        call = SendOn(self.entity_id, self.main.number, records, destination)
-        _carry(self, call, sum([len(record) for record in records]), answer)
+        """Have messages stored by the owner that go on to another entity."""
+        self.entity.check_sends()
+        call = SendOn(self.entity.entity_id, self.number, records, destination)
+        self._carry(call, sum([len(record) for record in records]), answer)
 
     def take_arrivals(self, source: bytes, items: list[tuple[int, bytes]], answer: Answered) -> None:
-        """Messages that another entity forwards here."""
-        _take_arrivals(self, source, items, answer)
+        """Have messages stored by the owner that another entity forwards."""
+        call = Arrive(self.entity.entity_id, self.number, source, items)
+        self._carry(call, sum([len(record) for _, record in items]), answer)
 
-    def held_bytes(self) -> int:
-        """How full it is is for its owner to say."""
-        return 0
+    def check_takes(self, size: int) -> None:  # noqa: ARG002
+        """Raise what a send would raise, as far as that is known here; its size is known to the owner."""
+        self.entity.check_sends()
+        self._main.journal.check_takes_sends()
+        self._main.check_loaded()
+
+    def _carry(self, call: Call, size: int, answer: Answered, numbers: list[int] | None = None) -> None:
+        """Have something stored by the owner; `answer` is called when it is on disk."""
+        journal = self._main.journal
+        journal.check_takes_sends()
+
+        def told(outcome: Answer | ServiceBusError) -> None:
+            journal.pending_bytes -= size
+            if isinstance(outcome, ServiceBusError):
+                answer(outcome)
+                return
+            if numbers is not None and isinstance(outcome, Numbers):
+                numbers.extend(outcome.numbers)
+            answer(None)
+
+        self.owner.ask(call, told)
+        journal.pending_bytes += size
 
     def load(self, done: Callable[[ServiceBusError | None], None]) -> None:
-        """There is nothing to be read here."""
+        """Read nothing: the owner does."""
         done(None)
-
-    def _forward(self, fragment: Fragment, target: str | None, dead_source: str | None) -> None:
-        _note_forwarding(fragment, target, dead_source)
 
     def runtime(self) -> QueueRuntime:
-        """What it held when its owner was last asked."""
-        return _as_known(self, self.known)
-
-
-class RemoteSubscription(Subscription):
-    """A subscription, or a part of one, that another process has."""
-
-    known: QueueRuntime = _NOTHING
-    """What it held when its owner was last asked."""
-
-    def load(self, done: Callable[[ServiceBusError | None], None]) -> None:
-        """There is nothing to be read here."""
-        done(None)
-
-    def _forward(self, fragment: Fragment, target: str | None, dead_source: str | None) -> None:
-        _note_forwarding(fragment, target, dead_source)
-
-    def runtime(self) -> QueueRuntime:
-        """What it held when its owner was last asked."""
-        return _as_known(self, self.known)
-
-
-class RemoteTopic(Topic):
-    """A topic, or a part of one, that another process has."""
-
-    known: TopicRuntime = _NOTHING_PUBLISHED
-    """What it held when its owner was last asked."""
-
-    def send(
-        self,
-        parcel: Parcel,
-        answer: Answered,
-        numbers: list[int] | None = None,
-        beside: Callable[[], None] | None = None,
-    ) -> None:
-        """Publish messages, all or none; as `sending.send`."""
-        assert beside is None
-        _send(self, parcel, answer, numbers)
-
-    def take_arrivals(self, source: bytes, items: list[tuple[int, bytes]], answer: Answered) -> None:
-        """Messages that another entity forwards here."""
-        _take_arrivals(self, source, items, answer)
-
-    def held_bytes(self) -> int:
-        """How full it is is for its owner to say."""
-        return 0
-
-    def load(self, done: Callable[[ServiceBusError | None], None]) -> None:
-        """There is nothing to be read here."""
-        done(None)
-
-    def runtime(self) -> TopicRuntime:
-        """What it held when its owner was last asked."""
-        return replace(
-            self.known,
-            subscription_count=len(self.subscriptions),
-            created_ms=self.created_ms,
-            updated_ms=self.updated_ms,
-            accessed_ms=max(self.accessed_ms, self.known.accessed_ms),
-            is_available=self.known.is_available and self.main.is_available,
-        )
-
-
-def _note_forwarding(fragment: Fragment, target: str | None, dead_source: str | None) -> None:
-    """Its messages go elsewhere: that is done by its owner, and known here, so that nobody receives them."""
-    fragment.forwarder = None
-    if target is not None:
-        fragment.forwarder = Forwarder(fragment, target, _never, fragment, _ignore, dead_source)
-
-
-def _ignore(_count: int) -> None:
-    """Its owner counts them."""
-
-
-def _never(path: str) -> Queue:
-    raise AssertionError(path)
-
-
-def _as_known(part: RemoteQueue | RemoteSubscription, known: QueueRuntime) -> QueueRuntime:
-    return replace(
-        known,
-        created_ms=part.created_ms,
-        updated_ms=part.updated_ms,
-        accessed_ms=max(part.accessed_ms, known.accessed_ms),
-        is_available=known.is_available and part.main.is_available,
-    )
+        """Return what it held when its owner was last asked."""
+        return replace(self.known, is_available=self.known.is_available and self._main.is_available)

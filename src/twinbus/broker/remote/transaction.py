@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinbus.broker.remote.calls import Commit, RollBack, SetApart
-from twinbus.broker.remote.journal import RemoteJournal
 from twinbus.broker.remote.settlement import encoded, tags_of
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
 
@@ -18,24 +17,20 @@ if TYPE_CHECKING:
 
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Answered
-    from twinbus.broker.queue import Queue
     from twinbus.broker.remote.calls import Answer, Sent
+    from twinbus.broker.remote.part import RemotePart
     from twinbus.broker.settlement import How
-    from twinbus.broker.subscription import Subscription
-    from twinbus.broker.topic import Topic
 
 
 class RemoteTransaction:
     """What one client wants done together, elsewhere."""
 
-    def __init__(self, part: Queue | Topic | Subscription) -> None:
-        """Bound to what another process has."""
-        journal = part.main.journal
-        assert isinstance(journal, RemoteJournal)
+    def __init__(self, part: RemotePart) -> None:
+        """Bound to a part that another process owns."""
         self._part = part
-        self._owner = journal.owner
-        self._life = journal.owner.life
-        self.number = journal.owner.next_number()
+        self._owner = part.owner
+        self._life = part.owner.life
+        self.number = part.owner.next_number()
         self._told: list[Callable[[bool], None]] = []
 
     def settle(
@@ -68,7 +63,7 @@ class RemoteTransaction:
 
         try:
             self._check_known()
-            self._owner.ask(Commit(self.number, self._part.entity_id, self._part.main.number, sent), told)
+            self._owner.ask(Commit(self.number, self._part.entity.entity_id, self._part.number, sent), told)
         except ServiceBusError as error:
             self.roll_back()
             answer(error)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.message import Message, Section
-from twinbus.model.hashing import fragment_of
+from twinbus.model.partition_key import fragment_of, partition_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -48,10 +48,9 @@ class Key:
 
     def leads_to(self, *, is_id_a_key: bool) -> int | None:
         """The fragment; None where there is no key, or none of which that can be told here: ids that are no texts."""
-        text = self.session_id if self.session_id is not None else self.partition_key
-        if text is None and is_id_a_key and isinstance(self.message_id, str):
-            text = self.message_id
-        return None if text is None else fragment_of(text.encode())
+        message_id = self.message_id if is_id_a_key and isinstance(self.message_id, str) else None
+        key = partition_key(self.session_id, self.partition_key, message_id)
+        return None if key is None else fragment_of(key)
 
 
 def key_in(payload: bytes, session_id: str | None) -> Key:

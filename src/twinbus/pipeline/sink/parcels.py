@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from twinbus.model.partition_key import chosen_key
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -42,7 +44,7 @@ def parcels_of(outgoing: Iterable[Outgoing]) -> Iterator[Parcel]:
     filling: dict[tuple[str, str | None], Parcel] = {}
     for entity, message, size, row_key in outgoing:
         session_id = message.session_id
-        key = (entity, message.partition_key if session_id is None else session_id)
+        key = (entity, chosen_key(session_id, message.partition_key))
         parcel = filling.get(key)
         if parcel is not None and parcel.size + size > MOST_BYTES:
             yield filling.pop(key)

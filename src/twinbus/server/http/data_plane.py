@@ -29,7 +29,6 @@ from twinbus.broker.intake import Parcel
 from twinbus.broker.keys import pack_sequence
 from twinbus.broker.locks import token_of
 from twinbus.broker.outage import Silence
-from twinbus.broker.partitioned.entity import Partitioned
 from twinbus.broker.record import take_apart
 from twinbus.broker.remote.calls import FindLock, FoundLock, Renew
 from twinbus.broker.remote.fragment import RemoteFragment
@@ -64,9 +63,11 @@ if TYPE_CHECKING:
     from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Answered
-    from twinbus.broker.kinds import AnyEntity, AnySource, Sendable
     from twinbus.broker.locks import Lock
     from twinbus.broker.namespace import Namespace
+    from twinbus.broker.queue import Queue
+    from twinbus.broker.subscription import Subscription
+    from twinbus.broker.topic import Topic
     from twinbus.server.http.call import Call
     from twinbus.server.http.metered import HttpMeter
     from twinbus.server.http.routes import Handler
@@ -131,7 +132,7 @@ class DataPlane:
                 raise
         return Response(status_code=201)
 
-    async def _send_to(self, target: Sendable, call: Call, counter: Counter) -> None:
+    async def _send_to(self, target: Queue | Topic, call: Call, counter: Counter) -> None:
         most = target.description.max_message_kb * 1024
         content = await body.read(
             call.request, limit=most, timeout_s=self._limits.body_timeout_s, too_large=MessageTooLarge
@@ -172,7 +173,7 @@ class DataPlane:
                 raise MessageTooLarge(f"the messages have more than the {most} bytes that a batch can have")
         return payloads
 
-    async def _store(self, target: Sendable, payloads: list[bytes], most: int) -> int:
+    async def _store(self, target: Queue | Topic, payloads: list[bytes], most: int) -> int:
         """How many of them were pings."""
         parcel, now_ms = Parcel(), self._now_ms()
         for number, payload in enumerate(payloads):
@@ -208,11 +209,11 @@ class DataPlane:
             Caller.of(call.request.scope),
         )
         fragment = Gathering(fragments).find(delivery[1])
-        part = source.part(fragment.number)
+        part = source.parts[fragment.number]
         response.removal = Removal(part, fragment, delivery, caller, self._namespace.intake)
         return response
 
-    async def _take(self, call: Call) -> tuple[AnySource, list[Fragment], Delivery | None]:
+    async def _take(self, call: Call) -> tuple[Queue | Subscription, list[Fragment], Delivery | None]:
         wait_s = self._wait_s(call)
         source, sub_queue, fragments = await self._find_receivable(call)
         source.check_receives()
@@ -289,7 +290,7 @@ class DataPlane:
             raise NoSuchResource(f"'{call.entity:.300}' has no messages")
         return address
 
-    async def _find_receivable(self, call: Call) -> tuple[AnySource, SubQueue, list[Fragment]]:
+    async def _find_receivable(self, call: Call) -> tuple[Queue | Subscription, SubQueue, list[Fragment]]:
         address = self._address(call)
         source, sub_queue = self._namespace.find_receivable(address.entity), address.sub_queue
         _check_version(call, source)
@@ -339,9 +340,9 @@ def _respond(kind: type[Kind], message: Message, token: uuid.UUID | None, status
     return response
 
 
-def _check_version(call: Call, entity: AnyEntity) -> None:
+def _check_version(call: Call, entity: Queue | Topic | Subscription) -> None:
     """InvalidArgument where a partitioned entity is opened by who has not heard of any."""
-    if isinstance(entity, Partitioned) and not call.knows_partitioning:
+    if entity.is_partitioned and not call.knows_partitioning:
         raise InvalidArgument(f"'{entity.path}' is partitioned: it needs api-version {PARTITIONING_SINCE} or later")
 
 

@@ -22,23 +22,20 @@ if TYPE_CHECKING:
     from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.intake import Intake
-    from twinbus.broker.queue import Queue
-    from twinbus.broker.subscription import Subscription
+    from twinbus.broker.part import Part
     from twinbus.server.http.caller import Caller
 
 
 class Removal:
     """Of one message that is locked for a caller. As in a transaction, its lock does not expire until it is decided."""
 
-    def __init__(
-        self, source: Queue | Subscription, fragment: Fragment, delivery: Delivery, caller: Caller, intake: Intake
-    ) -> None:
+    def __init__(self, part: Part, fragment: Fragment, delivery: Delivery, caller: Caller, intake: Intake) -> None:
         """MessageLockLost if it is not locked any more."""
         self._fragment = fragment
         self._caller = caller
         self._numbers = fragment.lock_numbers([delivery[1]])
         self._transaction = Transaction(intake)
-        if self._transaction.settle(source, fragment, self._numbers, How.COMPLETE):
+        if self._transaction.settle(part, fragment, self._numbers, How.COMPLETE):
             raise lock_lost()
 
     @property

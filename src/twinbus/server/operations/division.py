@@ -17,7 +17,7 @@ from twinbus.broker.locks import FRAGMENT_BYTE
 from twinbus.broker.partitioned.sending import all_of
 from twinbus.broker.settlement import How, lock_lost
 from twinbus.model.errors import InvalidArgument, InvalidOperation, ServiceBusError
-from twinbus.model.hashing import fragment_of
+from twinbus.model.partition_key import fragment_of
 from twinbus.server.operations import messages, removals, sessions, withholding
 from twinbus.server.operations.carrying import act_there
 from twinbus.server.operations.outcomes import failure, nothing, success
@@ -110,7 +110,7 @@ def _resubmit(subject: Subject, arguments: Arguments, reply: Reply) -> None:
 
 def _check_stays(subject: Subject, arguments: Arguments) -> None:
     """InvalidOperation if a message is changed so that its key leads elsewhere: nobody would look where it is then."""
-    terms, parcel, now_ms = subject.received_part.terms, Parcel(), subject.namespace.clock.wall_ms()
+    terms, parcel, now_ms = subject.entity.terms, Parcel(), subject.namespace.clock.wall_ms()
     wanted = Terms(
         requires_session=terms.requires_session, detects_duplicates=terms.detects_duplicates, is_partitioned=True
     )

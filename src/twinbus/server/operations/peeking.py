@@ -15,11 +15,10 @@ Owns: that order. Fragments that do not answer are left out, and named in the an
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from twinbus.amqp.message import Message, Section
 from twinbus.broker.keys import fragment_of_sequence
-from twinbus.broker.partitioned.entity import Partitioned
 from twinbus.model.errors import ServiceBusError
 from twinbus.model.path import SubQueue
 from twinbus.server.operations import messages
@@ -64,7 +63,7 @@ class Peeking:
         if self._start <= 1 or fragment >= len(self._subject.parts):
             self._look(Place(0, 0, 0))
             return
-        ended_ms = self._entity.page_ends.get((self._subject.sub_queue, self._start - 1))
+        ended_ms = self._subject.receivable.page_ends.get((self._subject.sub_queue, self._start - 1))
         if ended_ms is not None:
             self._look(Place(ended_ms, fragment, self._start))
             return
@@ -83,12 +82,6 @@ class Peeking:
                 self._look(Place(self._place_of(page[0]).enqueued_ms, fragment, self._start))
 
         self._peek(fragment, self._start - 1, 1, found)
-
-    @property
-    def _entity(self) -> Partitioned[Any]:
-        entity = self._subject.entity
-        assert isinstance(entity, Partitioned)
-        return entity
 
     def _look(self, place: Place) -> None:
         for number, part in enumerate(self._subject.parts):
@@ -139,7 +132,7 @@ class Peeking:
         shown = self._merge(pages, place)
         if shown:
             last = self._place_of(shown[-1])
-            self._entity.note_page_end(self._subject.sub_queue, last.sequence, last.enqueued_ms)
+            self._subject.receivable.note_page_end(self._subject.sub_queue, last.sequence, last.enqueued_ms)
         told: dict[str, object] = {"twinbus:unavailable-fragments": list(silent)} if silent else {}
         if not shown:
             self._reply(nothing(told))

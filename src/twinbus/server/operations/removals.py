@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from twinbus.amqp.types import Array, Int
 from twinbus.broker import purging
 from twinbus.broker.lookup import AT_ONCE
+from twinbus.broker.receivable_part import ReceivablePart
 from twinbus.broker.removal import Outcome, Wanted
 from twinbus.model.errors import EntityNotFound, InvalidArgument, ServiceBusError, StoreUnavailable
 from twinbus.model.path import SubQueue
@@ -130,7 +131,9 @@ def resubmit(subject: Subject, arguments: Arguments, reply: Reply) -> None:
         else:
             reply(success({"sequence-numbers": Array(int, list(found))}))
 
-    subject.received_part.resubmission.resubmit(numbers, edited, subject.namespace.intake, resubmitted)
+    part = subject.part
+    assert isinstance(part, ReceivablePart)
+    part.resubmission.resubmit(numbers, edited, subject.namespace.intake, resubmitted)
 
 
 def _counted(reply: Reply, name: str) -> Callable[[Outcome | ServiceBusError], None]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from twinbus.broker.kinds import AnySubscription, AnyTopic
-from twinbus.broker.partitioned.entity import Partitioned
 from twinbus.broker.sessions import session_lock_lost
+from twinbus.broker.subscription import Subscription
 from twinbus.broker.topic import Topic
 from twinbus.model.errors import EntityClaimed, NotAllowed
 from twinbus.model.path import SubQueue
@@ -19,11 +18,9 @@ if TYPE_CHECKING:
     from twinbus.broker.consumer import Consumer
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.hold import Hold
-    from twinbus.broker.kinds import AnyEntity, AnySource, Sendable
     from twinbus.broker.namespace import Namespace
     from twinbus.broker.queue import Queue
     from twinbus.broker.sessions import Sessions
-    from twinbus.broker.subscription import Subscription
     from twinbus.server.administration import Administration
     from twinbus.server.operations.arguments import Arguments
 
@@ -35,9 +32,9 @@ class Subject:
         self,
         namespace: Namespace,
         administration: Administration,
-        entity: AnyEntity,
+        entity: Queue | Topic | Subscription,
         sub_queue: SubQueue,
-        find_session: Callable[[AnySource, bytes], Consumer | None],
+        find_session: Callable[[Queue | Subscription, bytes], Consumer | None],
         is_mine: Callable[[Consumer], bool],
         *,
         number: int = 0,
@@ -52,8 +49,8 @@ class Subject:
         self.entity = entity
         self.sub_queue = sub_queue
         self.client = client
-        self.part = part = entity.part(number)
-        self.fragment: Fragment = part.main if isinstance(part, Topic) else part.fragment_of(sub_queue)
+        self.part = part = entity.parts[number]
+        self.fragment: Fragment = part.fragment_of(sub_queue)
         """Where its messages are: of a topic, those for later."""
         self._find_session = find_session
         self._is_mine = is_mine
@@ -61,7 +58,6 @@ class Subject:
     @cached_property
     def parts(self) -> list[Subject]:
         """The same, for each fragment that the entity has."""
-        count = len(self.entity.parts) if isinstance(self.entity, Partitioned) else 1
         return [
             Subject(
                 self.namespace,
@@ -73,34 +69,29 @@ class Subject:
                 number=number,
                 client=self.client,
             )
-            for number in range(count)
+            for number in range(len(self.entity.parts))
         ]
 
     @property
-    def receivable(self) -> AnySource:
+    def receivable(self) -> Queue | Subscription:
         """What messages are received from. NotAllowed for a topic."""
-        if isinstance(self.entity, AnyTopic):
+        if isinstance(self.entity, Topic):
             raise NotAllowed(f"'{self.path}' is a topic: that can be asked of a queue or a subscription")
         return self.entity
 
     @property
-    def received_part(self) -> Queue | Subscription:
-        """What is of one fragment of that."""
-        return self.receivable.part(self.fragment.number)
-
-    @property
-    def sendable(self) -> Sendable:
+    def sendable(self) -> Queue | Topic:
         """What messages are sent to. NotAllowed for a subscription, or a dead-letter queue."""
         if self.sub_queue is not SubQueue.MAIN:
             raise NotAllowed(f"that is for a queue or topic, and '{self.path}' is a dead-letter queue")
-        if isinstance(self.entity, AnySubscription):
+        if isinstance(self.entity, Subscription):
             raise NotAllowed(f"that is for a queue or topic, and '{self.path}' is a subscription")
         return self.entity
 
     @property
-    def subscription(self) -> AnySubscription:
+    def subscription(self) -> Subscription:
         """NotAllowed for any other."""
-        if not isinstance(self.entity, AnySubscription) or self.sub_queue is not SubQueue.MAIN:
+        if not isinstance(self.entity, Subscription) or self.sub_queue is not SubQueue.MAIN:
             raise NotAllowed(f"that is for a subscription, and '{self.path}' is none")
         return self.entity
 

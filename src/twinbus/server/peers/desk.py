@@ -16,8 +16,6 @@ from twinbus.broker.browser import Browser
 from twinbus.broker.intake import Parcel
 from twinbus.broker.keys import pack_sequence
 from twinbus.broker.line import Line
-from twinbus.broker.partitioned.checking import check_takes
-from twinbus.broker.partitioned.entity import Partitioned
 from twinbus.broker.record import take_apart
 from twinbus.broker.remote import calls
 from twinbus.broker.remote.calls import (
@@ -32,10 +30,9 @@ from twinbus.broker.remote.calls import (
     failed,
     kind_of,
 )
-from twinbus.broker.remote.part import is_remote
+from twinbus.broker.remote.part import RemotePart
 from twinbus.broker.remote.visitor import VisitingReader, Visitor
 from twinbus.broker.settlement import How, lock_lost
-from twinbus.broker.topic import Topic
 from twinbus.broker.transaction import Transaction
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
 from twinbus.model.path import key_of
@@ -48,18 +45,18 @@ if TYPE_CHECKING:
     from twinbus.broker.consumer import Consumer
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Answered
-    from twinbus.broker.kinds import AnyEntity, AnySource
     from twinbus.broker.namespace import Namespace
+    from twinbus.broker.part import Part
     from twinbus.broker.queue import Queue
     from twinbus.broker.remote.calls import Answer, Call, Place
     from twinbus.broker.subscription import Subscription
+    from twinbus.broker.topic import Topic
     from twinbus.model.path import SubQueue
     from twinbus.store.protocol import StoreError
 
     Respond: TypeAlias = Callable[[int, Answer], None]
     Tell: TypeAlias = Callable[[Answer], None]
     ManageHere: TypeAlias = Callable[["Desk", calls.Manage, Tell], None]
-    Part: TypeAlias = Queue | Topic | Subscription
 
 _NOTICE: Final = 0
 
@@ -72,7 +69,7 @@ class Desk:
         self.namespace = namespace
         self._respond = respond
         self._manage = manage
-        self._by_id: dict[int, AnyEntity] = {}
+        self._by_id: dict[int, Queue | Topic | Subscription] = {}
         self._visitors: dict[int, Visitor] = {}
         self._readers: dict[int, tuple[VisitingReader, Browser]] = {}
         self._parties: dict[int, Party] = {}
@@ -132,7 +129,7 @@ class Desk:
 
     # --- finding ------------------------------------------------------------------------------------------------------
 
-    def entity(self, entity_id: int) -> AnyEntity:
+    def entity(self, entity_id: int) -> Queue | Topic | Subscription:
         """The entity of that id. StoreUnavailable if it is not here: who asks has heard of it earlier, or not yet."""
         entities = self.namespace.entities
         found = self._by_id.get(entity_id)
@@ -145,18 +142,17 @@ class Desk:
 
     def part(self, entity_id: int, number: int) -> Part:
         """A part of an entity that is of this process. StoreUnavailable if it is not, which others will learn."""
-        part = self.entity(entity_id).part(number)
-        if is_remote(part):
-            raise StoreUnavailable(f"fragment {number} of '{part.path}' is not here: try again in a moment")
+        part = self.entity(entity_id).parts[number]
+        if isinstance(part, RemotePart):
+            raise StoreUnavailable(f"fragment {number} of '{part.entity.path}' is not here: try again in a moment")
         return part
 
     def fragment(self, place: Place) -> Fragment:
         """The fragment at a place."""
         entity, number, sub_queue = place
-        part = self.part(entity, number)
-        return part.main if isinstance(part, Topic) else part.fragment_of(calls.SUB_QUEUES[sub_queue])
+        return self.part(entity, number).fragment_of(calls.SUB_QUEUES[sub_queue])
 
-    def find_session(self, client: int, source: AnySource, session: bytes) -> Visitor | None:
+    def find_session(self, client: int, source: Queue | Subscription, session: bytes) -> Visitor | None:
         """The receiver of a client of the other process that has a session of an entity."""
         fragments = local_fragments(source, calls.SUB_QUEUES[0])
         found = (
@@ -182,7 +178,7 @@ class Desk:
     # --- sending ------------------------------------------------------------------------------------------------------
 
     def _send(self, call: calls.Send, tell: Tell) -> None:
-        part, numbers = self._sendable(call.entity, call.fragment), cast("list[int]", [])
+        part, numbers = self.part(call.entity, call.fragment), cast("list[int]", [])
         parcel = Parcel()
         parcel.records, parcel.ids = call.records, call.ids
         part.send(parcel, lambda error: tell(failed(error) if error is not None else Numbers(numbers)), numbers)
@@ -192,21 +188,16 @@ class Desk:
         refusals: dict[int, tuple[str, str]] = {}
         for number, size in call.sizes.items():
             try:
-                check_takes(self._sendable(call.entity, number), size)
+                self.part(call.entity, number).check_takes(size)
             except ServiceBusError as error:
                 refusals[number] = (kind_of(error), str(error))
         tell(Refusals(refusals))
 
     def _send_on(self, call: calls.SendOn, tell: Tell) -> None:
-        part = self._sendable(call.entity, call.fragment)
-        assert not isinstance(part, Topic)
-        part.send_on(call.records, call.destination, _telling(tell))
+        self.part(call.entity, call.fragment).send_on(call.records, call.destination, _telling(tell))
 
     def _arrive(self, call: calls.Arrive, tell: Tell) -> None:
-        self._sendable(call.entity, call.fragment).take_arrivals(call.source, call.items, _telling(tell))
-
-    def _sendable(self, entity_id: int, number: int) -> Queue | Topic:
-        return cast("Queue | Topic", self.part(entity_id, number))
+        self.part(call.entity, call.fragment).take_arrivals(call.source, call.items, _telling(tell))
 
     def _note_use(self, entity_id: int) -> None:
         self._by_id[entity_id].note_use(self.namespace.clock)
@@ -214,11 +205,10 @@ class Desk:
     # --- receiving ----------------------------------------------------------------------------------------------------
 
     def _open(self, call: calls.Open, tell: Tell) -> None:
-        entity_id, number, _ = call.place
         sub_queue = calls.SUB_QUEUES[call.place[2]]
-        source = cast("AnySource", self.entity(entity_id))
-        fragment, part = self.fragment(call.place), cast("Queue | Subscription", self.part(entity_id, number))
-        part.check_open(sub_queue)
+        source = cast("Queue | Subscription", self.entity(call.place[0]))
+        fragment = self.fragment(call.place)
+        source.check_open(sub_queue)
         party = self._parties.get(call.link)
         if party is None:
             party = Party(call.link, call.client, source.claim_of(sub_queue))
@@ -344,7 +334,7 @@ class Desk:
         for entity_id in call.entities:
             with suppress(StoreUnavailable):
                 entity = self.entity(entity_id)
-                weights += [_weight(entity, part) for part in parts_of(entity) if not is_remote(part)]
+                weights += [_weight(part) for part in entity.parts if not isinstance(part, RemotePart)]
         tell(Weighed(weights))
 
     # --- transactions -------------------------------------------------------------------------------------------------
@@ -353,7 +343,7 @@ class Desk:
         transaction = self.transaction(call.transaction)
         try:
             fragment = self.fragment(call.place)
-            part = cast("Queue | Subscription", self.part(*call.place[:2]))
+            part = self.part(*call.place[:2])
             numbers, how = fragment.lock_numbers(call.tags), How(call.how)
             if transaction.settle(part, fragment, numbers, how, _properties(call.properties)):
                 raise lock_lost()
@@ -364,7 +354,7 @@ class Desk:
         transaction = self.transaction(call.transaction)
         del self._transactions[call.transaction]
         try:
-            target = self._sendable(call.entity, call.fragment)
+            target = self.part(call.entity, call.fragment)
             for payload, message_format, destination in call.sent:
                 transaction.send(target, payload, message_format, destination)
         except ServiceBusError as error:
@@ -412,17 +402,13 @@ def _properties(encoded: bytes) -> dict[str, object]:
     return cast("dict[str, object]", decode(encoded)[0]) if encoded else {}
 
 
-def parts_of(entity: AnyEntity) -> list[Any]:
-    """All parts of an entity, those of other processes too."""
-    return list(entity.parts) if isinstance(entity, Partitioned) else [entity]
+def local_fragments(source: Queue | Subscription, sub_queue: SubQueue) -> list[Fragment]:
+    """Return those fragments of an entity that belong to this process."""
+    return [part.fragment_of(sub_queue) for part in source.parts if not isinstance(part, RemotePart)]
 
 
-def local_fragments(source: AnySource, sub_queue: SubQueue) -> list[Fragment]:
-    """Those fragments of an entity that are of this process."""
-    return [part.fragment_of(sub_queue) for part in parts_of(source) if not is_remote(part)]
-
-
-def _weight(entity: AnyEntity, part: Part) -> Weight:
-    """What a part holds; when it was used is known of the whole."""
-    runtime = replace(part.runtime(), accessed_ms=entity.accessed_ms)
-    return Weight(part.entity_id, part.main.number, {one.name: getattr(runtime, one.name) for one in fields(runtime)})
+def _weight(part: Part) -> Weight:
+    """Return what a part holds; its times are those of its entity."""
+    runtime = replace(part.runtime(), accessed_ms=part.entity.accessed_ms)
+    values = {field.name: getattr(runtime, field.name) for field in fields(runtime)}
+    return Weight(part.entity.entity_id, part.number, values)

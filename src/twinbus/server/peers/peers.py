@@ -18,12 +18,11 @@ import msgspec
 
 from twinbus.broker.remote.calls import Weigh, Weighed
 from twinbus.broker.remote.owner import Owner
-from twinbus.broker.remote.part import RemoteTopic, is_remote
+from twinbus.broker.remote.part import RemotePart
 from twinbus.model.errors import ServiceBusError
 from twinbus.model.queue import QueueRuntime
-from twinbus.model.topic import TopicRuntime
 from twinbus.server.peers.channel import ANSWERS, CALLS, Channel
-from twinbus.server.peers.desk import Desk, parts_of
+from twinbus.server.peers.desk import Desk
 from twinbus.server.peers.health import HealthReport
 from twinbus.server.peers.managing import manage
 
@@ -31,9 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from twinbus.broker.kinds import AnyEntity
     from twinbus.broker.namespace import Namespace
+    from twinbus.broker.queue import Queue
     from twinbus.broker.remote.calls import Answer
+    from twinbus.broker.subscription import Subscription
+    from twinbus.broker.topic import Topic
     from twinbus.server.administration import Administration
 
 log: Final = logging.getLogger(__name__)
@@ -150,26 +151,25 @@ class Peers:
 
     # --- what others hold ---------------------------------------------------------------------------------------------
 
-    async def refresh(self, entities: Sequence[AnyEntity]) -> None:
+    async def refresh(self, entities: Sequence[Queue | Topic | Subscription]) -> None:
         """Ask what the parts of entities hold that others have."""
         wanted: dict[Owner, list[int]] = {}
-        parts = {}
+        parts: dict[tuple[int, int], RemotePart] = {}
         for entity in entities:
-            for part in parts_of(entity):
-                if is_remote(part):
-                    parts[part.entity_id, part.main.number] = part
-                    ids = wanted.setdefault(part.main.journal.owner, [])
-                    if not ids or ids[-1] != part.entity_id:
-                        ids.append(part.entity_id)
+            for part in entity.parts:
+                if isinstance(part, RemotePart):
+                    parts[entity.entity_id, part.number] = part
+                    ids = wanted.setdefault(part.owner, [])
+                    if not ids or ids[-1] != entity.entity_id:
+                        ids.append(entity.entity_id)
         answers = await asyncio.gather(*[_weigh(owner, ids) for owner, ids in wanted.items()])
         weights = [weight for answer in answers if answer is not None for weight in answer.parts]
         for weight in weights:
-            part = parts.pop((weight.entity, weight.fragment), None)
-            if part is not None:
-                kind = TopicRuntime if isinstance(part, RemoteTopic) else QueueRuntime
-                part.known = msgspec.convert(weight.runtime, kind)
-        for part in parts.values():  # nobody has answered for these
-            part.known = replace(part.known, is_available=False)
+            known = parts.pop((weight.entity, weight.fragment), None)
+            if known is not None:
+                known.known = msgspec.convert(weight.runtime, QueueRuntime)
+        for silent in parts.values():  # their owners have not answered
+            silent.known = replace(silent.known, is_available=False)
 
 
 async def _weigh(owner: Owner, ids: list[int]) -> Weighed | None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.kinds import AnyQueue, AnySubscription, AnyTopic
+from twinbus.broker.queue import Queue
+from twinbus.broker.subscription import Subscription
+from twinbus.broker.topic import Topic
 from twinbus.server.changes import EntityDeleted
 from twinbus.server.entity_info import info_of, queue_info, subscription_info, topic_info
 from twinbus.server.replica import Replica
@@ -19,7 +21,6 @@ from twinbus.server.workers.words import Buried, Described
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from twinbus.broker.kinds import AnyEntity
     from twinbus.broker.namespace import Namespace
     from twinbus.model.info import Description, EntityInfo, QueueInfo, SubscriptionInfo, TopicInfo
     from twinbus.model.queue import QueueDescription
@@ -46,7 +47,7 @@ class WorkerEntities(Replica):
         self._peers = peers
         self._own_stores = own_stores
 
-    async def refresh(self, entities: Sequence[AnyEntity]) -> None:
+    async def refresh(self, entities: Sequence[Queue | Topic | Subscription]) -> None:
         """Ask the owners of all fragments what these hold."""
         await self._peers.refresh(entities)
 
@@ -79,13 +80,13 @@ class WorkerEntities(Replica):
     async def create_queue(self, path: str, description: QueueDescription) -> QueueInfo:
         """Make a queue."""
         queue = await self._changed(words.CreateEntity(path, Described.of(description)))
-        assert isinstance(queue, AnyQueue)
+        assert isinstance(queue, Queue)
         return queue_info(queue)
 
     async def create_topic(self, path: str, description: TopicDescription) -> TopicInfo:
         """Make a topic."""
         topic = await self._changed(words.CreateEntity(path, Described.of(description)))
-        assert isinstance(topic, AnyTopic)
+        assert isinstance(topic, Topic)
         return topic_info(topic)
 
     async def create_subscription(
@@ -93,7 +94,7 @@ class WorkerEntities(Replica):
     ) -> SubscriptionInfo:
         """Make a subscription with one rule."""
         subscription = await self._changed(words.CreateSubscription(topic, name, Described.of(description), rule))
-        assert isinstance(subscription, AnySubscription)
+        assert isinstance(subscription, Subscription)
         return subscription_info(subscription)
 
     async def update(self, path: str, description: Description) -> EntityInfo:
@@ -116,7 +117,7 @@ class WorkerEntities(Replica):
         """Delete a rule."""
         await self._control.ask(words.DeleteRule(subscription, name), type(None), ANSWER_S)
 
-    async def _changed(self, request: words.Request) -> AnyEntity:
+    async def _changed(self, request: words.Request) -> Queue | Topic | Subscription:
         entity = self._namespace.find(await self._control.ask(request, str, ANSWER_S))
         await self.refresh([entity])
         return entity

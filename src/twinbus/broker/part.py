@@ -1,0 +1,193 @@
+"""Parts of entities: one for each fragment.
+
+A part of a queue or subscription consists of several areas, each of them a `Fragment` object with numbers, counters and
+an order of its own: the messages, the dead letters and, if needed, messages on their way to other entities.
+
+Owns: the operations on a part (`Part`), and how a part stores messages if its store belongs to this process
+(`StoredPart`): how large it may become, and whether its messages are checked for duplicates. What is in a message was
+checked before (`intake`); the order and the delivery of messages are the fragment's business.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from twinbus.model.description import fragment_size_mb
+from twinbus.model.errors import QuotaExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinbus.broker.entity import Entity
+    from twinbus.broker.fan_out import Rule
+    from twinbus.broker.fragment import Fragment
+    from twinbus.broker.intake import Parcel, Terms
+    from twinbus.broker.journal import Answered
+    from twinbus.model.errors import ServiceBusError
+    from twinbus.model.limits import NamespaceLimits
+    from twinbus.model.path import SubQueue
+    from twinbus.model.queue import QueueRuntime
+
+MEGABYTE: Final = 1_048_576
+
+
+class Part:
+    """One fragment of an entity, in this process or in another one."""
+
+    def __init__(self, entity: Entity, number: int) -> None:
+        """Made by the namespace; `number` is the fragment's."""
+        self.entity = entity
+        self.number = number
+
+    @property
+    def main(self) -> Fragment:
+        """Its messages; of a topic, those that are scheduled."""
+        raise NotImplementedError
+
+    @property
+    def fragments(self) -> list[Fragment]:
+        """All its areas."""
+        return [self.main]
+
+    @property
+    def terms(self) -> Terms:
+        """What its entity demands of messages."""
+        return self.entity.terms
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a receiver or browser is attached."""
+        return any(fragment.line.consumers or fragment.browsers for fragment in self.fragments)
+
+    def fragment_of(self, sub_queue: SubQueue) -> Fragment:  # noqa: ARG002
+        """Return the area that receivers of the entity, or of one of its dead-letter queues, take messages from."""
+        return self.main
+
+    def send(
+        self,
+        parcel: Parcel,
+        answer: Answered,
+        numbers: list[int] | None = None,
+        beside: Callable[[], None] | None = None,
+    ) -> None:
+        """Store messages, all or none; `answer` is called when they are on disk. QuotaExceeded, StoreUnavailable.
+
+        `numbers` gets their sequence numbers before `answer` is called; 0 for a duplicate, which is not stored.
+        `beside` is called when the messages are put into a batch, and may put changes into the same batch.
+        """
+        raise NotImplementedError
+
+    def send_on(self, records: list[bytes], destination: str, answer: Answered) -> None:
+        """Store messages that go on to another entity, all or none. QuotaExceeded, StoreUnavailable."""
+        raise NotImplementedError
+
+    def take_arrivals(self, source: bytes, items: list[tuple[int, bytes]], answer: Answered) -> None:
+        """Store messages that another entity forwards, as `Arrivals.take`; `source` is the prefix of its keys."""
+        raise NotImplementedError
+
+    def check_takes(self, size: int) -> None:
+        """Raise what a send of `size` bytes would raise, as far as that is known before it."""
+        raise NotImplementedError
+
+    def runtime(self) -> QueueRuntime:
+        """Return what it holds now. Its times are those of its entity."""
+        raise NotImplementedError
+
+    def describe(self, limits: NamespaceLimits) -> None:
+        """Adopt the entity's description, which has changed."""
+
+    def put_rule(self, name: str, rule: Rule) -> None:
+        """Add a rule to a part of a subscription, or replace it."""
+
+    def remove_rule(self, name: str) -> None:
+        """Remove a rule from a part of a subscription."""
+
+    def leave_topic(self) -> None:
+        """Receive no more copies: the subscription is deleted."""
+
+    def load(self, done: Callable[[ServiceBusError | None], None]) -> None:
+        """Read what it holds from its store."""
+        raise NotImplementedError
+
+    def settled_down(self) -> None:
+        """All entities are loaded: messages may be handed out and forwarded."""
+        for fragment in self.fragments:
+            fragment.settled_down()
+
+    def close(self, error: ServiceBusError) -> None:
+        """The entity was deleted: notify all receivers."""
+        for fragment in self.fragments:
+            fragment.close(error)
+
+
+class StoredPart(Part):
+    """A part whose store belongs to this process."""
+
+    def send(
+        self,
+        parcel: Parcel,
+        answer: Answered,
+        numbers: list[int] | None = None,
+        beside: Callable[[], None] | None = None,
+    ) -> None:
+        """Store messages, or sync nothing if there are only pings."""
+        self.entity.check_sends()
+        records, fragment = parcel.records, self.main
+        if not records:
+            fragment.ping(answer)
+            return
+        self.check_room(sum([len(record) for record in records]))
+        if self.entity.terms.detects_duplicates and parcel.ids:  # a message that returns to its entity has no id here
+            fragment.duplicates.enqueue(records, parcel.ids, [] if numbers is None else numbers, answer, beside)
+            return
+        if fragment.is_busy:
+            fragment.journal.check_takes_sends()
+            fragment.check_loaded()
+            size = sum([len(record) for record in records])
+            fragment.in_order(partial(_enqueue, fragment, records, answer, numbers, beside), answer, size)
+            return
+        _enqueue(fragment, records, answer, numbers, beside)
+
+    def take_arrivals(self, source: bytes, items: list[tuple[int, bytes]], answer: Answered) -> None:
+        """Store messages that another entity forwards."""
+        self.main.arrivals.take(source, items, self, answer)
+
+    def check_takes(self, size: int) -> None:
+        """Raise what a send of `size` bytes would raise."""
+        self.entity.check_sends()
+        self.main.journal.check_takes_sends()
+        self.main.check_loaded()
+        self.check_room(size)
+
+    def held_bytes(self) -> int:
+        """Return the size of all that it holds."""
+        raise NotImplementedError
+
+    @property
+    def max_size_mb(self) -> int:
+        """The size of its entity, as that is described."""
+        raise NotImplementedError
+
+    def check_room(self, size: int) -> None:
+        """Raise QuotaExceeded if `size` bytes more do not fit."""
+        limit = fragment_size_mb(self.max_size_mb) * MEGABYTE
+        held = self.held_bytes()
+        if held + size > limit:
+            raise QuotaExceeded(
+                f"The maximum entity size has been reached or exceeded for '{self.entity.path}': it holds {held:,} "
+                f"bytes of {limit:,}, and {size:,} more do not fit. Receive messages, also from its dead-letter queue, "
+                "clear session states, or make the entity larger (MaxSizeInMegabytes)."
+            )
+
+
+def _enqueue(
+    fragment: Fragment,
+    records: list[bytes],
+    answer: Answered,
+    numbers: list[int] | None,
+    beside: Callable[[], None] | None,
+) -> None:
+    first = fragment.enqueue(records, answer, beside)
+    if numbers is not None:
+        numbers.extend(range(first, first + len(records)))

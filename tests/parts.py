@@ -1,0 +1,24 @@
+"""The parts of an entity that this process stores, as tests look into them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, overload
+
+from twinbus.broker.receivable_part import ReceivablePart
+from twinbus.broker.topic_part import TopicPart
+
+if TYPE_CHECKING:
+    from twinbus.broker.entity import Entity
+    from twinbus.broker.receivable import Receivable
+    from twinbus.broker.topic import Topic
+
+
+@overload
+def part_of(entity: Receivable, number: int = 0) -> ReceivablePart: ...
+@overload
+def part_of(entity: Topic, number: int = 0) -> TopicPart: ...
+def part_of(entity: Entity, number: int = 0) -> ReceivablePart | TopicPart:
+    """Return one part of an entity: by default the first, which is the only one of a plain entity."""
+    part = entity.parts[number]
+    assert isinstance(part, ReceivablePart | TopicPart)
+    return part
