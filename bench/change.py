@@ -1,102 +1,130 @@
-"""Measures what a change costs: processor time per message of this checkout's server beside an earlier one's.
+"""Measures what a change costs: processor time per message of this checkout's build beside an earlier one's.
 
-    git worktree add ../before COMMIT && make -C ../before compile
-    python -m bench.change --before ../before [--rounds 9] [--count 72000]
+    git worktree add ../before COMMIT && make -C ../before compile && make compile
+    python -m bench.change --before ../before [--rounds 9] [--count 72000] [--only WORKLOAD]
 
-Both servers run throughout; in each round they have the same load in short, alternating turns: sends, receives, and
-receives with confirmed settlement. A figure is the median of its rounds, a ratio the median of the
-rounds' ratios: wall-clock time says little on a machine that does other things, processor time says more. Writes
-docs/benchmarks/change.md and change.json; exits 1 where a ratio is above what is allowed.
+Four workloads (`bench/workloads.py`): a plain queue, a partitioned queue, a partitioned queue of a server with two
+processes, and the syphon. Both builds run throughout a workload; in each round they have the same load in short,
+alternating turns. A figure is the median of its rounds, a ratio the median of the rounds' ratios: wall-clock time says
+little on a machine that does other things, processor time says more. Writes docs/benchmarks/change.md and change.json;
+exits 1 where a ratio is above what is allowed.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bench.record import Bar, add_results_option, bars_table, facts, judge, surroundings, write
-from bench.serving import Load, Server, build, run
+from bench.serving import ROOT, build, run
+from bench.workloads import GROUPS, PARTITIONED, PLAIN, Build, pinned, started
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
+
+    from bench.workloads import Workload
 
 BEFORE: Final = "before"
 AFTER: Final = "after"
 MOST: Final = 1.03
 WARM_UP: Final = 10_000
 TURNS: Final = 6
-"""Of each server in a round."""
+"""Of each build in a round."""
 Steps = dict[str, list[float]]
+"""Microseconds of each round, by workload and step."""
 
 
-def steps_of(load: Load, queue: str, count: int) -> list[tuple[str, Callable[[], object]]]:
-    """What is measured, in this order: each receive finds what the send before it left."""
-    return [
-        ("send", lambda: load.send(queue, count)),
-        ("receive", lambda: load.receive(queue, count)),
-        ("send", lambda: load.send(queue, count)),
-        ("receive and settle", lambda: load.receive_second(queue, count)),
-    ]
-
-
-def measure(load: Load, queue: str, count: int) -> dict[str, float]:
-    """Microseconds of the server's processor time per message, by step."""
-    load.server.make_queue(queue)
-    found: dict[str, list[float]] = {}
-    for name, step in steps_of(load, queue, count):
-        before_s = load.server.process.foreground_cpu_s
-        step()
-        found.setdefault(name, []).append((load.server.process.foreground_cpu_s - before_s) / count * 1e6)
-    return {name: statistics.mean(spent) for name, spent in found.items()}
-
-
-def compare(loads: dict[str, Load], rounds: int, count: int) -> dict[str, Steps]:
-    """All rounds of both servers."""
-    found: dict[str, Steps] = {version: {} for version in loads}
-    for version, load in loads.items():
-        measure(load, f"warm-{version}", WARM_UP)
+def compare(builds: dict[str, dict[str, Workload]], rounds: int, count: int) -> dict[str, Steps]:
+    """Run all rounds of one group of workloads."""
+    found: dict[str, Steps] = {version: {} for version in builds}
+    for version, workloads in builds.items():
+        for workload in workloads.values():
+            workload.measure(f"warm-{version}-{id(workload)}", WARM_UP)
     for number in range(rounds):
-        for version, spent in one_round(loads, f"round-{number}", count).items():
+        for version, spent in one_round(builds, f"round-{number}", count).items():
             for name, microseconds in spent.items():
                 found[version].setdefault(name, []).append(microseconds)
-        print(f"round {number + 1} of {rounds}: {ratios(found)}")
+        print(f"round {number + 1} of {rounds}: {ratios(found)}", flush=True)
     return found
 
 
-def one_round(loads: dict[str, Load], name: str, count: int) -> dict[str, dict[str, float]]:
-    """Both servers in short turns, so that what slows the machine for seconds slows both."""
-    sums: dict[str, dict[str, float]] = {version: {} for version in loads}
+def one_round(builds: dict[str, dict[str, Workload]], name: str, count: int) -> dict[str, dict[str, float]]:
+    """Run both builds in short turns, so that what slows the machine for seconds slows both."""
+    sums: dict[str, dict[str, float]] = {version: {} for version in builds}
+    names = list(builds[BEFORE])
     for turn in range(TURNS):
-        for version in loads if turn % 2 == 0 else reversed(loads):
-            for step, spent in measure(loads[version], f"{name}-{turn}", count // TURNS).items():
-                sums[version][step] = sums[version].get(step, 0.0) + spent / TURNS
+        for workload in names:
+            for version in builds if turn % 2 == 0 else reversed(builds):
+                spent = builds[version][workload].measure(f"{workload}-{name}-{turn}", count // TURNS)
+                for step, microseconds in spent.items():
+                    key = f"{workload}: {step}"
+                    sums[version][key] = sums[version].get(key, 0.0) + microseconds / TURNS
     return sums
 
 
 def ratios(found: dict[str, Steps]) -> dict[str, float]:
-    """What each step costs now, of what it cost before."""
+    """Return what each step costs now, of what it cost before."""
     return {
-        name: round(statistics.median([now / then for now, then in zip(spent, found[BEFORE][name], strict=True)]), 3)
+        name: round(statistics.median(_quotients(spent, found[BEFORE][name])), 3)
         for name, spent in found[AFTER].items()
     }
 
 
-def page(found: dict[str, Steps], bars: list[Bar], before: str, asked: argparse.Namespace) -> str:
-    """What people read."""
+def spreads(found: dict[str, Steps]) -> dict[str, tuple[float, float]]:
+    """Return the lowest and the highest ratio of any round, by step."""
+    all_ratios = {name: _quotients(spent, found[BEFORE][name]) for name, spent in found[AFTER].items()}
+    return {name: (min(each), max(each)) for name, each in all_ratios.items()}
+
+
+def of_plain(steps: Steps) -> Steps:
+    """Return what each step costs on a partitioned queue, of what it costs on a plain one, round by round."""
+    partitioned = {name.removeprefix(f"{PARTITIONED}: "): spent for name, spent in steps.items()}
+    return {
+        step: _quotients(partitioned[step], spent)
+        for name, spent in steps.items()
+        if (step := name.removeprefix(f"{PLAIN}: ")) != name and step in partitioned
+    }
+
+
+def _quotients(these: list[float], those: list[float]) -> list[float]:
+    return [one / other for one, other in zip(these, those, strict=True)]
+
+
+def find_bars(found: dict[str, Steps]) -> list[Bar]:
+    """Return what is needed of every ratio."""
+    bars = [
+        Bar(f"{name}: processor time, of what it was", ratio, MOST, "x", is_ceiling=True)
+        for name, ratio in ratios(found).items()
+    ]
+    beside_plain = {version: of_plain(steps) for version, steps in found.items()}
+    return bars + [
+        Bar(f"{step}: partitioned to plain, of what it was", ratio, MOST, "x", is_ceiling=True)
+        for step, ratio in ratios(beside_plain).items()
+    ]
+
+
+def page(found: dict[str, Steps], bars: list[Bar], before: Build, asked: argparse.Namespace) -> str:
+    """Write what people read."""
+    spread = spreads(found)
     rows = [
-        f"| {name} | {statistics.median(then):.1f} | {statistics.median(found[AFTER][name]):.1f} |"
+        f"| {name} | {statistics.median(then):.1f} | {statistics.median(found[AFTER][name]):.1f} | "
+        f"{spread[name][0]:.3f} to {spread[name][1]:.3f} |"
         for name, then in found[BEFORE].items()
     ]
+    then, now = of_plain(found[BEFORE]), of_plain(found[AFTER])
+    beside = [
+        f"| {step} | {statistics.median(then[step]):.2f}x | {statistics.median(now[step]):.2f}x |" for step in then
+    ]
     measured = (
-        f"Processor time of the server per message of 1 KB, without RocksDB's flushes and compactions: commit {before} "
+        f"Processor time per message of 1 KB, without RocksDB's flushes and compactions: commit {before.commit} "
         f"before, this one after. Medians of {asked.rounds} alternating rounds of {asked.count:,} messages "
-        "(`python -m bench.change`)."
+        "(`python -m bench.change`). With two processes it is the sum over the server's processes; of the syphon, "
+        "that of the process that hosts it."
     )
     return "\n".join(
         [
@@ -104,10 +132,11 @@ def page(found: dict[str, Steps], bars: list[Bar], before: str, asked: argparse.
             "",
             measured,
             "",
-            "| step | before (µs) | after (µs) |",
-            "|---|---|---|",
+            "| step | before (µs) | after (µs) | ratios of the rounds |",
+            "|---|---|---|---|",
             *rows,
             "",
+            *(["| partitioned to plain | before | after |", "|---|---|---|", *beside, ""] if beside else []),
             bars_table(bars),
             "",
             facts(surroundings()),
@@ -116,45 +145,47 @@ def page(found: dict[str, Steps], bars: list[Bar], before: str, asked: argparse.
     )
 
 
-def pin(*servers: Server) -> None:
-    """Keep the servers and the load client on processors of their own: moving between them costs time, too."""
-    first, *others = sorted(os.sched_getaffinity(0))
-    if others:
-        for server in servers:
-            for task in Path(f"/proc/{server.process.pid}/task").iterdir():
-                os.sched_setaffinity(int(task.name), {first})
-        os.sched_setaffinity(0, others)  # of this process, and of the load clients that it starts
+def measure(
+    builds: dict[str, Build], folder: Path, names: Sequence[str], asked: argparse.Namespace
+) -> dict[str, Steps]:
+    """Run the workloads with these names, group by group."""
+    binary = build(folder)
+    found: dict[str, Steps] = {version: {} for version in builds}
+    for number, group in enumerate(GROUPS):
+        if chosen := [name for name in group if name in names]:
+            with ExitStack() as stack:
+                running = {
+                    version: stack.enter_context(started(chosen, which, folder / f"{version}-{number}", binary))
+                    for version, which in builds.items()
+                }
+                stack.enter_context(pinned([one for workloads in running.values() for one in workloads.values()]))
+                for version, steps in compare(running, asked.rounds, asked.count).items():
+                    found[version] |= steps
+    return found
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     """Run the bench; the exit code."""
+    known = [name for group in GROUPS for name in group]
     parser = argparse.ArgumentParser(prog="python -m bench.change", description=__doc__.splitlines()[0])
     parser.add_argument("--before", type=Path, required=True, help="a compiled checkout of the earlier commit")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--count", type=int, default=72_000)
+    parser.add_argument("--count", type=int, default=72_000, help="messages of one step in a round")
+    parser.add_argument("--only", choices=known, action="append", help="a workload (default: all; may be repeated)")
     add_results_option(parser)
-    asked = parser.parse_args()
-    earlier = asked.before.resolve()
-    if not (earlier / ".venv" / "bin" / "python").exists():
-        sys.exit(f"{earlier} has no .venv: run `make compile` in it first")
-    named = ["git", "-C", str(earlier), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(named, capture_output=True, text=True, check=True).stdout.strip()
+    asked = parser.parse_args(words)
+    builds = {BEFORE: Build.at(asked.before.resolve()), AFTER: Build.at(ROOT, sys.executable)}
     with tempfile.TemporaryDirectory(prefix="twinbus-change-") as name:
-        folder = Path(name)
-        binary = build(folder)
-        with (
-            Server.started(folder / BEFORE, python=str(earlier / ".venv" / "bin" / "python")) as before,
-            Server.started(folder / AFTER) as after,
-        ):
-            pin(before, after)
-            loads = {BEFORE: Load(binary, before), AFTER: Load(binary, after)}
-            found = compare(loads, asked.rounds, asked.count)
-    bars = [
-        Bar(f"{step}: processor time, of what it was", ratio, MOST, "x", is_ceiling=True)
-        for step, ratio in ratios(found).items()
-    ]
-    measured = {"found": found, "bars": bars, "before": commit, "surroundings": surroundings()}
-    write(asked.results, "change", page(found, bars, commit, asked), measured)
+        found = measure(builds, Path(name), asked.only or known, asked)
+    bars = find_bars(found)
+    measured = {
+        "found": found,
+        "partitioned to plain": {version: of_plain(steps) for version, steps in found.items()},
+        "bars": bars,
+        "before": builds[BEFORE].commit,
+        "surroundings": surroundings(),
+    }
+    write(asked.results, "change", page(found, bars, builds[BEFORE], asked), measured)
     return judge(bars)
 
 

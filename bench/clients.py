@@ -27,7 +27,7 @@ from bench.processes import Family, children_of, holder_of, ports_of
 from bench.serving import RUN_TIMEOUT_S, Server
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 TRIES: Final = 200
@@ -84,9 +84,18 @@ class Together:
 class Clients:
     """So many at a time, pointed at a server."""
 
-    def __init__(self, binary: Path, server: Processes, clients: int, size: int = 1024) -> None:
-        """`binary` is the load client."""
+    def __init__(
+        self,
+        binary: Path,
+        server: Processes,
+        clients: int,
+        size: int = 1024,
+        *,
+        when_connected: Callable[[], None] | None = None,
+    ) -> None:
+        """`binary` is the load client; `when_connected` is called when all clients of a run wait for their start."""
         self.server = server
+        self._when_connected = when_connected
         self._binary = binary
         self._clients = clients
         self._size = size
@@ -99,6 +108,10 @@ class Clients:
         """Receive and accept so many, by equal shares."""
         return self._run("recv", queue, count // self._clients, {})
 
+    def receive_second(self, queue: str, count: int) -> Together:
+        """Receive so many as the Azure SDKs do: done when the server has confirmed each settlement."""
+        return self._run("recv", queue, count // self._clients, {"SECOND": "1"})
+
     def _run(self, mode: str, queue: str, share: int, environment: dict[str, str]) -> Together:
         server = self.server
         words = [str(self._binary), mode, "127.0.0.1", str(server.amqp_port), queue, str(share), str(self._size)]
@@ -106,6 +119,8 @@ class Clients:
         running: list[subprocess.Popen[str]] = []
         try:
             holders, hung_up = self._connect(words, environment, running)
+            if self._when_connected is not None:
+                self._when_connected()
             for client in running:
                 assert client.stdin is not None
                 client.stdin.write("go on\n")

@@ -76,17 +76,17 @@ class Deferring(Syphon):
             uvloop.run(self._set_status("SendDisabled"))
         before = [server.process.cpu_s for server in self._servers]
         started_s, enabled_s = time.monotonic(), 0.0
-        with self._hosted() as host:
-            first_s = self._wait(started_s, host, lambda: self._arrived() > 0)
+        with self.hosted() as host:
+            first_s = self.wait(started_s, host, lambda: self.arrived() > 0)
             if sets_aside:
                 self._wait_for_most(first_s, count // 2)  # as for all: each look costs the servers some time
-                self._wait(started_s, host, lambda: self._arrived() >= count // 2)
+                self.wait(started_s, host, lambda: self.arrived() >= count // 2)
                 if self._defers:
                     uvloop.run(self._until_deferred(count // 2))
                 uvloop.run(self._set_status("Active"))
                 enabled_s = time.monotonic()
             self._wait_for_most(first_s, count)
-            last_s = self._wait(started_s, host, lambda: self._arrived() >= count and self._parked() == 0)
+            last_s = self.wait(started_s, host, lambda: self.arrived() >= count and self.parked() == 0)
             host_cpu_s = Proc(host.pid).cpu_s
         spent = [server.process.cpu_s - was for server, was in zip(self._servers, before, strict=True)]
         return Moved(

@@ -59,7 +59,8 @@ class OnSpark(Syphon):
         self._host.wait()
 
     @contextlib.contextmanager
-    def _hosted(self) -> Iterator[subprocess.Popen[str]]:  # type: ignore[override]  # this one speaks
+    def hosted(self) -> Iterator[subprocess.Popen[str]]:  # type: ignore[override]  # this one speaks
+        """Have the job started; it has ended when the block ends."""
         self._tell("go")
         yield self._host
         self._answer()

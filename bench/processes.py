@@ -49,6 +49,11 @@ class Family:
         return sum(process.cpu_s for process in self.all)
 
     @property
+    def foreground_cpu_s(self) -> float:
+        """Processor time of all threads of all processes, without RocksDB's flushes and compactions."""
+        return sum(process.foreground_cpu_s for process in self.all)
+
+    @property
     def resident_bytes(self) -> int:
         """Memory of all of them; what two share is counted twice."""
         return sum(process.resident_bytes for process in self.all)

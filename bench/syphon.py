@@ -66,7 +66,7 @@ PATIENCE_S: Final = 300.0
 
 def parked_messages(count: int) -> Iterator[bytes]:
     """What ten paired senders would have parked, each in its backlog queue: of every session, and plain ones."""
-    now_ms, life = int(time.time() * 1000), dt.timedelta(hours=1)
+    now_ms, life = int(time.time() * 1000), dt.timedelta(days=1)
     for number in range(count):
         turn, is_plain = divmod(number // BACKLOG_QUEUES, 2)
         message = BrokeredMessage(
@@ -81,6 +81,12 @@ def parked_messages(count: int) -> Iterator[bytes]:
 
 async def fill(primary: Server, secondary: Server, count: int) -> None:
     """Make the queues of both namespaces anew, and park the messages in those of the secondary."""
+    await make_queues(primary, secondary)
+    await park_messages(secondary, count)
+
+
+async def make_queues(primary: Server, secondary: Server) -> None:
+    """Make the destinations in the primary and the backlog queues in the secondary anew."""
     async with (
         NamespaceManager.from_connection_string(primary.management_string) as there,
         NamespaceManager.from_connection_string(secondary.management_string) as here,
@@ -88,14 +94,22 @@ async def fill(primary: Server, secondary: Server, count: int) -> None:
         for path in DESTINATIONS:
             description = QueueDescription(max_size_mb=5120, requires_session=path == SESSION_QUEUE)
             await _make_anew(there, path, description)
-        paths = [backlog.path_of(PRIMARY, index) for index in range(BACKLOG_QUEUES)]
-        for path in paths:
+        for path in backlog_paths():
             await _make_anew(here, path, backlog.DESCRIPTION)
+
+
+async def park_messages(secondary: Server, count: int) -> None:
+    """Send messages to the backlog queues as paired senders park them, by turns."""
     async with MessagingFactory.from_connection_string(secondary.connection_string) as factory:
-        senders = [factory.create_message_sender(path) for path in paths]
+        senders = [factory.create_message_sender(path) for path in backlog_paths()]
         sends = zip(itertools.cycle(senders), parked_messages(count), strict=False)
         while some := list(itertools.islice(sends, AT_ONCE)):
             await asyncio.gather(*[sender.deliver(parked) for sender, parked in some])
+
+
+def backlog_paths() -> list[str]:
+    """Return the paths of the backlog queues."""
+    return [backlog.path_of(PRIMARY, index) for index in range(BACKLOG_QUEUES)]
 
 
 async def _make_anew(manager: NamespaceManager, path: str, description: QueueDescription) -> None:
@@ -113,28 +127,31 @@ class Syphon:
     host_options: tuple[str, ...] = ()
     """What the program that hosts it is told."""
 
-    def __init__(self, primary: Server, secondary: Server) -> None:
-        """Both run."""
+    def __init__(self, primary: Server, secondary: Server, checkout: Path = ROOT, python: str = sys.executable) -> None:
+        """Both servers run. The host is the program of that checkout, run by that interpreter (default: these)."""
         self._primary = primary
         self._secondary = secondary
+        self._checkout = checkout
+        self._python = python
 
     def move(self, count: int) -> tuple[Moved, float]:
         """Fill the backlog queues and have it drained by a program started now; the processor time that took."""
         uvloop.run(fill(self._primary, self._secondary, count))
         started_s = time.monotonic()
-        with self._hosted() as host:
-            first_s = self._wait(started_s, host, lambda: self._arrived() > 0)
+        with self.hosted() as host:
+            first_s = self.wait(started_s, host, lambda: self.arrived() > 0)
             self._wait_for_most(first_s, count)
-            last_s = self._wait(started_s, host, lambda: self._arrived() >= count and self._parked() == 0)
+            last_s = self.wait(started_s, host, lambda: self.arrived() >= count and self.parked() == 0)
             cpu_s = Proc(host.pid).cpu_s
-        if self._arrived() != count:
-            sys.exit(f"the syphon brought {self._arrived():,} messages, not {count:,}")
+        if self.arrived() != count:
+            sys.exit(f"the syphon brought {self.arrived():,} messages, not {count:,}")
         return Moved(count, last_s - first_s, last_s - started_s), cpu_s
 
     @contextlib.contextmanager
-    def _hosted(self) -> Iterator[subprocess.Popen[bytes]]:
-        words = [sys.executable, "-m", "bench.syphon_host", PRIMARY, str(BACKLOG_QUEUES), *self.host_options]
-        host = subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE)
+    def hosted(self) -> Iterator[subprocess.Popen[bytes]]:
+        """Start the host; it is gone when the block ends."""
+        words = [self._python, "-m", "bench.syphon_host", PRIMARY, str(BACKLOG_QUEUES), *self.host_options]
+        host = subprocess.Popen(words, cwd=self._checkout, stdin=subprocess.PIPE)
         assert host.stdin is not None
         with host.stdin as told:
             for string in (self._primary.connection_string, self._secondary.connection_string):
@@ -146,11 +163,11 @@ class Syphon:
             host.terminate()
             host.wait()
 
-    def _wait(self, started_s: float, host: subprocess.Popen[bytes], test: Callable[[], bool]) -> float:
-        """The time at which it is true."""
+    def wait(self, started_s: float, host: subprocess.Popen[bytes], test: Callable[[], bool]) -> float:
+        """Wait until the test is true; the time at which it was. Exits if the host ends or takes too long."""
         while not test():
             if host.poll() is not None or time.monotonic() > started_s + PATIENCE_S:
-                sys.exit(f"the syphon has not moved all: {self._parked():,} parked, {self._arrived():,} arrived")
+                sys.exit(f"the syphon has not moved all: {self.parked():,} parked, {self.arrived():,} arrived")
             time.sleep(LOOK_EVERY_S)
         return time.monotonic()
 
@@ -162,15 +179,17 @@ class Syphon:
         left_s = FIRST_LOOK_S
         while left_s > LOOK_EVERY_S:
             time.sleep(left_s / 2)
-            arrived = self._arrived()
+            arrived = self.arrived()
             took_s = time.monotonic() - first_s
             left_s = min(FIRST_LOOK_S, took_s / max(1, arrived) * (count - arrived))
 
-    def _arrived(self) -> int:
+    def arrived(self) -> int:
+        """Count the messages in the destinations."""
         return sum(self._primary.count(path) for path in DESTINATIONS)
 
-    def _parked(self) -> int:
-        return sum(self._secondary.count(backlog.path_of(PRIMARY, index)) for index in range(BACKLOG_QUEUES))
+    def parked(self) -> int:
+        """Count the messages in the backlog queues."""
+        return sum(self._secondary.count(path) for path in backlog_paths())
 
 
 # --- both -------------------------------------------------------------------------------------------------------------
