@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 from tests.pair_simulation.letters import Outcome
 from twinbus.client.errors import may_have_happened
 from twinbus.client.pairing import EventKind
-from twinbus.client.witness import Witness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tests.pair_simulation.letters import Copy, Letter
-    from twinbus.client import BrokeredMessage
+    from twinbus.client.events import Sent
     from twinbus.client.pairing import PairingEvent
 
 COUNTED = {
@@ -95,6 +94,12 @@ class Ledger:
             letter.outcome, letter.error = outcome, error
             self.counts[f"sends {outcome.value}"] += 1
 
+    def confirm(self, event: Sent) -> None:
+        """The primary has confirmed messages to a sender."""
+        for message in event.messages:
+            self.letters[str(message.message_id)].is_direct = True
+        self.counts["sent to the primary"] += len(event.messages)
+
     # --- the pairing --------------------------------------------------------------------------------------------------
 
     def hear(self, event: PairingEvent) -> None:
@@ -125,18 +130,6 @@ class Ledger:
         for copies in self._places.values():
             for copy in copies:
                 self.copies[copy.id].append(copy)
-
-
-class Confirmations(Witness):
-    """Hears what the primary has confirmed to senders."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-
-    def sent(self, path: str, messages: Sequence[BrokeredMessage], **_about: object) -> None:  # noqa: ARG002
-        for message in messages:
-            self._ledger.letters[str(message.message_id)].is_direct = True
-        self._ledger.counts["sent to the primary"] += len(messages)
 
 
 def stored_in(error: BaseException) -> Sequence[int]:

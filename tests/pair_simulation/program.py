@@ -11,8 +11,8 @@ import asyncio
 import ssl
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.pair_simulation.ledger import Confirmations
 from twinbus.client import MessagingFactory, NamespaceManager, RetryPolicy
+from twinbus.client.events import Sent
 from twinbus.client.pairing import SendAvailabilityPairedNamespaceOptions
 from twinbus.model.errors import ServiceBusError
 from twinbus.testing import LoopClock, on_host
@@ -99,7 +99,8 @@ class Program:
         self._manager = NamespaceManager.from_connection_string(
             world.secondary.admin_connection_string, **options, retry_policy=RetryPolicy(max_retries=0)
         )
-        primary.witnesses = (Confirmations(world.ledger),) if not self._hosts_syphon else ()
+        if not self._hosts_syphon:
+            primary.events.listen(world.ledger.confirm, {Sent})
         while True:
             pair = SendAvailabilityPairedNamespaceOptions(
                 secondary_factory=secondary,

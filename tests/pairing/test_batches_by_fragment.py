@@ -11,9 +11,9 @@ from tests.pairing.application import Application, application
 from tests.pairing.test_fragment_outages import DOWN, UP, partitioned, peeked, texts_of_parked
 from tests.partitioned.bus import key_of
 from twinbus.client import BrokeredMessage
+from twinbus.client.events import SendFailed, Sent
 from twinbus.client.pairing import EntityState, EventKind, MessageCannotBeParked, NotSent
 from twinbus.client.pairing.rewriting import MAX_PROPERTIES_BYTES, properties_size
-from twinbus.client.witness import Witness
 from twinbus.model.errors import EntityDisabled, PartlyStored
 from twinbus.model.message import encode_batch
 from twinbus.testing import InMemoryPair, in_virtual_time
@@ -229,29 +229,26 @@ async def test_q22_if_the_primary_refuses_the_others_nothing_is_parked_and_the_e
         assert await texts_of_parked(app) == ["before"]
 
 
-class Failures(Witness):
-    def __init__(self) -> None:
-        self.failed_texts: list[str] = []
-        self.sent_texts: list[str] = []
-
-    def sent(self, path: str, messages: Sequence[BrokeredMessage], **_: object) -> None:  # noqa: ARG002
-        self.sent_texts += [message.text for message in messages]
-
-    def failed(self, path: str, messages: Sequence[BrokeredMessage], error: BaseException) -> None:  # noqa: ARG002
-        self.failed_texts += [message.text for message in messages]
+def texts_of(events: Sequence[Sent | SendFailed], kind: type[Sent | SendFailed]) -> list[str]:
+    return [message.text for event in events if isinstance(event, kind) for message in event.messages]
 
 
 @in_virtual_time
 async def test_x09_of_a_batch_that_is_stored_in_part_only_the_others_are_written_down_as_failed() -> None:
     async with partitioned(None, park_on_fragment_outage=False, failover_interval=60) as app:
-        witness, sent = Failures(), batch(rounds=1)
-        app.primary.witnesses = (*app.primary.witnesses, witness)
+        events: list[Sent | SendFailed] = []
+        sent = batch(rounds=1)
+        app.primary.events.listen(events.append, {Sent, SendFailed})
         app.namespaces.primary.outage.fail_store(1)
         with pytest.raises(PartlyStored) as failed:
             await app.queue().send_batch(sent)
         assert [sent[place].text for place in failed.value.stored] == texts(sent, down=False)
-        assert witness.failed_texts == texts(sent, down=True)
-        assert witness.sent_texts == texts(sent, down=False)
+        told = {
+            kind: [one.text for event in events if event.kind is kind for one in event.messages]
+            for kind in (Sent, SendFailed)
+        }
+        assert told[SendFailed] == texts(sent, down=True)
+        assert told[Sent] == texts(sent, down=False)
 
 
 @pytest.mark.parametrize("parks", [False, True])

@@ -13,10 +13,9 @@ from twinbus.amqp.message import Message
 from twinbus.client.pairing.deferral import Deferral
 from twinbus.client.pairing.deferred import COMPLETED
 from twinbus.client.pairing.destination import BATCH_MESSAGES, Destination
-from twinbus.client.pairing.events import Events
+from twinbus.client.pairing.pair_events import PairEvents
 from twinbus.client.pairing.parcel import Origin, TakenBack
 from twinbus.client.pairing.rewriting import Restored
-from twinbus.client.pairing.telling import Telling
 from twinbus.client.pairing.wakeups import Wakeups
 from twinbus.model.errors import FragmentUnavailable, MessageLockLost, PartlyStored, ServiceBusError
 from twinbus.model.message import BATCH_FORMAT, BrokeredMessage
@@ -79,7 +78,7 @@ class Line:
         self.destination = Destination(
             cast("MessageSender", self.primary),
             "backlog",
-            Telling(Events(), LoopClock()),
+            PairEvents(LoopClock()),
             source=self,
             lost=lambda error: None,  # noqa: ARG005
             wakeups=Wakeups(),

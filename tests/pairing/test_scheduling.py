@@ -10,8 +10,8 @@ import pytest
 from tests.pairing.application import Application, paired
 from twinbus.client import BrokeredMessage
 from twinbus.client.errors import ConnectionFailed, EntityNotFound
+from twinbus.client.events import SendFailed
 from twinbus.client.pairing import EntityState, EventKind, ReservedPropertyName
-from twinbus.client.witness import Witness
 from twinbus.model.errors import ServerBusy
 from twinbus.testing import in_virtual_time
 
@@ -83,24 +83,15 @@ async def test_a_busy_primary_is_asked_again_and_gives_a_number() -> None:
         assert await app.parked() == []
 
 
-class Failures(Witness):
-    """Who is told what became of messages."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[object, str]] = []
-
-    def failed(self, path: str, messages: object, error: BaseException) -> None:  # noqa: ARG002
-        self.seen += [(message.message_id, type(error).__name__) for message in messages]  # type: ignore[attr-defined]
-
-
 @in_virtual_time
 async def test_a_schedule_that_is_given_up_is_written_down_once() -> None:
     async with paired(failover_interval=0) as app:
-        failures = Failures()
-        app.primary.witnesses = (*app.primary.witnesses, failures)
+        failures: list[SendFailed] = []
+        app.primary.events.listen(failures.append, {SendFailed})
         with pytest.raises(EntityNotFound):
             await app.queue("missing").schedule(BrokeredMessage("x", message_id="1"), later(app))
         app.namespaces.primary.outage.stop()
         await app.queue().schedule(BrokeredMessage("x", message_id="2"), later(app))
-        assert failures.seen == [("1", "EntityNotFound")]
+        failed = [(message.message_id, type(one.error).__name__) for one in failures for message in one.messages]
+        assert failed == [("1", "EntityNotFound")]
         assert [event.message_id for event in app.told(EventKind.PARKED)] == ["2"]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from twinbus.amqp.terminus import Source
 from twinbus.amqp.types import Int, Symbol
+from twinbus.client.events import SettledInBulk
 from twinbus.client.receiver import MessageReceiver, ReceiveMode
-from twinbus.client.witness import tell
 from twinbus.model.errors import RangeSeen
 from twinbus.model.times import duration_s
 
@@ -125,5 +125,5 @@ class MessageBrowser(MessageReceiver):
             body["entity-id"] = entity_id
         answer = await self._ask("twinbus:complete-up-to", body)
         completed, skipped = int(str(answer.body.get("completed", 0))), int(str(answer.body.get("skipped", 0)))
-        tell(self.factory.witnesses, lambda witness: witness.deleted(self.path, "completed in bulk", completed))
+        self.factory.events.publish(SettledInBulk(self.path, "completed in bulk", completed))
         return completed, skipped

@@ -20,6 +20,7 @@ from twinbus.client.clients import QueueClient, SubscriptionClient, TopicClient
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.conversation import Conversation
 from twinbus.client.errors import ConnectionFailed, FactoryFaulted, ObjectClosed
+from twinbus.client.events import Events
 from twinbus.client.factory_state import FactoryState
 from twinbus.client.pairing.pairing import Pairing, check_pair
 from twinbus.client.receiver import MessageReceiver, ReceiveMode
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from twinbus.client.retry import RetryPolicy
     from twinbus.client.settings import ClientOptions
     from twinbus.client.tokens import TokenProvider
-    from twinbus.client.witness import Witness
 
 
 log: Final = logging.getLogger(__name__)
@@ -74,8 +74,8 @@ class MessagingFactory:
         """Set when it is closed or faulted."""
         self.pairing: Pairing | None = None
         """The pair of which it is the primary."""
-        self.witnesses: tuple[Witness, ...] = ()
-        """Who is told what became of messages."""
+        self.events = Events()
+        """What becomes of messages."""
         self._provider = token_provider or provider_of(where, self.settings.clock)
         self._tls = None if where.is_emulator else self.settings.tls or trust(None)
         self._conversation: Conversation | None = None

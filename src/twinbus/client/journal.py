@@ -24,19 +24,29 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.client.clock import SystemClock
 from twinbus.client.errors import may_have_happened
+from twinbus.client.events import (
+    FROM_SPOOL,
+    MESSAGE_EVENTS,
+    ReceiverOpened,
+    ScheduleCancelled,
+    SendFailed,
+    Sent,
+    Settled,
+    SettledInBulk,
+    TransactionEnded,
+)
 from twinbus.client.journal_file import LONGEST_TEXT, JournalFiles
-from twinbus.client.witness import FROM_SPOOL, Witness
+from twinbus.client.pairing.events import PairingEvent
 from twinbus.model.times import duration_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from twinbus.client.clock import Clock
+    from twinbus.client.events import MessageEvent
     from twinbus.client.factory import MessagingFactory
     from twinbus.client.journal_file import Row
-    from twinbus.client.pairing.events import PairingEvent
-    from twinbus.model.message import BrokeredMessage
 
 log: Final = logging.getLogger(__name__)
 
@@ -49,7 +59,7 @@ MOST_WAITING: Final = 100_000
 CLOSE_S: Final = 10.0
 """How long a disk that does not take the last rows holds up the end."""
 _ENQUEUED_TIME: Final = "x-opt-enqueued-time"
-_SENDS: Final = {"parked": "parked", "spooled": "spooled"}
+_SENDS: Final = frozenset({"parked", "spooled"})
 """Events that are the outcome of a send."""
 
 
@@ -67,7 +77,8 @@ class Journal:
         self._waiting: deque[Row] = deque()
         self._pending: list[Row] = []
         """Rows that could not be written: they are tried again."""
-        self._attached: list[tuple[MessagingFactory, FactoryJournal]] = []
+        self._ends: list[Callable[[], None]] = []
+        """Called to hear no more of a factory."""
         self._wake = threading.Event()
         self._is_closed = False
         self._written_s = time.monotonic()
@@ -80,10 +91,9 @@ class Journal:
     def attach(self, factory: MessagingFactory) -> FactoryJournal:
         """Write down, from now on, what a factory's senders and receivers do."""
         settings = factory.settings
-        witness = FactoryJournal(self, factory.address, settings.client_id, settings.clock)
-        self._attached.append((factory, witness))
-        factory.witnesses = (*factory.witnesses, witness)
-        return witness
+        rows = FactoryJournal(self, factory.address, settings.client_id, settings.clock)
+        self._ends.append(factory.events.listen(rows.hear, MESSAGE_EVENTS))
+        return rows
 
     def write(self, row: Row) -> None:
         """Have a row written soon."""
@@ -102,8 +112,8 @@ class Journal:
 
     async def close(self) -> None:
         """Write what waits, and end. May be called again."""
-        for factory, witness in self._attached:
-            factory.witnesses = tuple(one for one in factory.witnesses if one is not witness)
+        for end in self._ends:
+            end()
         try:
             await asyncio.to_thread(self.close_now)
         except RuntimeError:  # the process ends: there are no more threads, and no loop that would have to go on
@@ -161,7 +171,7 @@ class Journal:
         return (self.clock.wall_ms(), "journal", *about_none, outcome, reason, count, None, None, None, None)
 
 
-class FactoryJournal(Witness):
+class FactoryJournal:
     """The rows of one factory."""
 
     def __init__(self, journal: Journal, namespace: str, client_id: str, clock: Clock) -> None:
@@ -172,30 +182,45 @@ class FactoryJournal(Witness):
         self._client_id = client_id
         self._clock = clock
 
-    def sent(
-        self,
-        path: str,
-        messages: Sequence[BrokeredMessage],
-        *,
-        scheduled: Sequence[int] = (),
-        transaction: str | None = None,
-        is_from_spool: bool = False,
-    ) -> None:
-        """A row for each."""
-        now_ms, outcome = self._clock.wall_ms(), "scheduled" if scheduled else "sent"
+    def hear(self, event: MessageEvent | PairingEvent) -> None:
+        """Write the rows of an event."""
+        match event:
+            case Sent():
+                self._sent(event)
+            case Settled():
+                self._settled(event)
+            case SendFailed():
+                self._failed(event)
+            case ReceiverOpened():
+                # At once: should the next rows be lost, it is known whose messages they may have been about.
+                self._row("receiver", event.path, "opened")
+                self._hurry()
+            case SettledInBulk():
+                self._row("settlement", event.path, event.how, count=event.count)
+            case ScheduleCancelled():
+                for number in event.sequence_numbers:
+                    self._row("settlement", event.path, "cancelled", number=number)
+            case TransactionEnded():
+                self._row("transaction", None, event.outcome, f"transaction {event.transaction}")
+            case PairingEvent():
+                self._happened(event)
+
+    def _sent(self, event: Sent) -> None:
+        """Write a row for each message."""
+        now_ms, outcome = self._clock.wall_ms(), "scheduled" if event.scheduled else "sent"
         namespace, client_id = self._namespace, self._client_id
-        reason = None if transaction is None else f"transaction {transaction}"
-        if is_from_spool:
+        reason = None if event.transaction is None else f"transaction {event.transaction}"
+        if event.is_from_spool:
             reason = FROM_SPOOL
-        for at, message in enumerate(messages):
-            number = scheduled[at] if scheduled else None
+        for at, message in enumerate(event.messages):
+            number = event.scheduled[at] if event.scheduled else None
             lives = message.time_to_live
             self._write(
                 (
                     now_ms,
                     "send",
                     message.message_id,
-                    path,
+                    event.path,
                     message.session_id,
                     number,
                     None,
@@ -209,27 +234,20 @@ class FactoryJournal(Witness):
                 )
             )
 
-    def failed(self, path: str, messages: Sequence[BrokeredMessage], error: BaseException) -> None:
-        """A row for each: failed, or unknown where a namespace may have it all the same."""
-        outcome, reason = "unknown" if may_have_happened(error) else "failed", _reason_of(error)
-        for message in messages:
-            self._row("send", path, outcome, reason, message_id=message.message_id, session_id=message.session_id)
+    def _failed(self, event: SendFailed) -> None:
+        """Write a row for each message: failed, or unknown where a namespace may have it all the same."""
+        outcome, reason = "unknown" if may_have_happened(event.error) else "failed", _reason_of(event.error)
+        for message in event.messages:
+            self._row("send", event.path, outcome, reason, message_id=message.message_id, session_id=message.session_id)
 
-    def settled(
-        self,
-        path: str,
-        message: BrokeredMessage,
-        how: str,
-        *,
-        transaction: str | None = None,
-        error: BaseException | None = None,
-    ) -> None:
-        """A row, with the reason if it was not heard."""
-        reason = None if transaction is None else f"transaction {transaction}"
+    def _settled(self, event: Settled) -> None:
+        """Write a row, with the reason if the settlement failed."""
+        message, error = event.message, event.error
+        reason = None if event.transaction is None else f"transaction {event.transaction}"
         self._row(
             "settlement",
-            path,
-            how if error is None else f"not {how}",
+            event.path,
+            event.how if error is None else f"not {event.how}",
             reason if error is None else _reason_of(error),
             message_id=message.message_id,
             session_id=message.session_id,
@@ -237,26 +255,8 @@ class FactoryJournal(Witness):
             enqueued_ms=message.received.integer(_ENQUEUED_TIME) or None,
         )
 
-    def receiving(self, path: str) -> None:
-        """A row, at once: should the next ones be lost, it is known whose messages they may have been about."""
-        self._row("receiver", path, "opened")
-        self._hurry()
-
-    def deleted(self, path: str, how: str, count: int) -> None:
-        """A row for all: nobody was told which they are."""
-        self._row("settlement", path, how, count=count)
-
-    def cancelled(self, path: str, sequence_numbers: Sequence[int]) -> None:
-        """A row for each."""
-        for number in sequence_numbers:
-            self._row("settlement", path, "cancelled", number=number)
-
-    def transaction_over(self, transaction: str, outcome: str) -> None:
-        """A row: those of the transaction name it."""
-        self._row("transaction", None, outcome, f"transaction {transaction}")
-
-    def event(self, event: PairingEvent) -> None:
-        """A row for what happened in a pair; where that is the outcome of a send, as one of a send."""
+    def _happened(self, event: PairingEvent) -> None:
+        """Write a row for an event of a pair; where that is the outcome of a send, as one of a send."""
         happened = event.kind.value
         self._row(
             "send" if happened in _SENDS else "event",

@@ -21,11 +21,11 @@ from twinbus.amqp.types import Array, Int, Symbol, UInt
 from twinbus.client.doubt import Doubt
 from twinbus.client.entity import ClientEntity
 from twinbus.client.errors import ConnectionFailed, ConnectionLost, MessageNotHeld, UnknownAnswer
+from twinbus.client.events import ReceiverOpened, Settled, SettledInBulk
 from twinbus.client.inbox import Inbox
 from twinbus.client.lease import asked_property
 from twinbus.client.lock_renewal import LockRenewal
 from twinbus.client.receiving_link import DEAD_LETTER
-from twinbus.client.witness import tell
 from twinbus.model.errors import InvalidArgument, ServiceBusError
 from twinbus.model.message import BrokeredMessage
 from twinbus.model.times import duration_s, to_wire
@@ -50,7 +50,7 @@ _SAID: Final = {
     "release": "released",
     "delete": "received and deleted",
 }
-"""What witnesses are told."""
+"""How an event names each settlement."""
 _STATUSES: Final = {"complete": "completed", "abandon": "abandoned", "defer": "defered", "dead_letter": "suspended"}
 
 
@@ -255,9 +255,9 @@ class MessageReceiver(ClientEntity):
         transaction: Transaction | None = None,
         error: BaseException | None = None,
     ) -> None:
-        if witnesses := self.factory.witnesses:
+        if (events := self.factory.events).wanted:
             how, key = _SAID[verb], None if transaction is None else transaction.key
-            tell(witnesses, lambda witness: witness.settled(self.path, message, how, transaction=key, error=error))
+            events.publish(Settled(self.path, message, how, key, error))
 
     async def _say(
         self,
@@ -436,7 +436,7 @@ class MessageReceiver(ClientEntity):
         answer = await self._ask("com.microsoft:batch-delete-messages", body)
         found = answer.body.get("message-count", 0)
         count = int(found) if isinstance(found, int) else 0
-        tell(self.factory.witnesses, lambda witness: witness.deleted(self.path, "deleted in bulk", count))
+        self.factory.events.publish(SettledInBulk(self.path, "deleted in bulk", count))
         return count
 
     def _link_name(self) -> str | None:
@@ -464,10 +464,10 @@ class MessageReceiver(ClientEntity):
             raise
 
     def _announce(self) -> None:
-        """Tell witnesses of a receiver that may soon settle messages."""
+        """Publish that a receiver may soon settle messages."""
         if self.is_taking and not self._is_announced:
             self._is_announced = True
-            tell(self.factory.witnesses, lambda witness: witness.receiving(self.path))
+            self.factory.events.publish(ReceiverOpened(self.path))
 
     async def _attach(self) -> ReceivingLink:
         self._announce()

@@ -17,8 +17,8 @@ from twinbus.amqp.types import Array
 from twinbus.client.doubt import STORED, UNSENT, Doubt, of_send
 from twinbus.client.entity import ClientEntity
 from twinbus.client.errors import ConnectionFailed, TimedOut, UnknownAnswer
+from twinbus.client.events import ScheduleCancelled, SendFailed, Sent
 from twinbus.client.shared_attempt import SharedAttempt
-from twinbus.client.witness import tell
 from twinbus.model.errors import PartlyStored, ServiceBusError
 from twinbus.model.message import BATCH_FORMAT, BrokeredMessage, encode_batch
 from twinbus.model.times import duration_s
@@ -119,7 +119,7 @@ class MessageSender(ClientEntity):
         if not isinstance(numbers, Array) or len(numbers.items) != len(messages):
             raise UnknownAnswer(f"'{self.path}' scheduled messages and gave no numbers for them")
         given = [number for number in numbers.items if isinstance(number, int)]
-        tell(self.factory.witnesses, lambda witness: witness.sent(self.path, messages, scheduled=given))
+        self.factory.events.publish(Sent(self.path, messages, given))
         return given
 
     async def cancel_scheduled(self, *sequence_numbers: int) -> None:
@@ -127,7 +127,7 @@ class MessageSender(ClientEntity):
         await self._ask(
             "com.microsoft:cancel-scheduled-message", {"sequence-numbers": Array(int, list(sequence_numbers))}
         )
-        tell(self.factory.witnesses, lambda witness: witness.cancelled(self.path, sequence_numbers))
+        self.factory.events.publish(ScheduleCancelled(self.path, sequence_numbers))
 
     async def open(self) -> None:
         """Attach now instead of with the first send: what is wrong with the entity is known then."""
@@ -176,19 +176,16 @@ class MessageSender(ClientEntity):
         *,
         is_from_spool: bool = False,
     ) -> None:
-        """The entity has them."""
-        if witnesses := self.factory.witnesses:
+        """Publish that the entity has them."""
+        if (events := self.factory.events).wanted:
             key = None if transaction is None else transaction.key
-            tell(
-                witnesses,
-                lambda witness: witness.sent(self.path, messages, transaction=key, is_from_spool=is_from_spool),
-            )
+            events.publish(Sent(self.path, messages, (), key, is_from_spool))
 
     def _tell_failed(self, messages: Sequence[BrokeredMessage], error: BaseException) -> None:
-        if witnesses := self.factory.witnesses:
+        if (events := self.factory.events).wanted:
             stored = frozenset(getattr(error, "stored", ()))
             others = [message for place, message in enumerate(messages) if place not in stored]
-            tell(witnesses, lambda witness: witness.failed(self.path, others, error))
+            events.publish(SendFailed(self.path, others, error))
 
     async def deliver(
         self,

@@ -21,7 +21,7 @@ from twinbus.amqp.message import build, value
 from twinbus.amqp.outcomes import Declare, Declared, Discharge, TransactionalState
 from twinbus.amqp.terminus import Coordinator, Source
 from twinbus.client.errors import ConnectionFailed, TimedOut, UnknownAnswer, may_have_happened
-from twinbus.client.witness import tell
+from twinbus.client.events import TransactionEnded
 from twinbus.model.errors import InvalidOperation, ServiceBusError, TransactionRolledBack
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Transaction:
         """Made by a factory."""
         self.factory = factory
         self.key = uuid.uuid4().hex
-        """What witnesses know it by."""
+        """Its name in events."""
         self.state = TransactionState.NEW
         self._coordinator: SendingLink | None = None
         self._id = b""
@@ -94,7 +94,7 @@ class Transaction:
                 await self._commit()
             finally:
                 outcome = "unknown" if self.state is TransactionState.IN_DOUBT else self.state.value
-                tell(self.factory.witnesses, lambda witness: witness.transaction_over(self.key, outcome))
+                self.factory.events.publish(TransactionEnded(self.key, outcome))
         self.state = TransactionState.COMMITTED
         for receiver, message in self._settled:
             receiver.was_settled(message)
@@ -117,7 +117,7 @@ class Transaction:
         if self.state is not TransactionState.NEW:
             self._check_active()
             self.state = TransactionState.ROLLED_BACK
-            tell(self.factory.witnesses, lambda witness: witness.transaction_over(self.key, self.state.value))
+            self.factory.events.publish(TransactionEnded(self.key, self.state.value))
             await self._discharge(fail=True)
         self.state = TransactionState.ROLLED_BACK
 

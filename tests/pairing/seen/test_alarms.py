@@ -15,7 +15,7 @@ AFTER_S = 900.0
 
 def parked_now(pair: Pair) -> None:
     pair.backlog.park(QUEUE_0, "orders")
-    pair.pairing.telling.tell(EventKind.PARKED, path="orders", backlog_queue=QUEUE_0)
+    pair.pairing.pair_events.emit(EventKind.PARKED, path="orders", backlog_queue=QUEUE_0)
 
 
 def kinds(pair: Pair) -> list[AlarmKind]:

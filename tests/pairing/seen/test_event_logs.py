@@ -72,7 +72,7 @@ def test_there_are_as_many_records_as_events(caplog: pytest.LogCaptureFixture) -
 def test_nothing_is_written_of_single_messages_unless_it_is_wanted(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(pair: Pair) -> None:
         for kind in (EventKind.PARKED, EventKind.MOVED, EventKind.DEFERRED, EventKind.PINGED):
-            pair.pairing.telling.tell(kind, path="orders")
+            pair.pairing.pair_events.emit(kind, path="orders")
 
     with caplog.at_level(logging.INFO):
         run(scenario)

@@ -66,7 +66,7 @@ def test_events_are_counted(kind: EventKind, about: Mapping[str, str], name: str
         registry = CollectorRegistry()
         made.pairing.metrics(registry)
         for _ in range(3):
-            made.pairing.telling.tell(kind, **about)  # type: ignore[arg-type]
+            made.pairing.pair_events.emit(kind, **about)  # type: ignore[arg-type]
         assert value_of(registry, name, **labels) == 3
 
     run(scenario)
@@ -131,7 +131,7 @@ def test_two_pairs_share_a_registry_and_a_closed_one_leaves_it() -> None:
         assert {sample.labels["primary"] for sample in samples(text)} == {"contoso", "fabrikam"}
         await other.pairing.close()
         assert {sample.labels["primary"] for sample in samples(generate_latest(registry).decode())} == {"contoso"}
-        assert other.pairing.primary.witnesses == ()
+        assert not other.pairing.primary.events.wanted
 
     run(scenario)
 

@@ -9,8 +9,15 @@ import pytest
 
 from tests.pipeline.audit.world import MINUTE_S, World, message
 from twinbus.client.errors import ConnectionFailed, ConnectionLost
+from twinbus.client.events import (
+    FROM_SPOOL,
+    ReceiverOpened,
+    ScheduleCancelled,
+    SendFailed,
+    SettledInBulk,
+    TransactionEnded,
+)
 from twinbus.client.pairing.events import EventKind
-from twinbus.client.witness import FROM_SPOOL
 from twinbus.pipeline.audit.report import LOST, UNKNOWN
 
 if TYPE_CHECKING:
@@ -100,13 +107,13 @@ def write_sends(world: World) -> None:
         shop.event(EventKind.SPOOL_REFUSED, "orders", "refused")
         shop.event(EventKind.SPOOLED, "orders", "refused")
         shop.sent("orders", "cancelled", scheduled=[77])
-        shop.tell.cancelled("orders", [77])
+        shop.hear(ScheduleCancelled("orders", [77]))
         for name in ("unanswered", "unanswered and there"):
-            shop.tell.failed("orders", [message(name)], ConnectionLost("no answer"))
-        shop.tell.failed("orders", [message("failed")], ConnectionFailed("refused"))
+            shop.hear(SendFailed("orders", [message(name)], ConnectionLost("no answer")))
+        shop.hear(SendFailed("orders", [message("failed")], ConnectionFailed("refused")))
         for name, outcome in (("committed", "committed"), ("rolled back", "rolled back"), ("in doubt", "unknown")):
             shop.sent("orders", name, transaction=name)
-            shop.tell.transaction_over(name, outcome)
+            shop.hear(TransactionEnded(name, outcome))
         shop.sent("orders", "never over", transaction="never over")
         shop.sent("payments", "paid")
         shop.sent("payments", "paid")
@@ -146,11 +153,11 @@ def write_settlements(world: World) -> None:
         till.settled("ledger", "noted", 1)
         till.settled("news/Subscriptions/All", "flash", 1)
         till.settled("news/Subscriptions/some", "flash", 1)
-        till.tell.deleted("bulk", "deleted in bulk", 5)
+        till.hear(SettledInBulk("bulk", "deleted in bulk", 5))
     with world.program() as syphon:
         syphon.event(EventKind.MOVED, "orders", "parked and moved")
     with world.program(is_killed=True) as shift:
-        shift.tell.receiving("cut")
+        shift.hear(ReceiverOpened("cut"))
         shift.settled("cut", "another", 1)
 
 
@@ -290,7 +297,7 @@ def test_of_an_id_used_before_what_was_found_may_be_the_earlier_copy(spark: Spar
     world.queue("orders")
     with world.program() as shop:
         shop.sent("orders", "one copy", "both copies", "no copy")
-        shop.tell.failed("orders", [message("failed before")], ConnectionFailed("refused"))
+        shop.hear(SendFailed("orders", [message("failed before")], ConnectionFailed("refused")))
     with world.program() as till:
         till.settled("orders", "one copy", 1)
         till.settled("orders", "both copies", 2)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from twinbus.amqp.message import Properties, build, data
 from twinbus.amqp.types import Timestamp
 from twinbus.client import BrokeredMessage, MessagingFactory
+from twinbus.client.events import Sent, Settled
 from twinbus.client.journal import Journal
 from twinbus.client.journal_file import SCHEMA as COLUMNS
 from twinbus.client.journal_file import read
@@ -53,14 +54,13 @@ def message(name: str, *, session: str | None = None, lives: dt.timedelta | None
 class Program:
     """One that writes a journal."""
 
-    def __init__(self, witness: FactoryJournal, clock: FakeClock) -> None:
-        self._witness = witness
+    def __init__(self, rows: FactoryJournal, clock: FakeClock) -> None:
         self._clock = clock
-        self.tell = witness
+        self.hear = rows.hear
 
     def sent(self, entity: str, *names: str, **more: Any) -> None:  # noqa: ANN401
         session, lives = more.pop("session", None), more.pop("lives", None)
-        self._witness.sent(entity, [message(name, session=session, lives=lives) for name in names], **more)
+        self.hear(Sent(entity, [message(name, session=session, lives=lives) for name in names], **more))
 
     def parked(self, entity: str, *names: str, reason: str | None = None) -> None:
         for name in names:
@@ -68,7 +68,7 @@ class Program:
 
     def event(self, kind: EventKind, entity: str, name: str, reason: str | None = None) -> None:
         now_ms = self._clock.wall_ms()
-        self._witness.event(
+        self.hear(
             PairingEvent(kind=kind, at_ms=now_ms, path=entity, backlog_queue=BACKLOG, message_id=name, reason=reason)
         )
 
@@ -81,7 +81,7 @@ class Program:
             properties=Properties(message_id=name, group_id=more.pop("session", None)),
             body=data(b""),
         )
-        self._witness.settled(entity, BrokeredMessage.decode(payload), how, **more)
+        self.hear(Settled(entity, BrokeredMessage.decode(payload), how, **more))
 
 
 @dataclass

@@ -239,11 +239,13 @@ class Alarms:
         alarm = Alarm(kind=kind, backlog_queue=backlog_queue, reason=reason, since=since)
         self._raised[kind, backlog_queue, path] = alarm
         if before is None:
-            self._pairing.telling.tell(EventKind.ALARM, backlog_queue=backlog_queue, reason=f"{kind.value}: {reason}")
+            self._pairing.pair_events.emit(
+                EventKind.ALARM, backlog_queue=backlog_queue, reason=f"{kind.value}: {reason}"
+            )
 
     def _end(self, kind: AlarmKind, backlog_queue: str | None, path: str | None = None) -> None:
         if self._raised.pop((kind, backlog_queue, path), None) is not None:
-            self._pairing.telling.tell(EventKind.ALARM_OVER, backlog_queue=backlog_queue, reason=kind.value)
+            self._pairing.pair_events.emit(EventKind.ALARM_OVER, backlog_queue=backlog_queue, reason=kind.value)
 
 
 def _messages(count: int) -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from twinbus.client.factory import MessagingFactory
     from twinbus.client.management import NamespaceManager
-    from twinbus.client.pairing.telling import Telling
+    from twinbus.client.pairing.pair_events import PairEvents
     from twinbus.client.sender import MessageSender
 
 log: Final = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class Rotation:
         primary_name: str,
         *,
         cool_down_s: float,
-        telling: Telling,
+        events: PairEvents,
         random: Random,
     ) -> None:
         """`prepare` finds or makes them."""
@@ -105,7 +105,7 @@ class Rotation:
         self._manager = manager
         self._primary_name = primary_name
         self._cool_down_s = cool_down_s
-        self._telling = telling
+        self._events = events
         self._random = random
         self._mending: set[asyncio.Task[None]] = set()
 
@@ -192,10 +192,10 @@ class Rotation:
         if isinstance(error, OperationTimeout) and not any(one.failure for one in self.queues if one is not queue):
             side = None  # only this queue is slow, as far as is known
         if side is not None:
-            self._telling.outages.lose(side, error)
+            self._events.outages.lose(side, error)
         if was_in:
             is_outage = side is not None
-            self._telling.tell(EventKind.QUEUE_OUT, backlog_queue=queue.path, reason=str(error), is_outage=is_outage)
+            self._events.emit(EventKind.QUEUE_OUT, backlog_queue=queue.path, reason=str(error), is_outage=is_outage)
         if isinstance(error, EntityNotFound):  # somebody deleted it under us
             mending = asyncio.ensure_future(self._mend(queue))
             self._mending.add(mending)
@@ -206,8 +206,8 @@ class Rotation:
         if queue.failure is not None:
             is_outage = side_of(queue.failure) is not None
             queue.failure = None
-            self._telling.outages.reach(Side.SECONDARY)
-            self._telling.tell(EventKind.QUEUE_BACK, backlog_queue=queue.path, is_outage=is_outage)
+            self._events.outages.reach(Side.SECONDARY)
+            self._events.emit(EventKind.QUEUE_BACK, backlog_queue=queue.path, is_outage=is_outage)
 
     async def _mend(self, queue: BacklogQueue) -> None:
         try:

@@ -56,4 +56,4 @@ class Coordination:
                 f" {grace_s:g} s: it is faulted"
             )
             partner.abort(error)
-            self._pairing.telling.tell(EventKind.FACTORY_FAULTED, reason=str(error))
+            self._pairing.pair_events.emit(EventKind.FACTORY_FAULTED, reason=str(error))

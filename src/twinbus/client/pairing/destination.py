@@ -40,6 +40,7 @@ from twinbus.client.pairing.blame import LOST, Patience, is_refusal
 from twinbus.client.pairing.deferral import Deferral
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.fragments import key_in
+from twinbus.client.pairing.pair_events import DeferralBegan, PairEvents
 from twinbus.client.pairing.parcel import Arrived, complete_all
 from twinbus.client.pairing.probe_pace import ProbePace
 from twinbus.client.pairing.wakeups import fragment_key
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from twinbus.client.factory import MessagingFactory
     from twinbus.client.pairing.deferral import Request, Source
     from twinbus.client.pairing.parcel import Parcel
-    from twinbus.client.pairing.telling import Telling
     from twinbus.client.pairing.wakeups import Wakeups
     from twinbus.client.sending_link import SendingLink
 
@@ -96,7 +96,7 @@ class Destination:
         self,
         sender: MessageSender,
         backlog_queue: str,
-        telling: Telling,
+        events: PairEvents,
         *,
         source: Source,
         lost: Callable[[ServiceBusError], None],
@@ -110,7 +110,7 @@ class Destination:
         Messages are dead-lettered once the entity has been missing for `not_found_grace_s`. `fragment`: of a
         partitioned entity, it is for what leads to that one.
         """
-        self._sender, self._backlog_queue, self._telling = sender, backlog_queue, telling
+        self._sender, self._backlog_queue, self._events = sender, backlog_queue, events
         self._source, self._lost, self._wakeups = source, lost, wakeups
         self._deferral, self._withheld = Deferral(source, backlog_queue), WithheldMessages(source, sender.path)
         self._failures: list[tuple[list[Parcel], ServiceBusError]] = []
@@ -376,9 +376,9 @@ class Destination:
         if self._wakeups.is_awaited:
             self._wakeups.answered(self._awaited)
         self._complete(load)
-        if self._telling.wants(EventKind.MOVED):
+        if self._events.wants(EventKind.MOVED):
             for parcel in load:
-                self._telling.tell_parcel(EventKind.MOVED, parcel, self._backlog_queue)
+                self._events.emit_parcel(EventKind.MOVED, parcel, self._backlog_queue)
         if self._alone:
             self._alone.difference_update([parcel.sequence_number for parcel in load])
         self._advance(load)
@@ -418,7 +418,7 @@ class Destination:
             parcel.dead_letter(reason, str(error)).add_done_callback(
                 partial(self._deferral.note_end, "dead-lettered", load)
             )
-            self._telling.tell_parcel(EventKind.DEAD_LETTERED, parcel, self._backlog_queue, reason=str(error))
+            self._events.emit_parcel(EventKind.DEAD_LETTERED, parcel, self._backlog_queue, reason=str(error))
             self._end_refusal()
             self._alone.discard(parcel.sequence_number)
             self._advance(load)
@@ -436,7 +436,7 @@ class Destination:
             self._tell_of_refusal(EventKind.DESTINATION_ACCEPTS, None)
 
     def _tell_of_refusal(self, kind: EventKind, reason: str | None) -> None:
-        self._telling.tell(kind, path=self._sender.path, backlog_queue=self._backlog_queue, reason=reason)
+        self._events.emit(kind, path=self._sender.path, backlog_queue=self._backlog_queue, reason=reason)
 
     def _send_apart(self, load: list[Parcel]) -> None:
         """A batch was refused, for one of its messages or because it had several sessions: send it in smaller parts."""
@@ -511,7 +511,7 @@ class Destination:
             fragment = self._fragments[number] = Destination(
                 self._sender,
                 self._backlog_queue,
-                self._telling,
+                self._events,
                 source=self._source,
                 lost=self._lost,
                 wakeups=self._wakeups,
@@ -534,8 +534,7 @@ class Destination:
         self._withheld.is_on = self._withheld.is_on or self._can_withhold(load)
         self.is_blocked, self._is_recovering, self._is_probed = True, False, False
         self._blocks += 1
-        if self._telling.on_deferral is not None:
-            self._telling.on_deferral()
+        self._events.publish(DeferralBegan())
         lanes, self._lanes = self._lanes, {}
         ready, self._ready, self._ready_bytes = self._ready, deque(), 0
         behind, self._behind = self._behind, deque()
@@ -574,9 +573,9 @@ class Destination:
             self._settle_doubts(self._withheld.keep(parcel))
         else:
             self._defer(parcel)
-        if self._telling.wants(EventKind.DEFERRED):
+        if self._events.wants(EventKind.DEFERRED):
             reason = None if error is None else str(error)
-            self._telling.tell_parcel(EventKind.DEFERRED, parcel, self._backlog_queue, reason=reason)
+            self._events.emit_parcel(EventKind.DEFERRED, parcel, self._backlog_queue, reason=reason)
 
     async def _recover(self) -> None:
         """Probe until the entity answers, then have the messages that wait, in order."""

@@ -254,7 +254,7 @@ class Draining:
         self._tell_buried(delivery.payload, path, reason, description)
 
     def _tell_buried(self, payload: bytes, path: str | None, reason: str, description: str) -> None:
-        self._settings.telling.tell(
+        self._settings.events.emit(
             EventKind.DEAD_LETTERED,
             path=path,
             backlog_queue=self._receiver.path,
@@ -268,7 +268,7 @@ class Draining:
             destination = self._destinations[key_of(path)] = Destination(
                 self._settings.sender_to(path),
                 self._receiver.path,
-                self._settings.telling,
+                self._settings.events,
                 source=self,
                 lost=partial(self._lose_primary, path),
                 wakeups=self._settings.wakeups,

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from twinbus.client.pairing.blame import NOT_FOUND_GRACE_S
 from twinbus.client.pairing.destination import Senders
-from twinbus.client.pairing.events import EventKind, Events
+from twinbus.client.pairing.events import EVERY_KIND, EventKind
 from twinbus.client.pairing.inspection import SAMPLE, inspect
+from twinbus.client.pairing.pair_events import PairEvents
 from twinbus.client.pairing.pump import Pump, PumpSettings
 from twinbus.client.pairing.rewriting import LOCK_MS
-from twinbus.client.pairing.telling import Telling
 from twinbus.client.pairing.wakeups import Wakeups
 from twinbus.model.path import key_of
 
@@ -66,8 +66,9 @@ class DrainingByHand:
         self._manager = manager
         self._reasons: dict[tuple[str, str | None], str] = {}
         """Why messages wait: by backlog queue and destination, or by backlog queue where its pump does not run."""
-        events, clock = Events(), primary.settings.clock
-        events.listen(self._hear)
+        clock = primary.settings.clock
+        events = PairEvents(clock, primary.address, secondary.address)
+        events.listen(self._hear, EVERY_KIND)
         settings = PumpSettings(
             secondary=secondary,
             sender_to=Senders(primary).to,
@@ -78,7 +79,7 @@ class DrainingByHand:
             deduct=deduct,
             not_found_grace_s=not_found_grace_s,
             clock=clock,
-            telling=Telling(events, clock, primary.address, secondary.address),
+            events=events,
         )
         self._pumps = [Pump(path, settings, (locks_ms or {}).get(path, LOCK_MS)) for path in paths]
 

@@ -1,26 +1,10 @@
-"""What happens in a pair, as it happens: for an application, its journal and its metrics.
-
-    async for event in pairing.events(): ...
-
-Owns: what an event is, and who listens. A listener that does not keep up loses the oldest events, and is told how many.
-"""
+"""Events of a pair: their kinds and fields. `pair_events` publishes them."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections import deque
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection
-
-log: Final = logging.getLogger(__name__)
-
-KEPT: Final = 10_000
-"""Events that wait for one listener."""
+from typing import Final
 
 
 class EventKind(Enum):
@@ -78,6 +62,9 @@ class EventKind(Enum):
     EVENTS_LOST = "events lost"
 
 
+EVERY_KIND: Final = frozenset(EventKind)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairingEvent:
     """One thing that happened."""
@@ -100,68 +87,3 @@ class PairingEvent:
     reason: str | None = None
     is_outage: bool = False
     """It follows from the outage of a namespace, which another event tells of: of a pump, or a backlog queue."""
-
-
-class Events:
-    """The stream of a pairing."""
-
-    def __init__(self) -> None:
-        """Nobody listens."""
-        self._listeners: list[tuple[Callable[[PairingEvent], None], Collection[EventKind]]] = []
-        self._wanted: set[EventKind] = set()
-        """The kinds that somebody listens for: asked with every message moved."""
-
-    def wants(self, kind: EventKind) -> bool:
-        """Somebody wants to know of such events."""
-        return kind in self._wanted
-
-    def listen(
-        self, listener: Callable[[PairingEvent], None], kinds: Collection[EventKind] = frozenset(EventKind)
-    ) -> Callable[[], None]:
-        """Have `listener` called with each event, or with those of some kinds, in the loop: it must not wait.
-
-        Call the answer to end it.
-        """
-        entry = (listener, kinds)
-        self._listeners.append(entry)
-        self._wanted.update(kinds)
-        return lambda: self._forget(entry)
-
-    def _forget(self, entry: tuple[Callable[[PairingEvent], None], Collection[EventKind]]) -> None:
-        if entry in self._listeners:
-            self._listeners.remove(entry)
-            self._wanted = {kind for _, kinds in self._listeners for kind in kinds}
-
-    def tell(self, event: PairingEvent) -> None:
-        """It happened. A listener's fault is its own."""
-        for listener, kinds in list(self._listeners):
-            if event.kind not in kinds:
-                continue
-            try:
-                listener(event)
-            except Exception:
-                log.exception("a listener failed with %s", event.kind.value)
-
-    async def stream(self) -> AsyncIterator[PairingEvent]:
-        """All events from now on."""
-        waiting: deque[PairingEvent] = deque(maxlen=KEPT)
-        arrived, lost = asyncio.Event(), 0
-
-        def take(event: PairingEvent) -> None:
-            nonlocal lost
-            lost += len(waiting) == KEPT
-            waiting.append(event)
-            arrived.set()
-
-        end = self.listen(take)
-        try:
-            while True:
-                await arrived.wait()
-                arrived.clear()
-                if lost:
-                    missing, lost = lost, 0
-                    yield PairingEvent(kind=EventKind.EVENTS_LOST, at_ms=waiting[0].at_ms, count=missing)
-                while waiting:
-                    yield waiting.popleft()
-        finally:
-            end()

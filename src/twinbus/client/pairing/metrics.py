@@ -13,10 +13,10 @@ import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from twinbus.client.events import SendFailed, Sent
 from twinbus.client.pairing.alarms import AlarmKind
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.failover import EntityState
-from twinbus.client.witness import Witness
 from twinbus.model.errors import ServiceBusError
 from twinbus.model.times import milliseconds_of
 
@@ -28,13 +28,12 @@ except ImportError as error:
     raise ImportError("metrics are made with prometheus-client: pip install twinbus[metrics]") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from prometheus_client import CollectorRegistry
 
     from twinbus.client.pairing.events import PairingEvent
     from twinbus.client.pairing.pairing import Pairing
-    from twinbus.model.message import BrokeredMessage
 
 MOST_ENTITIES: Final = 1_000
 """Entities with a label of their own; the others are counted together."""
@@ -55,10 +54,10 @@ _BY_QUEUE: Final = {
     EventKind.DEFERRED: "deferred",
     EventKind.DEAD_LETTERED: "dead_lettered",
 }
-KINDS: Final = frozenset({*_BY_ENTITY, *_BY_QUEUE, EventKind.PINGED})
+_KINDS: Final = frozenset({*_BY_ENTITY, *_BY_QUEUE, EventKind.PINGED})
 
 
-class Metrics(Witness):
+class Metrics:
     """Of one pairing."""
 
     def __init__(self, pairing: Pairing) -> None:
@@ -71,43 +70,36 @@ class Metrics(Witness):
         self._pairing = pairing
         self._labels: set[str] = set()
         self._collector: _PairsCollector | None = None
+        self._ends: list[Callable[[], None]] = []
 
     def register(self, registry: CollectorRegistry | None) -> None:
-        """Have the numbers scraped."""
+        """Count from now on, and have the numbers scraped."""
         self.registry = registry
         self._collector = _collector_of(REGISTRY if registry is None else registry)
         self._collector.pairs.append(self)
+        self._ends = [
+            self._pairing.primary.events.listen(self.hear, {Sent, SendFailed}),
+            self._pairing.pair_events.listen(self.hear, _KINDS),
+        ]
 
     def unregister(self) -> None:
         """Nothing more is counted."""
         if self._collector is not None:
             self._collector.pairs.remove(self)
             self._collector = None
-        factory = self._pairing.primary
-        factory.witnesses = tuple(one for one in factory.witnesses if one is not self)
+        for end in self._ends:
+            end()
 
     # --- counting -----------------------------------------------------------------------------------------------------
 
-    def sent(
-        self,
-        path: str,
-        messages: Sequence[BrokeredMessage],
-        *,
-        scheduled: Sequence[int] = (),  # noqa: ARG002
-        transaction: str | None = None,  # noqa: ARG002
-        is_from_spool: bool = False,  # noqa: ARG002
-    ) -> None:
-        """The primary has them."""
-        self.counts["sent"][self._label(path),] += len(messages)
-
-    def failed(self, path: str, messages: Sequence[BrokeredMessage], error: BaseException) -> None:
-        """A send was given up: for a cause of one of the three classes, or by the application."""
-        failure = error.failure_class.value if isinstance(error, ServiceBusError) else "cancelled"
-        self.counts["failed"][self._label(path), failure] += len(messages)
-
-    def hear(self, event: PairingEvent) -> None:
-        """Something happened."""
-        if event.kind is EventKind.PINGED:
+    def hear(self, event: Sent | SendFailed | PairingEvent) -> None:
+        """Add to a number. A send fails for a cause of one of the three classes, or is cancelled by the application."""
+        if isinstance(event, Sent):
+            self.counts["sent"][self._label(event.path),] += len(event.messages)
+        elif isinstance(event, SendFailed):
+            failure = event.error.failure_class.value if isinstance(event.error, ServiceBusError) else "cancelled"
+            self.counts["failed"][self._label(event.path), failure] += len(event.messages)
+        elif event.kind is EventKind.PINGED:
             outcome = "succeeded" if event.reason is None else "failed"
             self.counts["pings"][self._label(event.path), outcome] += 1
         elif event.kind in _BY_ENTITY:

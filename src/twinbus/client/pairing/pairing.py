@@ -18,10 +18,11 @@ from urllib.parse import quote
 from twinbus.client.errors import ObjectClosed
 from twinbus.client.pairing.backlog import Rotation
 from twinbus.client.pairing.errors import PairingFailed, PairingRefused, SpoolFailed
-from twinbus.client.pairing.events import EventKind, Events
+from twinbus.client.pairing.events import EVERY_KIND, EventKind
 from twinbus.client.pairing.failover import EntityHealth, EntityState
 from twinbus.client.pairing.fragments import Fragments
 from twinbus.client.pairing.logs import STATES
+from twinbus.client.pairing.pair_events import PairEvents
 from twinbus.client.pairing.pings import Pings
 from twinbus.client.pairing.preparation import Preparation
 from twinbus.client.pairing.seen import Seen
@@ -29,7 +30,6 @@ from twinbus.client.pairing.sender import SendAvailabilitySender
 from twinbus.client.pairing.spool import Spool
 from twinbus.client.pairing.status import EntityStatus, PairingStatus, entity_status, healthy_since, status_of
 from twinbus.client.pairing.syphon import Syphon
-from twinbus.client.pairing.telling import Telling
 from twinbus.client.pairing.triggers import class_of
 from twinbus.client.pairing.unspooling import Unspooling
 from twinbus.client.pairing.wakeups import Wakeups, fragment_key
@@ -70,28 +70,27 @@ class Pairing:
         self.is_closed = False
         self._since_ms = primary.settings.clock.wall_ms()
         self.max_parked_bytes = MAX_PARKED_BYTES
-        self._events = Events()
-        self.telling = Telling(self._events, primary.settings.clock, primary.address, self.secondary.address)
+        self.pair_events = PairEvents(primary.settings.clock, primary.address, self.secondary.address)
         self.rotation = Rotation(
             self.secondary,
             options.secondary_namespace_manager,
             self.primary_name,
             cool_down_s=duration_s(options.backlog_cool_down),
-            telling=self.telling,
+            events=self.pair_events,
             random=random.SystemRandom(),
         )
         self.preparation = Preparation(
             self.rotation,
             options,
             limit_s=primary.settings.operation_timeout_s,
-            telling=self.telling,
+            events=self.pair_events,
             prepared=self._protect,
         )
         """Of the backlog queues."""
         self.wakeups = Wakeups()
         """Pumps that wait for an entity hear of every answer of it."""
         self._healths: dict[str, EntityHealth] = {}
-        self._pings = Pings(primary, duration_s(options.ping_primary_interval), self.telling, self.class_of)
+        self._pings = Pings(primary, duration_s(options.ping_primary_interval), self.pair_events, self.class_of)
         self.spool: Spool | None = None
         """Where messages go when both namespaces are down, if that is wanted."""
         self._unspooling: Unspooling | None = None
@@ -101,7 +100,7 @@ class Pairing:
         self._attempt_s = (
             None if options.primary_attempt_timeout is None else duration_s(options.primary_attempt_timeout)
         )
-        self.seen = Seen(self, self._events)
+        self.seen = Seen(self)
         """Who looks on: alarms, reports, a journal, metrics."""
 
     async def start(self) -> None:
@@ -206,16 +205,16 @@ class Pairing:
 
     def events(self) -> AsyncIterator[PairingEvent]:
         """What happens from now on."""
-        return self._events.stream()
+        return self.pair_events.stream()
 
     def on_event(
-        self, listener: Callable[[PairingEvent], None], kinds: Collection[EventKind] = frozenset(EventKind)
+        self, listener: Callable[[PairingEvent], None], kinds: Collection[EventKind] = EVERY_KIND
     ) -> Callable[[], None]:
         """Have `listener` called with each event of these kinds, in the loop: it must not wait.
 
         Call the answer to end it. Events that nobody listens for cost nothing: there is one for each message moved.
         """
-        return self._events.listen(listener, kinds)
+        return self.pair_events.listen(listener, kinds)
 
     async def status(self) -> PairingStatus:
         """How it is now: the entities, the backlog, the syphon, alarms. Within 5 s, whatever is down."""
@@ -298,7 +297,7 @@ class Pairing:
     def _changed(self, health: EntityHealth, _before: EntityState) -> None:
         """An entity's state has changed: pings start with redirection (R037) and stop with it (R067)."""
         reason = None if health.why is None else str(health.why)
-        self.telling.tell(_EVENTS[health.state], path=health.path, reason=reason)
+        self.pair_events.emit(_EVENTS[health.state], path=health.path, reason=reason)
         if health.state is EntityState.FAILED_OVER:
             self._pings.start(health)
         elif health.state is EntityState.HEALTHY:
@@ -310,7 +309,7 @@ class Pairing:
         if kind is EventKind.FRAGMENT_BACK:
             self.wakeups.answered(fragment_key(outage.path, outage.number))
         reason = None if error is None else str(error)
-        self.telling.tell(kind, path=outage.path, fragment=outage.number, reason=reason)
+        self.pair_events.emit(kind, path=outage.path, fragment=outage.number, reason=reason)
         if outage.is_pinged:
             self._pings.start(outage)
         else:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from twinbus.client.factory import MessagingFactory
     from twinbus.client.pairing.fragments import Key
-    from twinbus.client.pairing.telling import Telling
+    from twinbus.client.pairing.pair_events import PairEvents
 
 TIME_TO_LIVE: Final = dt.timedelta(seconds=1)
 REFUSALS: Final = 2
@@ -60,13 +60,13 @@ class Pings:
         self,
         primary: MessagingFactory,
         interval_s: float,
-        telling: Telling,
+        events: PairEvents,
         classify: Callable[[ServiceBusError], FailureClass],
     ) -> None:
         """Nothing is pinged yet. `classify` says what a failure is to a paired sender."""
         self._primary = primary
         self._interval_s = interval_s
-        self._telling = telling
+        self._events = events
         self._classify = classify
         self._tasks: dict[Pinged, asyncio.Task[None]] = {}
         self._senders: dict[str, MessageSender] = {}
@@ -102,7 +102,7 @@ class Pings:
             await asyncio.sleep(wait_s)
             error = await self._ping(one.key, sender)
             reason = None if error is None else str(error)
-            self._telling.tell(EventKind.PINGED, path=one.path, fragment=one.fragment, reason=reason)
+            self._events.emit(EventKind.PINGED, path=one.path, fragment=one.fragment, reason=reason)
             if error is None:
                 one.ping_succeeded()
                 return

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from twinbus.client.pairing.backlog import Rotation
     from twinbus.client.pairing.options import SendAvailabilityPairedNamespaceOptions
-    from twinbus.client.pairing.telling import Telling
+    from twinbus.client.pairing.pair_events import PairEvents
 
 log: Final = logging.getLogger(__name__)
 
@@ -44,14 +44,14 @@ class Preparation:
         options: SendAvailabilityPairedNamespaceOptions,
         *,
         limit_s: float,
-        telling: Telling,
+        events: PairEvents,
         prepared: Callable[[], None],
     ) -> None:
         """A single preparation may take `limit_s`. `prepared` is called once, when the queues are there."""
         self._rotation = rotation
         self._options = options
         self._limit_s = limit_s
-        self._telling = telling
+        self._events = events
         self._prepared = prepared
         self._why: Exception | None = None
         self._task: asyncio.Task[None] | None = None
@@ -107,7 +107,7 @@ class Preparation:
                 except Exception as error:  # noqa: BLE001  # whatever it is: a later try may succeed
                     self._failed(error)
                 else:
-                    self._telling.tell(EventKind.PROTECTED)
+                    self._events.emit(EventKind.PROTECTED)
                     return
                 self._first_is_over.set()
                 await asyncio.sleep(RETRY_S)
@@ -127,7 +127,7 @@ class Preparation:
             log.debug("still unprotected: %s", reason)  # the alarm and the status say so meanwhile
             return
         self._is_unprotected = True
-        self._telling.tell(EventKind.UNPROTECTED, reason=reason)
+        self._events.emit(EventKind.UNPROTECTED, reason=reason)
         self._is_known.set()
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from twinbus.client.clock import Clock
     from twinbus.client.factory import MessagingFactory
-    from twinbus.client.pairing.telling import Telling
+    from twinbus.client.pairing.pair_events import PairEvents
     from twinbus.client.pairing.wakeups import Wakeups
     from twinbus.client.sender import MessageSender
 
@@ -62,7 +62,7 @@ class PumpSettings:
     not_found_grace_s: float = NOT_FOUND_GRACE_S
     """How long messages for an entity that does not exist stay in the backlog before they are dead-lettered."""
     clock: Clock
-    telling: Telling
+    events: PairEvents
 
 
 class Pump:
@@ -154,8 +154,8 @@ class Pump:
             link = await receiver.link()
             was_outage = side_of(self.why_not) is not None
             self.is_active, self.why_not, self._has_asked = True, None, True
-            settings.telling.outages.end_wait(self.path)
-            settings.telling.tell(EventKind.PUMP_STARTED, backlog_queue=self.path, is_outage=was_outage)
+            settings.events.outages.end_wait(self.path)
+            settings.events.emit(EventKind.PUMP_STARTED, backlog_queue=self.path, is_outage=was_outage)
             self._draining = draining = Draining(settings, receiver, link, self._in_doubt, self._lock_ms)
             try:
                 return await draining.run()
@@ -169,11 +169,11 @@ class Pump:
         is_displaced = isinstance(error, DISPLACED)
         is_new = not (is_displaced and isinstance(self.why_not, DISPLACED)) and type(self.why_not) is not type(error)
         self.why_not = error
-        telling, side = self._settings.telling, side_of(error)
+        events, side = self._settings.events, side_of(error)
         if side is None:
-            telling.outages.end_wait(self.path)
+            events.outages.end_wait(self.path)
         else:
-            telling.outages.lose(side, error, self.path)
+            events.outages.lose(side, error, self.path)
         if is_new:
             kind = EventKind.PUMP_DISPLACED if is_displaced else EventKind.PUMP_FAILED
-            telling.tell(kind, backlog_queue=self.path, reason=str(error), is_outage=side is not None)
+            events.emit(kind, backlog_queue=self.path, reason=str(error), is_outage=side is not None)

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from twinbus.client.conversation import Conversation
     from twinbus.client.pairing.alarms import Alarm
-    from twinbus.client.pairing.events import PairingEvent
     from twinbus.client.pairing.failover import EntityHealth
     from twinbus.client.pairing.fragments import FragmentOutage
     from twinbus.client.pairing.pairing import Pairing
@@ -100,10 +99,6 @@ class Reports(ClientEntity):
         self._changed.set()
         if self._task is None and not self.is_closed:
             self._task = asyncio.ensure_future(self._run())
-
-    def hear(self, event: PairingEvent) -> None:  # noqa: ARG002  # that it happened is enough
-        """Something changed."""
-        self.start()
 
     async def close(self) -> None:
         """Report no more, and tell the secondary that this client has ended. May be called again."""

@@ -1,6 +1,6 @@
-"""All who look on at a pair: alarms, reports to the secondary, the journal and metrics.
+"""The listeners that a pair comes with: alarms, reports to the secondary, the journal and metrics.
 
-Owns: their beginning and end, and which events they hear of. None of them is in the way of a message.
+Owns: their beginning and end, and which events each of them gets. No send waits for one of them.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from twinbus.client.pairing import alarms, reports
+from twinbus.client.pairing.events import EVERY_KIND
+from twinbus.client.pairing.pair_events import DeferralBegan
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from twinbus.client.journal import Journal
-    from twinbus.client.pairing.events import Events
     from twinbus.client.pairing.metrics import Metrics
     from twinbus.client.pairing.pairing import Pairing
 
@@ -22,39 +23,37 @@ if TYPE_CHECKING:
 class Seen:
     """Of one pairing."""
 
-    def __init__(self, pairing: Pairing, events: Events) -> None:
+    def __init__(self, pairing: Pairing) -> None:
         """`start` begins."""
         self.alarms = alarms.Alarms(pairing)
         self.reports = reports.Reports(pairing)
         self.journal: Journal | None = None
         self._metrics: list[Metrics] = []
         self._pairing = pairing
-        self._events = events
 
     def start(self) -> None:
-        """Look on from now on. ImportError, or OSError, where a journal is wanted and cannot be."""
+        """Listen from now on. ImportError, or OSError, where a journal is wanted and cannot be."""
+        events = self._pairing.pair_events
         folder = self._pairing.options.journal_dir
         if folder is not None:
             from twinbus.client.journal import Journal  # noqa: PLC0415  # pyarrow is optional
 
             self.journal = Journal(folder, clock=self._pairing.primary.settings.clock)
-            self._events.listen(self.journal.attach(self._pairing.primary).event)
+            events.listen(self.journal.attach(self._pairing.primary).hear, EVERY_KIND)
             self.journal.attach(self._pairing.secondary)
-        self._events.listen(self.alarms.hear, alarms.KINDS)
-        self._pairing.telling.on_deferral = self.alarms.start
-        self._events.listen(self.reports.hear, reports.KINDS)
+        events.listen(self.alarms.hear, alarms.KINDS)
+        events.listen(lambda _: self.alarms.start(), {DeferralBegan})
+        events.listen(lambda _: self.reports.start(), reports.KINDS)
 
     def count(self, registry: CollectorRegistry | None) -> None:
         """Count for Prometheus, in a registry."""
-        from twinbus.client.pairing.metrics import KINDS, Metrics  # noqa: PLC0415  # prometheus-client is optional
+        from twinbus.client.pairing.metrics import Metrics  # noqa: PLC0415  # prometheus-client is optional
 
         if any(one.registry is registry for one in self._metrics):
             return
         metrics = Metrics(self._pairing)
         metrics.register(registry)
         self._metrics.append(metrics)
-        self._events.listen(metrics.hear, KINDS)
-        self._pairing.primary.witnesses = (*self._pairing.primary.witnesses, metrics)
 
     async def end(self) -> None:
         """No more looks and reports; the secondary hears that this client has ended."""

@@ -95,7 +95,7 @@ class SendAvailabilitySender(MessageSender):
                 failure = error
             else:
                 health.send_succeeded()
-                if self.factory.witnesses:
+                if self.factory.events.wanted:
                     self.tell_sent(messages)
                 return
         await self._go_on(payload, message_format, messages, failure, (deadline_s, limit_s), is_behind=is_behind)

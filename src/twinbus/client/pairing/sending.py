@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.client.doubt import UNSENT, of_send
 from twinbus.client.errors import ConnectionFailed, ConnectionLost, TimedOut
+from twinbus.client.events import FROM_SPOOL
 from twinbus.client.pairing.errors import MessageCannotBeParked, NotSent, SpoolFailed
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.failover import EntityState
@@ -24,7 +25,6 @@ from twinbus.client.pairing.portion import Portion
 from twinbus.client.pairing.spool_record import Record
 from twinbus.client.pairing.triggers import class_of
 from twinbus.client.retry import NO_RETRY, Pauses
-from twinbus.client.witness import FROM_SPOOL
 from twinbus.model.errors import (
     FailureClass,
     FragmentUnavailable,
@@ -430,7 +430,7 @@ class Sending:
 
     def _tell_parked(self, queue: BacklogQueue) -> None:
         for message in self._portion.messages:
-            self._pairing.telling.tell(
+            self._pairing.pair_events.emit(
                 EventKind.PARKED,
                 path=self._sender.path,
                 backlog_queue=queue.path,
@@ -479,7 +479,7 @@ class Sending:
             raise self._not_sent(reasons, error) from error
         self._stored.update(self._portion.places)
         for message in messages:
-            self._pairing.telling.tell(
+            self._pairing.pair_events.emit(
                 EventKind.SPOOLED,
                 path=self._sender.path,
                 message_id=message.message_id,

@@ -38,7 +38,7 @@ class Syphon:
             deduct=options.deduct_parked_time,
             not_found_grace_s=duration_s(options.not_found_grace),
             clock=clock,
-            telling=pairing.telling,
+            events=pairing.pair_events,
         )
         self.pumps = [Pump(queue.path, settings, queue.lock_ms) for queue in pairing.rotation.queues]
         self._coordination = Coordination(pairing)

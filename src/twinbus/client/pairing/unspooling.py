@@ -268,13 +268,13 @@ class Outlet:
         if is_refusal(error) and type(error) is not type(self._refusal):
             self._end_refusal()
             self._refusal = error
-            self._pairing.telling.tell(EventKind.DESTINATION_REFUSES, path=self.pile.path, reason=str(error))
+            self._pairing.pair_events.emit(EventKind.DESTINATION_REFUSES, path=self.pile.path, reason=str(error))
         return Verdict.ENTITY_WAITS
 
     def _end_refusal(self) -> None:
         if self._refusal is not None:
             self._refusal = None
-            self._pairing.telling.tell(EventKind.DESTINATION_ACCEPTS, path=self.pile.path)
+            self._pairing.pair_events.emit(EventKind.DESTINATION_ACCEPTS, path=self.pile.path)
 
     async def _refuse(self, position: int, record: Record, error: Exception) -> None:
         now = dt.datetime.fromtimestamp(self._pairing.primary.settings.clock.wall_ms() / 1000, dt.UTC)
@@ -293,7 +293,7 @@ class Outlet:
 
     def _tell(self, kind: EventKind, messages: list[BrokeredMessage], reason: str | None = None) -> None:
         for message in messages:
-            self._pairing.telling.tell(
+            self._pairing.pair_events.emit(
                 kind,
                 path=self.pile.path,
                 message_id=message.message_id,

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 
-from twinbus.client.witness import FROM_SPOOL
+from twinbus.client.events import FROM_SPOOL
 from twinbus.pipeline.audit.topology import Role
 
 if TYPE_CHECKING:

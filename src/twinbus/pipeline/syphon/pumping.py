@@ -14,10 +14,10 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from twinbus.client.pairing.destination import Senders
-from twinbus.client.pairing.events import EventKind, Events
+from twinbus.client.pairing.events import EVERY_KIND, EventKind
+from twinbus.client.pairing.pair_events import PairEvents
 from twinbus.client.pairing.pump import Pump, PumpSettings
 from twinbus.client.pairing.rewriting import LOCK_MS
-from twinbus.client.pairing.telling import Telling
 from twinbus.client.pairing.wakeups import Wakeups
 from twinbus.pipeline.syphon.tally import KINDS
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from twinbus.client import MessagingFactory
     from twinbus.client.clock import Clock
+    from twinbus.client.events import Kind
     from twinbus.client.pairing.parcel import Parcel
     from twinbus.pipeline.syphon.assignment import Assignment
     from twinbus.pipeline.syphon.tally import Tally
@@ -39,7 +40,7 @@ async def pumping(
 ) -> AsyncIterator[list[Pump]]:
     """Drain within the block. At its end what is on its way is waited for, for a moment; the rest stays parked."""
     clock = primary.settings.clock
-    events = Events()
+    events = _Counting(clock, tally, primary.address, secondary.address)
     events.listen(tally.hear, KINDS)
     settings = PumpSettings(
         secondary=secondary,
@@ -51,7 +52,7 @@ async def pumping(
         deduct=assignment.deduct,
         not_found_grace_s=assignment.not_found_grace_s,
         clock=clock,
-        telling=_Counting(events, clock, tally, primary.address, secondary.address),
+        events=events,
     )
     async with primary, secondary, _journal(assignment.journal_dir, primary, secondary, events):
         pumps = [Pump(path, settings, assignment.locks_ms.get(path, LOCK_MS)) for path in assignment.queues]
@@ -65,7 +66,7 @@ async def pumping(
 
 @contextlib.asynccontextmanager
 async def _journal(
-    folder: str | None, primary: MessagingFactory, secondary: MessagingFactory, events: Events
+    folder: str | None, primary: MessagingFactory, secondary: MessagingFactory, events: PairEvents
 ) -> AsyncIterator[None]:
     """What becomes of each message is written down on this machine, as a pair does with `journal_dir`."""
     if folder is None:
@@ -74,7 +75,7 @@ async def _journal(
     from twinbus.client.journal import Journal  # noqa: PLC0415  # pyarrow is optional
 
     journal = Journal(folder, clock=primary.settings.clock)
-    events.listen(journal.attach(primary).event)
+    events.listen(journal.attach(primary).hear, EVERY_KIND)
     journal.attach(secondary)
     try:
         yield
@@ -82,23 +83,23 @@ async def _journal(
         await asyncio.shield(journal.close())
 
 
-class _Counting(Telling):
+class _Counting(PairEvents):
     """Counts each message that is moved, and makes an event of it only where somebody wants one: it costs more."""
 
-    def __init__(self, events: Events, clock: Clock, tally: Tally, primary: str, secondary: str) -> None:
-        super().__init__(events, clock, primary, secondary)
+    def __init__(self, clock: Clock, tally: Tally, primary: str, secondary: str) -> None:
+        super().__init__(clock, primary, secondary)
         self._wall_ms = clock.wall_ms
         self._tally = tally
 
-    def wants(self, kind: EventKind) -> bool:
+    def wants(self, kind: Kind) -> bool:
         return kind is EventKind.MOVED or super().wants(kind)
 
-    def tell_parcel(self, kind: EventKind, parcel: Parcel, backlog_queue: str, reason: str | None = None) -> None:
+    def emit_parcel(self, kind: EventKind, parcel: Parcel, backlog_queue: str, reason: str | None = None) -> None:
         if kind is EventKind.MOVED:
             self._tally.moved(backlog_queue, parcel.restored.path, self._wall_ms())
             if not super().wants(kind):
                 return
-        super().tell_parcel(kind, parcel, backlog_queue, reason)
+        super().emit_parcel(kind, parcel, backlog_queue, reason)
 
 
 async def ended(pumps: list[Pump]) -> str:
