@@ -34,6 +34,7 @@ from twinbus.client.errors import ConnectionFailed, ConnectionLost, from_peer
 from twinbus.client.lease import Leases
 from twinbus.client.receiving_link import ReceivingLink
 from twinbus.client.sending_link import SendingLink
+from twinbus.model.callbacks import do_nothing
 from twinbus.model.errors import Unauthorized
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Conversation:
         self.opened: asyncio.Future[None] = loop.create_future()
         self.lost: asyncio.Future[ServiceBusError] = loop.create_future()
         """Done when it is over, with the reason."""
-        self.on_unauthorized: Callable[[], None] = _ignore
+        self.on_unauthorized: Callable[[], None] = do_nothing
         """Called when the namespace ends or refuses a link because a token is missing or no longer accepted."""
         self._peer = peer
         self._leases = Leases(peer.connection)
@@ -230,10 +231,6 @@ class Conversation:
     def abort(self) -> None:
         """Cut it off."""
         self._peer.transport.abort()
-
-
-def _ignore() -> None:
-    pass
 
 
 @contextmanager

@@ -37,6 +37,7 @@ from twinbus.client.events import (
 )
 from twinbus.client.journal_file import LONGEST_TEXT, JournalFiles
 from twinbus.client.pairing.events import PairingEvent
+from twinbus.model.annotations import ENQUEUED_TIME
 from twinbus.model.times import duration_ms
 
 if TYPE_CHECKING:
@@ -58,7 +59,6 @@ ALIVE_S: Final = 30.0
 MOST_WAITING: Final = 100_000
 CLOSE_S: Final = 10.0
 """How long a disk that does not take the last rows holds up the end."""
-_ENQUEUED_TIME: Final = "x-opt-enqueued-time"
 _SENDS: Final = frozenset({"parked", "spooled"})
 """Events that are the outcome of a send."""
 
@@ -252,7 +252,7 @@ class FactoryJournal:
             message_id=message.message_id,
             session_id=message.session_id,
             number=message.sequence_number,
-            enqueued_ms=message.received.integer(_ENQUEUED_TIME) or None,
+            enqueued_ms=message.received.integer(ENQUEUED_TIME) or None,
         )
 
     def _happened(self, event: PairingEvent) -> None:

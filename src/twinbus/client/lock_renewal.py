@@ -14,6 +14,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from twinbus.model.annotations import ENQUEUED_TIME
 from twinbus.model.errors import ServiceBusError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class LockRenewal:
         """A message was received."""
         loop = asyncio.get_running_loop()
         self._until[message] = loop.time() + self._longest_s
-        self._behind_ms = max(self._behind_ms, message.received.integer("x-opt-enqueued-time") - self._wall_ms())
+        self._behind_ms = max(self._behind_ms, message.received.integer(ENQUEUED_TIME) - self._wall_ms())
         self._added.set()
         if self._task is None:
             self._task = loop.create_task(self._run())

@@ -16,9 +16,21 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp import message as sections
 from twinbus.amqp.errors import EncodeError
+from twinbus.amqp.fields import DELIVERY_COUNT, LARGEST_TTL_MS, TTL
 from twinbus.amqp.message import Header, Message, Properties, Section
 from twinbus.amqp.outline import binaries_of, outline_of
 from twinbus.amqp.types import Timestamp
+from twinbus.model.annotations import (
+    DEADLETTER_SOURCE,
+    ENQUEUED_SEQUENCE_NUMBER,
+    ENQUEUED_TIME,
+    LOCKED_UNTIL,
+    MESSAGE_STATE,
+    PARTITION_KEY,
+    SCHEDULED_TIME,
+    SEQUENCE_NUMBER,
+    VIA_PARTITION_KEY,
+)
 from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import InvalidArgument
 from twinbus.model.times import duration_ms, duration_of, from_wire, milliseconds_of, moment_of, to_wire
@@ -34,11 +46,6 @@ POSSIBLE_DUPLICATE: Final = "x-ms-possible-duplicate"
 """The application property, true, of every copy of a message that may not be the only one."""
 MAX_ID_CHARACTERS: Final = 128
 _ID_BYTES: Final = 16
-_LARGEST_TTL_MS: Final = 2**32 - 1
-"""What the header can say; a longer life is told by the time it ends."""
-_PARTITION_KEY: Final = "x-opt-partition-key"
-_VIA_PARTITION_KEY: Final = "x-opt-via-partition-key"
-_SCHEDULED_TIME: Final = "x-opt-scheduled-enqueue-time"
 _STATES: Final = ("active", "deferred", "scheduled")
 
 
@@ -171,7 +178,7 @@ class BrokeredMessage:
             if annotations is None and not own and not is_mortal:
                 return properties + body
             head = sections.build(
-                header=None if ttl_ms is None else Header(ttl=min(ttl_ms, _LARGEST_TTL_MS)),
+                header=None if ttl_ms is None else Header(ttl=min(ttl_ms, LARGEST_TTL_MS)),
                 message_annotations=annotations,
             )
             wire = {name: to_wire(value) for name, value in own.items()} if own else None
@@ -198,11 +205,11 @@ class BrokeredMessage:
             return None
         found: dict[str, object] = {}
         if self.partition_key is not None:
-            found[_PARTITION_KEY] = self.partition_key
+            found[PARTITION_KEY] = self.partition_key
         if self.via_partition_key is not None:
-            found[_VIA_PARTITION_KEY] = self.via_partition_key
+            found[VIA_PARTITION_KEY] = self.via_partition_key
         if self.scheduled_enqueue_time_utc is not None:
-            found[_SCHEDULED_TIME] = Timestamp(milliseconds_of(self.scheduled_enqueue_time_utc))
+            found[SCHEDULED_TIME] = Timestamp(milliseconds_of(self.scheduled_enqueue_time_utc))
         return found
 
     def _encode_body(self) -> bytes:
@@ -279,12 +286,12 @@ class BrokeredMessage:
     @property
     def enqueued_sequence_number(self) -> int:
         """Its number in the entity it was first sent to, if it was forwarded."""
-        return self.received.integer("x-opt-enqueue-sequence-number")
+        return self.received.integer(ENQUEUED_SEQUENCE_NUMBER)
 
     @property
     def enqueued_time_utc(self) -> dt.datetime:
         """When the entity took it."""
-        return moment_of(self.received.integer("x-opt-enqueued-time"))
+        return moment_of(self.received.integer(ENQUEUED_TIME))
 
     @property
     def delivery_count(self) -> int:
@@ -314,13 +321,13 @@ class BrokeredMessage:
     @property
     def state(self) -> str:
         """active, deferred or scheduled."""
-        found = self.received.annotations.get("x-opt-message-state", 0)
+        found = self.received.annotations.get(MESSAGE_STATE, 0)
         return _STATES[found] if isinstance(found, int) and 0 <= found < len(_STATES) else f"state {found}"
 
     @property
     def dead_letter_source(self) -> str | None:
         """The entity whose dead-letter queue it was forwarded from."""
-        return _text(self.received.annotations.get("x-opt-deadletter-source"))
+        return _text(self.received.annotations.get(DEADLETTER_SOURCE))
 
     @property
     def dead_letter_reason(self) -> str | None:
@@ -367,12 +374,12 @@ class _ReceivedMessage(BrokeredMessage):
             message.checked(Section.PROPERTIES, Properties)
         )
         own = message.application_properties if Section.APPLICATION_PROPERTIES in message else {}
-        ttl_ms, scheduled = message.checked(Section.HEADER, Header)[2], named.get(_SCHEDULED_TIME)
+        ttl_ms, scheduled = message.checked(Section.HEADER, Header)[TTL], named.get(SCHEDULED_TIME)
         return {
             "message_id": message_id,
             "session_id": others[0],
-            "partition_key": _text(named.get(_PARTITION_KEY)),
-            "via_partition_key": _text(named.get(_VIA_PARTITION_KEY)),
+            "partition_key": _text(named.get(PARTITION_KEY)),
+            "via_partition_key": _text(named.get(VIA_PARTITION_KEY)),
             "correlation_id": correlation_id,
             "content_type": content_type,
             "label": label,
@@ -432,7 +439,7 @@ class Received:
     @property
     def sequence_number(self) -> int:
         """Its number in the entity."""
-        return self.integer("x-opt-sequence-number")
+        return self.integer(SEQUENCE_NUMBER)
 
     @property
     def annotations(self) -> Mapping[object, object]:
@@ -444,13 +451,13 @@ class Received:
     @property
     def delivery_count(self) -> int:
         """How often it was handed out, this time included."""
-        earlier: int = self.sections.checked(Section.HEADER, Header)[4]
+        earlier: int = self.sections.checked(Section.HEADER, Header)[DELIVERY_COUNT]
         return earlier + (not self._is_peeked)
 
     @property
     def locked_until_ms(self) -> int:
         """When its lock ends, unless it is renewed."""
-        return self.integer("x-opt-locked-until") if self._locked_until_ms is None else self._locked_until_ms
+        return self.integer(LOCKED_UNTIL) if self._locked_until_ms is None else self._locked_until_ms
 
     @locked_until_ms.setter
     def locked_until_ms(self, until_ms: int) -> None:
@@ -464,7 +471,7 @@ class Received:
 
 def encode_batch(payloads: Sequence[bytes], first: BrokeredMessage) -> bytes:
     """Encoded messages as one transfer in the format of a batch: all or none of them. The first is its label."""
-    annotations = {_PARTITION_KEY: first.partition_key} if first.partition_key is not None else None
+    annotations = {PARTITION_KEY: first.partition_key} if first.partition_key is not None else None
     label = Properties(message_id=first.message_id, group_id=first.session_id)
     return sections.build(message_annotations=annotations, properties=label) + sections.data(*payloads)
 
@@ -473,7 +480,7 @@ def _ttl_of(header_ms: int | None, ends_ms: int | None, made_ms: int | None) -> 
     """The header's, unless it is too short for it: then the time between creation and end says it."""
     if header_ms is None:
         return None
-    if header_ms == _LARGEST_TTL_MS and ends_ms is not None and made_ms is not None:
+    if header_ms == LARGEST_TTL_MS and ends_ms is not None and made_ms is not None:
         return duration_of(ends_ms - made_ms)
     return duration_of(header_ms)
 

@@ -12,6 +12,21 @@ from typing import Final
 
 from twinbus.amqp.decode import decode
 from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.fields import (
+    ABSOLUTE_EXPIRY_TIME,
+    CONTENT_TYPE,
+    CORRELATION_ID,
+    CREATION_TIME,
+    DELIVERY_COUNT,
+    GROUP_ID,
+    LARGEST_TTL_MS,
+    MESSAGE_ID,
+    REPLY_TO,
+    REPLY_TO_GROUP_ID,
+    SUBJECT,
+    TO,
+    TTL,
+)
 from twinbus.amqp.message import Header, Message, Properties, Section
 from twinbus.amqp.outline import (
     annotation_pairs,
@@ -23,6 +38,7 @@ from twinbus.amqp.outline import (
     uint32_at,
 )
 from twinbus.amqp.types import Timestamp
+from twinbus.model import annotations as names
 from twinbus.pipeline.properties import EARLIEST_MS, LATEST_MS
 
 DATA: Final = "data"
@@ -30,12 +46,15 @@ VALUE: Final = "value"
 SEQUENCE: Final = "sequence"
 MESSAGE: Final = "message"
 """Of a message whose bytes do not add up: its body is all of it, as it came."""
-_LARGEST_TTL_MS: Final = 2**32 - 1
-"""What the header can say; of a longer life it says this, and the properties tell from when to when it is."""
 _NONE: Final = -1
 _OTHER: Final = -2
-_NUMBER_STAMP: Final = b"x-opt-sequence-number"
-_TIME_STAMP: Final = b"x-opt-enqueued-time"
+_TEXTS: Final = (TO, SUBJECT, REPLY_TO, CORRELATION_ID, CONTENT_TYPE, GROUP_ID, REPLY_TO_GROUP_ID)
+_SEQUENCE_NUMBER: Final = names.SEQUENCE_NUMBER.encode()
+_ENQUEUED_TIME: Final = names.ENQUEUED_TIME.encode()
+_PARTITION_KEY: Final = names.PARTITION_KEY.encode()
+_ENQUEUED_SEQUENCE_NUMBER: Final = names.ENQUEUED_SEQUENCE_NUMBER.encode()
+_SCHEDULED_TIME: Final = names.SCHEDULED_TIME.encode()
+_DEADLETTER_SOURCE: Final = names.DEADLETTER_SOURCE.encode()
 
 
 class Row:
@@ -119,9 +138,9 @@ def _read_header(row: Row, payload: bytes) -> bool:
     fields = field_offsets(payload, 0, 5)
     if fields is None:
         return False
-    row.ttl_ms = _uint_at(payload, fields[2])
-    row.delivery_count = max(_uint_at(payload, fields[4]), 0)
-    return row.ttl_ms not in (_OTHER, _LARGEST_TTL_MS)
+    row.ttl_ms = _uint_at(payload, fields[TTL])
+    row.delivery_count = max(_uint_at(payload, fields[DELIVERY_COUNT]), 0)
+    return row.ttl_ms not in (_OTHER, LARGEST_TTL_MS)
 
 
 def _uint_at(payload: bytes, at: int) -> int:
@@ -143,17 +162,17 @@ def _read_annotations(row: Row, payload: bytes, at: int) -> bool:  # noqa: C901 
     number, enqueued_ms = _NONE, _NONE
     for name, begins, _ in pairs:
         value_at = begins + 2 + len(name)
-        if name == b"x-opt-sequence-number":
+        if name == _SEQUENCE_NUMBER:
             number = _known(long_at(payload, value_at))
-        elif name == b"x-opt-enqueued-time":
+        elif name == _ENQUEUED_TIME:
             enqueued_ms = _known(timestamp_at(payload, value_at))
-        elif name == b"x-opt-partition-key":
+        elif name == _PARTITION_KEY:
             row.partition_key = text_at(payload, value_at)
-        elif name == b"x-opt-enqueue-sequence-number":
+        elif name == _ENQUEUED_SEQUENCE_NUMBER:
             row.enqueued_sequence_number = _known(long_at(payload, value_at))
-        elif name == b"x-opt-scheduled-enqueue-time":
+        elif name == _SCHEDULED_TIME:
             row.scheduled = _moment(_known(timestamp_at(payload, value_at)))
-        elif name == b"x-opt-deadletter-source":
+        elif name == _DEADLETTER_SOURCE:
             row.source = text_at(payload, value_at)
     if number < 0 or enqueued_ms < 0:
         return False
@@ -168,13 +187,13 @@ def _read_properties(row: Row, payload: bytes, at: int) -> bool:
     fields = field_offsets(payload, at, 13)
     if fields is None:
         return False
-    row.message_id = text_at(payload, fields[0])
+    row.message_id = text_at(payload, fields[MESSAGE_ID])
     if row.message_id is None:  # a number, a UUID or bytes
         return False
-    for index in (2, 3, 4, 5, 6, 10, 12):
+    for index in _TEXTS:
         begins = fields[index]
         if begins:
-            text = _symbol_at(payload, begins) if index == 6 else text_at(payload, begins)
+            text = _symbol_at(payload, begins) if index == CONTENT_TYPE else text_at(payload, begins)
             if text is None:
                 return False
             _put_text(row, index, text)
@@ -182,17 +201,17 @@ def _read_properties(row: Row, payload: bytes, at: int) -> bool:
 
 
 def _put_text(row: Row, index: int, text: str) -> None:
-    if index == 2:
+    if index == TO:
         row.to = text
-    elif index == 3:
+    elif index == SUBJECT:
         row.label = text
-    elif index == 4:
+    elif index == REPLY_TO:
         row.reply_to = text
-    elif index == 5:
+    elif index == CORRELATION_ID:
         row.correlation_id = text
-    elif index == 6:
+    elif index == CONTENT_TYPE:
         row.content_type = text
-    elif index == 10:
+    elif index == GROUP_ID:
         row.session_id = text
     else:
         row.reply_to_session_id = text
@@ -226,19 +245,19 @@ def _read_any(row: Row, message: Message) -> None:
     fields = message.checked(Section.PROPERTIES, Properties)
     annotations = dict(message.message_annotations)
     row.properties = dict(message.application_properties)
-    row.message_id = _id_text(fields[0])
-    for index in (2, 3, 4, 5, 6, 10, 12):
+    row.message_id = _id_text(fields[MESSAGE_ID])
+    for index in _TEXTS:
         text = _id_text(fields[index])
         if text is not None:
             _put_text(row, index, text)
-    row.ttl_ms = _ttl_of(header[2], fields[8], fields[9])
-    row.delivery_count = int(header[4])
-    row.partition_key = _text(annotations.get("x-opt-partition-key"))
-    row.source = _text(annotations.get("x-opt-deadletter-source"))
-    row.scheduled = _moment(_integer(annotations.get("x-opt-scheduled-enqueue-time")))
-    row.enqueued_sequence_number = _integer(annotations.get("x-opt-enqueue-sequence-number"))
-    row.sequence_number = max(_integer(annotations.get("x-opt-sequence-number")), 0)
-    enqueued_ms = _integer(annotations.get("x-opt-enqueued-time"))
+    row.ttl_ms = _ttl_of(header[TTL], fields[ABSOLUTE_EXPIRY_TIME], fields[CREATION_TIME])
+    row.delivery_count = int(header[DELIVERY_COUNT])
+    row.partition_key = _text(annotations.get(names.PARTITION_KEY))
+    row.source = _text(annotations.get(names.DEADLETTER_SOURCE))
+    row.scheduled = _moment(_integer(annotations.get(names.SCHEDULED_TIME)))
+    row.enqueued_sequence_number = _integer(annotations.get(names.ENQUEUED_SEQUENCE_NUMBER))
+    row.sequence_number = max(_integer(annotations.get(names.SEQUENCE_NUMBER)), 0)
+    enqueued_ms = _integer(annotations.get(names.ENQUEUED_TIME))
     row.enqueued = _moment(enqueued_ms)
     if row.ttl_ms >= 0 and enqueued_ms >= 0:
         row.expires = _moment(enqueued_ms + row.ttl_ms)
@@ -260,11 +279,11 @@ def _take_body(row: Row, message: Message) -> None:
 def _read_stamps(row: Row, payload: bytes) -> None:
     """Number and time, as the namespace wrote them, of a message that cannot be read."""
     row.body, row.body_type = payload, MESSAGE
-    number_at, time_at = payload.find(_NUMBER_STAMP), payload.find(_TIME_STAMP)
+    number_at, time_at = payload.find(_SEQUENCE_NUMBER), payload.find(_ENQUEUED_TIME)
     if number_at >= 0:
-        row.sequence_number = max(_known(long_at(payload, number_at + len(_NUMBER_STAMP))), 0)
+        row.sequence_number = max(_known(long_at(payload, number_at + len(_SEQUENCE_NUMBER))), 0)
     if time_at >= 0:
-        row.enqueued = _moment(_known(timestamp_at(payload, time_at + len(_TIME_STAMP))))
+        row.enqueued = _moment(_known(timestamp_at(payload, time_at + len(_ENQUEUED_TIME))))
 
 
 def _known(found: int | None) -> int:
@@ -298,6 +317,6 @@ def _id_text(found: object) -> str | None:
 def _ttl_of(header_ms: int | None, ends_ms: int | None, made_ms: int | None) -> int:
     if header_ms is None:
         return _NONE
-    if header_ms == _LARGEST_TTL_MS and ends_ms is not None and made_ms is not None:
+    if header_ms == LARGEST_TTL_MS and ends_ms is not None and made_ms is not None:
         return int(ends_ms) - int(made_ms)
     return int(header_ms)

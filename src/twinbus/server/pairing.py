@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from twinbus.model.annotations import BACKLOG_QUEUES
 from twinbus.model.errors import QuotaExceeded, Unauthorized
 from twinbus.model.path import key_of
 from twinbus.model.times import moment_of
@@ -32,8 +33,7 @@ INTERVALS: Final = 3
 """A client that has not reported for so many of its report intervals is gone."""
 PAGE_BYTES: Final = 1_048_576
 MAX_PAGE: Final = 1_000
-_BACKLOG: Final = "x-servicebus-transfer"
-BACKLOG_QUEUE: Final = re.compile(rf"([^/]+)/{_BACKLOG}/[0-9]+")
+BACKLOG_QUEUE: Final = re.compile(rf"([^/]+)/{BACKLOG_QUEUES}/[0-9]+")
 """The path of a backlog queue, in lower case; its group is the primary."""
 
 
@@ -167,7 +167,7 @@ def may(grants: Iterable[Grant], right: Right, primary: str, address: str = NODE
     owned = key_of(primary)
     for grant in grants:
         queue = BACKLOG_QUEUE.fullmatch(grant.scope)
-        of_queue = grant.scope if queue is not None and queue[1] == owned else f"{owned}/{_BACKLOG}/0"
+        of_queue = grant.scope if queue is not None and queue[1] == owned else f"{owned}/{BACKLOG_QUEUES}/0"
         if grant.allows(right, of_queue) or grant.allows(right, address):
             return True
     return False
@@ -177,6 +177,6 @@ def check(grants: Iterable[Grant], right: Right, primary: str, address: str = NO
     """Unauthorized where nobody has it."""
     if not may(grants, right, primary, address):
         raise Unauthorized(
-            f"Unauthorized access. '{right.value}' claim(s) on a queue of '{primary}/{_BACKLOG}' are required for the "
-            f"pairing of '{primary}'."
+            f"Unauthorized access. '{right.value}' claim(s) on a queue of '{primary}/{BACKLOG_QUEUES}' are required "
+            f"for the pairing of '{primary}'."
         )

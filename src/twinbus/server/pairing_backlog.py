@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Section
+from twinbus.model.annotations import ENQUEUED_TIME, PATH, SEQUENCE_NUMBER
 from twinbus.model.errors import EntityNotFound, ServiceBusError
 from twinbus.model.info import QueueInfo
 from twinbus.model.limits import ENTITY_PATH_MAX_CHARACTERS
@@ -35,9 +36,6 @@ MOST_BYTES: Final = 67_108_864
 PAGE_MESSAGES: Final = 250
 PAGE_BYTES: Final = 524_288
 QUEUES_AT_ONCE: Final = 8
-DESTINATION: Final = "x-ms-path"
-_SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
-_ENQUEUED_TIME: Final = "x-opt-enqueued-time"
 
 
 @dataclass(slots=True)
@@ -172,8 +170,8 @@ class _Tally:
         number = 0
         for payload in page:
             message = Message(payload)
-            number = _number(message, _SEQUENCE_NUMBER)
-            parked = moment_of(_number(message, _ENQUEUED_TIME))
+            number = _number(message, SEQUENCE_NUMBER)
+            parked = moment_of(_number(message, ENQUEUED_TIME))
             self.oldest = parked if self.oldest is None else min(self.oldest, parked)
             self.messages += 1
             self.messages_left -= 1
@@ -183,7 +181,7 @@ class _Tally:
 
     def _count(self, message: Message, parked: dt.datetime) -> None:
         try:
-            path = message.lookup(Section.APPLICATION_PROPERTIES, DESTINATION)
+            path = message.lookup(Section.APPLICATION_PROPERTIES, PATH)
         except DecodeError:
             path = None
         # Anybody with the right Send can write there whatever they like, and this ends on terminals.

@@ -13,8 +13,7 @@ import pytest
 from tests.pairing.spool.records import bytes_in, record
 from tests.pairing.spool.world import PRIMARY, SECONDARY, World, make_world, paired
 from twinbus.client.errors import TimedOut
-from twinbus.client.pairing import EventKind, NotSent, PairingFailed, sending
-from twinbus.client.pairing.rewriting import POSSIBLE_DUPLICATE
+from twinbus.client.pairing import POSSIBLE_DUPLICATE, EventKind, NotSent, PairingFailed, sending
 from twinbus.client.pairing.spool import Spool
 from twinbus.model.message import BrokeredMessage
 

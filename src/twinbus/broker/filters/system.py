@@ -8,6 +8,24 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple
 
+from twinbus.amqp.fields import (
+    CONTENT_TYPE,
+    CORRELATION_ID,
+    GROUP_ID,
+    MESSAGE_ID,
+    REPLY_TO,
+    REPLY_TO_GROUP_ID,
+    SUBJECT,
+    TO,
+)
+from twinbus.model.annotations import (
+    DEADLETTER_SOURCE,
+    ENQUEUED_SEQUENCE_NUMBER,
+    PARTITION_KEY,
+    SCHEDULED_TIME,
+    VIA_PARTITION_KEY,
+)
+
 
 class Place(Enum):
     """Where a system property lies."""
@@ -33,32 +51,30 @@ class SystemProperty(NamedTuple):
 
 
 SYSTEM: Final = (
-    SystemProperty(("MessageId",), Place.ID, 0, is_settable=True, is_short=True),
-    SystemProperty(("To",), Place.FIELD, 2, is_settable=True),
-    SystemProperty(("Label", "Subject"), Place.FIELD, 3, is_settable=True),
-    SystemProperty(("ReplyTo",), Place.FIELD, 4, is_settable=True),
-    SystemProperty(("CorrelationId",), Place.ID, 5, is_settable=True),
-    SystemProperty(("ContentType",), Place.FIELD, 6, is_settable=True),
-    SystemProperty(("SessionId",), Place.FIELD, 10, is_settable=True, is_short=True),
-    SystemProperty(("ReplyToSessionId",), Place.FIELD, 12, is_settable=True, is_short=True),
+    SystemProperty(("MessageId",), Place.ID, MESSAGE_ID, is_settable=True, is_short=True),
+    SystemProperty(("To",), Place.FIELD, TO, is_settable=True),
+    SystemProperty(("Label", "Subject"), Place.FIELD, SUBJECT, is_settable=True),
+    SystemProperty(("ReplyTo",), Place.FIELD, REPLY_TO, is_settable=True),
+    SystemProperty(("CorrelationId",), Place.ID, CORRELATION_ID, is_settable=True),
+    SystemProperty(("ContentType",), Place.FIELD, CONTENT_TYPE, is_settable=True),
+    SystemProperty(("SessionId",), Place.FIELD, GROUP_ID, is_settable=True, is_short=True),
+    SystemProperty(("ReplyToSessionId",), Place.FIELD, REPLY_TO_GROUP_ID, is_settable=True, is_short=True),
     SystemProperty(
         ("ScheduledEnqueueTimeUtc", "ScheduledEnqueueTime"),
         Place.ANNOTATION,
-        annotation="x-opt-scheduled-enqueue-time",
+        annotation=SCHEDULED_TIME,
         is_settable=True,
     ),
-    SystemProperty(
-        ("PartitionKey",), Place.ANNOTATION, annotation="x-opt-partition-key", is_settable=True, is_short=True
-    ),
+    SystemProperty(("PartitionKey",), Place.ANNOTATION, annotation=PARTITION_KEY, is_settable=True, is_short=True),
     SystemProperty(
         ("ViaPartitionKey", "TransactionPartitionKey"),
         Place.ANNOTATION,
-        annotation="x-opt-via-partition-key",
+        annotation=VIA_PARTITION_KEY,
         is_settable=True,
         is_short=True,
     ),
-    SystemProperty(("DeadLetterSource",), Place.ANNOTATION, annotation="x-opt-deadletter-source"),
-    SystemProperty(("EnqueuedSequenceNumber",), Place.ANNOTATION, annotation="x-opt-enqueue-sequence-number"),
+    SystemProperty(("DeadLetterSource",), Place.ANNOTATION, annotation=DEADLETTER_SOURCE),
+    SystemProperty(("EnqueuedSequenceNumber",), Place.ANNOTATION, annotation=ENQUEUED_SEQUENCE_NUMBER),
     SystemProperty(("TimeToLive",), Place.HEAD, is_settable=True),
     SystemProperty(("ExpiresAtUtc", "ExpiresAt"), Place.HEAD),
     SystemProperty(("EnqueuedTimeUtc", "EnqueuedTime"), Place.HEAD),

@@ -24,9 +24,9 @@ from twinbus.client.pairing.events import EventKind, PairingEvent
 from twinbus.client.pairing.failover import EntityState
 from twinbus.client.pairing.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
 from twinbus.client.pairing.pairing import Pairing
-from twinbus.client.pairing.rewriting import POSSIBLE_DUPLICATE
 from twinbus.client.pairing.spool import SpoolStatus
 from twinbus.client.pairing.status import EntityStatus, PairingStatus, PumpState
+from twinbus.model.message import POSSIBLE_DUPLICATE
 
 __all__ = [
     "POSSIBLE_DUPLICATE",

@@ -14,6 +14,7 @@ from twinbus.client.pairing.errors import PairingFailed
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.outages import Side, side_of
 from twinbus.client.pairing.rewriting import LOCK_MS
+from twinbus.model.annotations import BACKLOG_QUEUES
 from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import (
     EntityAlreadyExists,
@@ -48,7 +49,7 @@ DESCRIPTION: Final = QueueDescription(
 """R012 to R019."""
 CREATE_TRIES: Final = 3
 CREATE_PAUSE_S: Final = 0.5
-_MARK: Final = "/x-servicebus-transfer/"
+_MARK: Final = f"/{BACKLOG_QUEUES}/"
 
 
 def prefix_of(primary: str) -> str:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.types import Array, Int, UInt
 from twinbus.client.errors import UnknownAnswer
-from twinbus.client.pairing.rewriting import POSSIBLE_DUPLICATE
 from twinbus.model.errors import MessageLockLost, MessageTooLarge, ServiceBusError
+from twinbus.model.message import POSSIBLE_DUPLICATE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -27,8 +27,9 @@ from twinbus.client.pairing.errors import ParkedMessageMalformed, PrimaryLost
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.outages import side_of
 from twinbus.client.pairing.parcel import IN_DOUBT, Arrived, Origin, TakenBack, dead_letter, release_all
-from twinbus.client.pairing.rewriting import DEFERRED_STATE, LOCK_MS, Expired, Restored, look, restore, was_delivered
+from twinbus.client.pairing.rewriting import LOCK_MS, Expired, Restored, look, restore, was_delivered
 from twinbus.client.pairing.withholding import Withholding
+from twinbus.model.annotations import DEFERRED_STATE, MESSAGE_STATE, SEQUENCE_NUMBER
 from twinbus.model.errors import MessageLockLost, MessageNotFound, ServiceBusError
 from twinbus.model.path import key_of
 
@@ -55,7 +56,6 @@ RENEW_AFTER_S: Final = 20.0
 GIVE_BACK_S: Final = 2.0
 CLAIM_LOOK_S: Final = 0.1
 """How often a pump that may have lost its queue looks whether it is certainly its own again."""
-_SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
 _MALFORMED: Final = "ParkedMessageMalformed"
 _EXPIRED: Final = "TTLExpiredException"
 
@@ -474,7 +474,7 @@ class Draining:
 
 
 def _number_of(payload: bytes) -> int:
-    number = Message(payload).lookup(Section.MESSAGE_ANNOTATIONS, _SEQUENCE_NUMBER)
+    number = Message(payload).lookup(Section.MESSAGE_ANNOTATIONS, SEQUENCE_NUMBER)
     return int(number) if isinstance(number, int) else 0
 
 
@@ -483,7 +483,7 @@ def _by_number(parcel: TakenBack) -> int:
 
 
 def _is_deferred(payload: bytes) -> bool:
-    state = Message(payload).lookup(Section.MESSAGE_ANNOTATIONS, "x-opt-message-state")
+    state = Message(payload).lookup(Section.MESSAGE_ANNOTATIONS, MESSAGE_STATE)
     return state == DEFERRED_STATE
 
 

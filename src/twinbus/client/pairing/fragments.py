@@ -15,7 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from twinbus.amqp.fields import MESSAGE_ID
 from twinbus.amqp.message import Message, Section
+from twinbus.model.annotations import PARTITION_KEY
 from twinbus.model.partition_key import fragment_of, partition_key
 
 if TYPE_CHECKING:
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
     from twinbus.client.clock import Clock
     from twinbus.model.errors import ServiceBusError
     from twinbus.model.message import BrokeredMessage
-
-_PARTITION_KEY: Final = "x-opt-partition-key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,10 @@ def key_in(payload: bytes, session_id: str | None) -> Key:
     if session_id is not None:
         return Key(session_id=session_id)
     message = Message(payload)
-    found = message.lookup(Section.MESSAGE_ANNOTATIONS, _PARTITION_KEY)
+    found = message.lookup(Section.MESSAGE_ANNOTATIONS, PARTITION_KEY)
     if isinstance(found, str):
         return Key(partition_key=str(found))
-    return Key(message_id=message.field(Section.PROPERTIES, 0))
+    return Key(message_id=message.field(Section.PROPERTIES, MESSAGE_ID))
 
 
 def key_to(number: int | None, messages: Iterable[BrokeredMessage]) -> Key | None:

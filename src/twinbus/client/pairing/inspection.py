@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from twinbus.client.pairing.rewriting import PATH
+from twinbus.model.annotations import PATH
 from twinbus.model.path import key_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from twinbus.amqp.outcomes import RELEASED, Modified, Rejected
 from twinbus.amqp.performatives import Error
 from twinbus.amqp.types import Symbol
 from twinbus.client.pairing.deferred import COMPLETED, DEAD_LETTERED, DEFERRED, marking
-from twinbus.client.pairing.rewriting import POSSIBLE_DUPLICATE, mark
+from twinbus.client.pairing.rewriting import mark
+from twinbus.model.message import POSSIBLE_DUPLICATE
 
 if TYPE_CHECKING:
     import asyncio

@@ -16,28 +16,37 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from twinbus.amqp.decode import decode, open_list, open_map, skip
 from twinbus.amqp.encode import write
 from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.fields import ABSOLUTE_EXPIRY_TIME, CREATION_TIME, DELIVERY_COUNT, GROUP_ID, LARGEST_TTL_MS, TTL
 from twinbus.amqp.message import Message, Properties, Section, build, data
 from twinbus.amqp.outline import long_at, outline_of, text_at, timestamp_at
 from twinbus.amqp.types import Described, Symbol, Timestamp, UInt
 from twinbus.client.pairing.errors import MessageCannotBeParked, ParkedMessageMalformed, ReservedPropertyName
-from twinbus.model import message as model_message
-from twinbus.model.message import BATCH_FORMAT
+from twinbus.model.annotations import (
+    DEADLETTER_SOURCE,
+    DEFERRED_STATE,
+    ENQUEUED_SEQUENCE_NUMBER,
+    ENQUEUED_TIME,
+    LOCKED_UNTIL,
+    MESSAGE_STATE,
+    PARKED_AT,
+    PARKED_FOR,
+    PARKED_FOR_MS,
+    PARTITION_ID,
+    PATH,
+    SCHEDULED_TIME,
+    SCHEDULED_TIME_ALIAS,
+    SEQUENCE_NUMBER,
+    SESSION_ID,
+    TIME_TO_LIVE,
+)
+from twinbus.model.message import BATCH_FORMAT, POSSIBLE_DUPLICATE
 from twinbus.model.times import TICKS_PER_MS, TIMESPAN, timespan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PATH: Final = "x-ms-path"
-SESSION_ID: Final = "x-ms-sessionid"
-TIME_TO_LIVE: Final = "x-ms-timetolive"
-SCHEDULED_TIME: Final = "x-ms-scheduledenqueuetimeutc"
-ALIASES: Final = frozenset({PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED_TIME})
+ALIASES: Final = frozenset({PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED_TIME_ALIAS})
 """Names that no property of an application can have: it would be taken for what was parked."""
-POSSIBLE_DUPLICATE: Final = model_message.POSSIBLE_DUPLICATE
-PARKED_AT: Final = "x-ms-parked-at"
-PARKED_FOR: Final = "x-ms-parked-for"
-PARKED_FOR_MS: Final = "x-ms-parked-for-ms"
-"""The same as a long of milliseconds: few SDKs can read .NET's duration."""
 _TOLD: Final = frozenset({POSSIBLE_DUPLICATE, PARKED_AT, PARKED_FOR, PARKED_FOR_MS})
 """What a message tells of its way; it keeps them at its destination. Parked again, it gets new times, and keeps the
 mark of a possible duplicate."""
@@ -52,22 +61,15 @@ _BEFORE_OWN: Final = (_HEADER, Section.DELIVERY_ANNOTATIONS, _ANNOTATIONS, _PROP
 MAX_PROPERTIES_BYTES: Final = 65_536
 LOCK_MS: Final = 60_000
 """How long a backlog queue locks messages, as it is created (R016)."""
-_LARGEST_TTL_MS: Final = 2**32 - 1
-_SCHEDULE_ANNOTATION: Final = "x-opt-scheduled-enqueue-time"
-_ENQUEUED_TIME: Final = "x-opt-enqueued-time"
-_LOCKED_UNTIL: Final = "x-opt-locked-until"
-_SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
-_STATE: Final = "x-opt-message-state"
-DEFERRED_STATE: Final = 1
 _SET_BY_BROKER: Final = frozenset(
     {
-        _ENQUEUED_TIME,
-        _SEQUENCE_NUMBER,
-        _LOCKED_UNTIL,
-        "x-opt-enqueue-sequence-number",
-        _STATE,
-        "x-opt-deadletter-source",
-        "x-opt-partition-id",
+        ENQUEUED_TIME,
+        SEQUENCE_NUMBER,
+        LOCKED_UNTIL,
+        ENQUEUED_SEQUENCE_NUMBER,
+        MESSAGE_STATE,
+        DEADLETTER_SOURCE,
+        PARTITION_ID,
     }
 )
 _TOLD_AT_LAST: Final = frozenset({PARKED_AT, PARKED_FOR, PARKED_FOR_MS})
@@ -81,11 +83,6 @@ _MAP32: Final = 0xD1
 NULL: Final = b"\x40"
 _REMEMBERED: Final = 1_024
 """Headers, paths and times to live that are read once, however many messages have them."""
-_TTL: Final = 2
-_DELIVERY_COUNT: Final = 4
-_EXPIRY: Final = 8
-_CREATED: Final = 9
-_GROUP_ID: Final = 10
 
 
 def check_names(properties: Mapping[str, object]) -> None:
@@ -116,19 +113,19 @@ def _park(payload: bytes, path: str, *, is_possible_duplicate: bool) -> bytes:
     added = [_PATH + encoded(path)]
     if is_possible_duplicate:
         added.append(_POSSIBLE_DUPLICATE)
-    session_id = field_of(properties, _GROUP_ID)
+    session_id = field_of(properties, GROUP_ID)
     if session_id != NULL:
         added.append(_SESSION_ID + session_id)
-        properties[_GROUP_ID] = NULL
+        properties[GROUP_ID] = NULL
     ttl_ms = _ttl_of(header, properties)
     if ttl_ms is not None:
         added.append(_TIME_TO_LIVE + encoded(timespan(ttl_ms)))
-        clear(header, _TTL)
-        clear(properties, _EXPIRY)
-        clear(properties, _CREATED)
+        clear(header, TTL)
+        clear(properties, ABSOLUTE_EXPIRY_TIME)
+        clear(properties, CREATION_TIME)
     annotations = []
     for key, value_at, raw in message.entries(_ANNOTATIONS):
-        if key != _SCHEDULE_ANNOTATION:
+        if key != SCHEDULED_TIME:
             annotations.append(raw)
         elif type(decode(raw, value_at)[0]) is Timestamp:
             added.append(_SCHEDULED_TIME + raw[value_at:])
@@ -282,7 +279,7 @@ def _restore(
     told, aliases, mark = _read_properties(own, _DEAD_LETTERS_LOSE if is_dead_letter else _TOLD_AT_LAST)
     path, session_id = _path_of(aliases.get(PATH, NULL)), _session_of(aliases.get(SESSION_ID, NULL))
     ttl_ms = _alias_ttl(aliases[TIME_TO_LIVE]) if TIME_TO_LIVE in aliases else None
-    scheduled_ms = _alias_schedule(aliases[SCHEDULED_TIME]) if SCHEDULED_TIME in aliases else None
+    scheduled_ms = _alias_schedule(aliases[SCHEDULED_TIME_ALIAS]) if SCHEDULED_TIME_ALIAS in aliases else None
     left_ms = now_ms if locked_until_ms is None else locked_until_ms - lock_ms
     if parked_ms is None:
         parked_ms = left_ms
@@ -293,7 +290,7 @@ def _restore(
             return Expired(path, lived_ms, ttl_ms)
         ttl_ms -= max(0, lived_ms)
     if scheduled_ms is not None:
-        kept.append(_SCHEDULE_NAME + aliases[SCHEDULED_TIME])
+        kept.append(_SCHEDULE_NAME + aliases[SCHEDULED_TIME_ALIAS])
     told.append(_PARKED_AT + _timestamp(parked_ms))
     told.append(_PARKED_FOR + _TIMESPAN.pack(_TIMESPAN_LEAD, parked_for_ms * TICKS_PER_MS))
     told.append(_PARKED_FOR_MS + _LONG.pack(0x81, parked_for_ms))
@@ -335,9 +332,9 @@ def look(payload: bytes) -> Looked:
         for _ in range(count // 2):
             item_at = skip(annotations, at)
             name = _NAMES.get(annotations[at:item_at])
-            if name == _SEQUENCE_NUMBER:
+            if name == SEQUENCE_NUMBER:
                 sequence_number = long_at(annotations, item_at) or 0
-            elif name == _STATE:
+            elif name == MESSAGE_STATE:
                 is_deferred = decode(annotations, item_at)[0] == DEFERRED_STATE
             at = skip(annotations, item_at)
         _, aliases, _ = _read_properties(own, _TOLD_AT_LAST)
@@ -386,11 +383,11 @@ def _read_annotations(section: bytes) -> tuple[list[bytes], int | None, int | No
         name = _name_of(section[at:item_at])
         if name not in _SET_BY_BROKER:
             kept.append(section[at:end])
-        elif name == _ENQUEUED_TIME:
+        elif name == ENQUEUED_TIME:
             parked_ms = timestamp_at(section, item_at)
-        elif name == _LOCKED_UNTIL:
+        elif name == LOCKED_UNTIL:
             locked_until_ms = timestamp_at(section, item_at)
-        elif name == _SEQUENCE_NUMBER:
+        elif name == SEQUENCE_NUMBER:
             sequence_number = long_at(section, item_at) or 0
         at = end
     return kept, parked_ms, locked_until_ms, sequence_number
@@ -428,30 +425,31 @@ def _restored_header(section: bytes, ttl_ms: int | None) -> tuple[bytes, bool]:
     Most messages have the same header: it is made once.
     """
     fields = _fields_of(section, 0)[1] if section else []
-    was_delivered = bool(decode(field_of(fields, _DELIVERY_COUNT), 0)[0])
-    clear(fields, _DELIVERY_COUNT)
+    was_delivered = bool(decode(field_of(fields, DELIVERY_COUNT), 0)[0])
+    clear(fields, DELIVERY_COUNT)
     if ttl_ms is not None:
-        set_field(fields, _TTL, encoded(UInt(min(ttl_ms, _LARGEST_TTL_MS))))
+        set_field(fields, TTL, encoded(UInt(min(ttl_ms, LARGEST_TTL_MS))))
     return _compound(_HEADER, _LIST32, fields, len(fields)) if fields else b"", was_delivered
 
 
 def was_delivered(payload: bytes) -> bool:
     """Whether a parked message has a delivery on its count: somebody may have sent it."""
-    return bool(Message(payload).field(_HEADER, _DELIVERY_COUNT))
+    return bool(Message(payload).field(_HEADER, DELIVERY_COUNT))
 
 
 def _add_restored_properties(
     pieces: list[bytes], section: bytes, session: bytes, ttl_ms: int | None, left_ms: int
 ) -> None:
     """Add the properties with the session that the message had, and with the end of its life."""
-    before, fields = _fields_of(section, _EXPIRY) if section else (_EXPIRY * NULL, [])
+    expiry = ABSOLUTE_EXPIRY_TIME
+    before, fields = _fields_of(section, expiry) if section else (expiry * NULL, [])
     if ttl_ms is not None:
         ends, created = _life(left_ms, ttl_ms)
-        set_field(fields, _CREATED - _EXPIRY, created)
+        set_field(fields, CREATION_TIME - expiry, created)
         set_field(fields, 0, ends)
     if session != NULL:
-        set_field(fields, _GROUP_ID - _EXPIRY, session)
-    count = _EXPIRY + len(fields)
+        set_field(fields, GROUP_ID - expiry, session)
+    count = expiry + len(fields)
     fields.insert(0, before)
     _add_compound(pieces, _PROPERTIES, _LIST32, fields, count)
 
@@ -516,7 +514,7 @@ def _alias_schedule(item: bytes) -> int | None:
     """Milliseconds since 1970, if there is a time."""
     scheduled = decode(item, 0)[0]
     if scheduled is not None and type(scheduled) is not Timestamp:
-        raise ParkedMessageMalformed(f"its property {SCHEDULED_TIME} is {scheduled!r:.80}, not a time")
+        raise ParkedMessageMalformed(f"its property {SCHEDULED_TIME_ALIAS} is {scheduled!r:.80}, not a time")
     return None if scheduled is None else int(scheduled)
 
 
@@ -525,9 +523,10 @@ def _alias_schedule(item: bytes) -> int | None:
 
 def _ttl_of(header: list[bytes], properties: list[bytes]) -> int | None:
     """How long a message lives, in milliseconds: as the header says, or, beyond its 49.7 days, its end."""
-    ttl = decode(field_of(header, _TTL), 0)[0]
-    ends, made = decode(field_of(properties, _EXPIRY), 0)[0], decode(field_of(properties, _CREATED), 0)[0]
-    if isinstance(ends, int) and isinstance(made, int) and (ttl is None or ttl == _LARGEST_TTL_MS):
+    ttl = decode(field_of(header, TTL), 0)[0]
+    ends = decode(field_of(properties, ABSOLUTE_EXPIRY_TIME), 0)[0]
+    made = decode(field_of(properties, CREATION_TIME), 0)[0]
+    if isinstance(ends, int) and isinstance(made, int) and (ttl is None or ttl == LARGEST_TTL_MS):
         return max(1, ends - made)
     return ttl if isinstance(ttl, int) else None
 
@@ -613,19 +612,19 @@ def _name_of(key: bytes) -> object:
 _PATH: Final = encoded(PATH)
 _SESSION_ID: Final = encoded(SESSION_ID)
 _TIME_TO_LIVE: Final = encoded(TIME_TO_LIVE)
-_SCHEDULED_TIME: Final = encoded(SCHEDULED_TIME)
+_SCHEDULED_TIME: Final = encoded(SCHEDULED_TIME_ALIAS)
 _POSSIBLE_DUPLICATE: Final = encoded(POSSIBLE_DUPLICATE) + encoded(True)  # noqa: FBT003  # a value, not a switch
 _PARKED_AT: Final = encoded(PARKED_AT)
 _PARKED_FOR: Final = encoded(PARKED_FOR)
 _PARKED_FOR_MS: Final = encoded(PARKED_FOR_MS)
-_SCHEDULE_NAME: Final = encoded(Symbol(_SCHEDULE_ANNOTATION))
+_SCHEDULE_NAME: Final = encoded(Symbol(SCHEDULED_TIME))
 _TIMESPAN_LEAD: Final = b"\x00" + encoded(TIMESPAN) + b"\x81"
 _TIMESPAN: Final = struct.Struct(f">{len(_TIMESPAN_LEAD)}sq")
 _TOLD_NAMES: Final = _POSSIBLE_DUPLICATE + _PARKED_AT + _PARKED_FOR + _PARKED_FOR_MS
 _TOLD_BYTES: Final = len(_TOLD_NAMES) + _TIMESTAMP.size + _TIMESPAN.size + _LONG.size
 """What a message that comes back has more than one that was not parked."""
 _PROPERTIES_LEAD: Final = bytes((0x00, 0x53, _PROPERTIES))
-_LOOKED_FOR: Final = (*ALIASES, *_TOLD, *_DEAD_LETTER_REASONS, *_SET_BY_BROKER, _SCHEDULE_ANNOTATION)
+_LOOKED_FOR: Final = (*ALIASES, *_TOLD, *_DEAD_LETTER_REASONS, *_SET_BY_BROKER, SCHEDULED_TIME)
 _NAMES: Final[dict[bytes, object]] = {
     **{encoded(name): name for name in _LOOKED_FOR},
     **{encoded(Symbol(name)): name for name in _LOOKED_FOR},

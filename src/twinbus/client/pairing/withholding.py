@@ -16,7 +16,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from twinbus.client.pairing.outages import side_of
-from twinbus.client.pairing.rewriting import PATH
+from twinbus.model.annotations import PATH
 from twinbus.model.errors import FailureClass, ServiceBusError
 from twinbus.model.path import key_of
 

@@ -21,7 +21,7 @@ from twinbus.amqp.errors import AmqpError
 from twinbus.amqp.types import Int
 from twinbus.client import MessagingFactory
 from twinbus.client.journal_file import text_of
-from twinbus.client.pairing.rewriting import PATH, SESSION_ID
+from twinbus.model.annotations import PATH, SESSION_ID
 from twinbus.model.errors import ServiceBusError
 from twinbus.model.message import BrokeredMessage
 from twinbus.model.path import key_of

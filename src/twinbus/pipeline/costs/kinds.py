@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from twinbus.model.annotations import BACKLOG_QUEUES
 from twinbus.model.usage import COUNTS, END, LOST
 from twinbus.pipeline.costs.charges import Stage
 
@@ -87,7 +88,7 @@ KINDS: Final = (
     ),
     Kind(name="forward", operation=("forwards",), messages="forwards", stage=Stage.OTHER, backlog_stage=Stage.OTHER),
 )
-IS_BACKLOG: Final = r"entity RLIKE '(?i)^[^/]+/x-servicebus-transfer/[0-9]+$'"
+IS_BACKLOG: Final = rf"entity RLIKE '(?i)^[^/]+/{BACKLOG_QUEUES}/[0-9]+$'"
 ROOT: Final = r"lower(regexp_replace(entity, '(?i)/(subscriptions/|[$]).*$', ''))"
 """The queue or topic that a subscription or a dead-letter queue is of; paths differ by more than case."""
 IS_SUBQUEUE: Final = r"contains(entity, '/$')"

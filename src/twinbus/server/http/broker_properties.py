@@ -16,9 +16,28 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.fields import (
+    CONTENT_TYPE,
+    CORRELATION_ID,
+    DELIVERY_COUNT,
+    GROUP_ID,
+    LARGEST_TTL_MS,
+    MESSAGE_ID,
+    REPLY_TO,
+    REPLY_TO_GROUP_ID,
+    SUBJECT,
+    TO,
+    TTL,
+)
 from twinbus.amqp.message import Header, Message, Properties, Section, build, data
 from twinbus.amqp.types import Timestamp
-from twinbus.broker.intake import SCHEDULED_TIME
+from twinbus.model.annotations import (
+    DEADLETTER_SOURCE,
+    PARTITION_KEY,
+    SCHEDULED_TIME,
+    SEQUENCE_NUMBER,
+    VIA_PARTITION_KEY,
+)
 from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import InvalidArgument
 
@@ -28,10 +47,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-PARTITION_KEY: Final = "x-opt-partition-key"
-VIA_PARTITION_KEY: Final = "x-opt-via-partition-key"
-_LONGEST_HEADER_TTL_MS: Final = 0xFFFF_FFFF
-"""49 days. Longer lives are told by when they begin and end."""
 _TIME_SPAN: Final = re.compile(r"(?:([0-9]{1,8})\.)?([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2}(?:\.[0-9]{1,7})?)")
 _STATES: Final = {0: "Active", 1: "Deferred", 2: "Scheduled"}
 _SYMBOL: Final = re.compile(r"[ -~]{1,255}")
@@ -81,7 +96,7 @@ class BrokerProperties(msgspec.Struct, rename="pascal"):
             reply_to_group_id=self.reply_to_session_id,
         )
         header, ttl_ms = Header(durable=True), self._ttl_ms()
-        if ttl_ms is not None and ttl_ms <= _LONGEST_HEADER_TTL_MS:
+        if ttl_ms is not None and ttl_ms <= LARGEST_TTL_MS:
             header.ttl = ttl_ms
         elif ttl_ms is not None:
             properties.creation_time, properties.absolute_expiry_time = now_ms, now_ms + ttl_ms
@@ -130,8 +145,8 @@ def read_json(text: bytes, kind: type[T], name: str) -> T:
 
 def describe(message: Message, lock_token: uuid.UUID | None) -> bytes:
     """The header for a message as it is delivered."""
-    ttl_ms = _of(message, Section.HEADER, 2)
-    count = _of(message, Section.HEADER, 4)
+    ttl_ms = _of(message, Section.HEADER, TTL)
+    count = _of(message, Section.HEADER, DELIVERY_COUNT)
     annotation = {
         name: _annotation(message, f"x-opt-{name}")
         for name in (
@@ -144,24 +159,24 @@ def describe(message: Message, lock_token: uuid.UUID | None) -> bytes:
         )
     }
     found = {
-        "CorrelationId": _text(_of(message, Section.PROPERTIES, 5)),
-        "DeadLetterSource": _text(_annotation(message, "x-opt-deadletter-source")),
+        "CorrelationId": _text(_of(message, Section.PROPERTIES, CORRELATION_ID)),
+        "DeadLetterSource": _text(_annotation(message, DEADLETTER_SOURCE)),
         "DeliveryCount": (count if isinstance(count, int) else 0) + 1,  # this one counts: so .NET has it
         "EnqueuedSequenceNumber": annotation["enqueue-sequence-number"] or 0,
         "EnqueuedTimeUtc": write_time(annotation["enqueued-time"]),
-        "Label": _text(_of(message, Section.PROPERTIES, 3)),
+        "Label": _text(_of(message, Section.PROPERTIES, SUBJECT)),
         "LockToken": str(lock_token) if lock_token is not None else None,
         "LockedUntilUtc": write_time(annotation["locked-until"]) if lock_token is not None else None,
-        "MessageId": _text(_of(message, Section.PROPERTIES, 0)),
+        "MessageId": _text(_of(message, Section.PROPERTIES, MESSAGE_ID)),
         "PartitionKey": _text(_annotation(message, PARTITION_KEY)),
-        "ReplyTo": _text(_of(message, Section.PROPERTIES, 4)),
-        "ReplyToSessionId": _text(_of(message, Section.PROPERTIES, 12)),
+        "ReplyTo": _text(_of(message, Section.PROPERTIES, REPLY_TO)),
+        "ReplyToSessionId": _text(_of(message, Section.PROPERTIES, REPLY_TO_GROUP_ID)),
         "ScheduledEnqueueTimeUtc": write_time(annotation["scheduled-enqueue-time"]),
         "SequenceNumber": annotation["sequence-number"],
-        "SessionId": _text(_of(message, Section.PROPERTIES, 10)),
+        "SessionId": _text(_of(message, Section.PROPERTIES, GROUP_ID)),
         "State": _STATES.get(_number(annotation["message-state"]), "Active"),
         "TimeToLive": ttl_ms / 1000 if isinstance(ttl_ms, int) else _long_life_s(message),
-        "To": _text(_of(message, Section.PROPERTIES, 2)),
+        "To": _text(_of(message, Section.PROPERTIES, TO)),
         "ViaPartitionKey": _text(_annotation(message, VIA_PARTITION_KEY)),
     }
     told = {name: value for name, value in found.items() if value is not None}
@@ -170,7 +185,7 @@ def describe(message: Message, lock_token: uuid.UUID | None) -> bytes:
 
 def content_type_of(message: Message) -> str | None:
     """As far as a header can say it."""
-    found = _of(message, Section.PROPERTIES, 6)
+    found = _of(message, Section.PROPERTIES, CONTENT_TYPE)
     return str(found).strip() or None if isinstance(found, str) and _SYMBOL.fullmatch(found) else None
 
 
@@ -192,12 +207,12 @@ def body_of(message: Message) -> bytes:
 
 def sequence_of(message: Message) -> int:
     """Its sequence number."""
-    return _number(_annotation(message, "x-opt-sequence-number"))
+    return _number(_annotation(message, SEQUENCE_NUMBER))
 
 
 def message_id_of(message: Message) -> str | None:
     """As BrokerProperties have it."""
-    return _text(_of(message, Section.PROPERTIES, 0))
+    return _text(_of(message, Section.PROPERTIES, MESSAGE_ID))
 
 
 def write_time(when_ms: object) -> str | None:

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from twinbus.broker.settlement import How, lock_lost
 from twinbus.broker.transaction import Transaction
+from twinbus.model.callbacks import ignore
 from twinbus.model.errors import ServiceBusError
 from twinbus.server.http.answered import answered
 
@@ -52,7 +53,7 @@ class Removal:
         """Nobody has seen the message."""
         self._transaction.roll_back()
         with suppress(ServiceBusError):  # its store is gone, and the lock with it
-            self._fragment.settlement.release(self._numbers, _ignore)
+            self._fragment.settlement.release(self._numbers, ignore)
 
 
 class RemovingResponse(Response):
@@ -73,7 +74,3 @@ class RemovingResponse(Response):
             raise
         await self.removal.finish()
         await send({"type": "http.response.body"})
-
-
-def _ignore(_error: ServiceBusError | None) -> None:
-    """Nobody waits for this."""
