@@ -16,6 +16,7 @@ from xml.sax.saxutils import unescape
 
 import msgspec
 
+from twinbus.client.connection_string import HTTP_PORT, HTTPS_PORT
 from twinbus.model.signature import make_token
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 20.0
 ANSWER_MAX_BYTES: Final = 16_777_216
-HTTP_PORT: Final = 5300
-HTTPS_PORT: Final = 443
 TOKEN_S: Final = 300
 _DETAIL: Final = re.compile(r"<Detail>(.*?)(?:\. TrackingId:[^<]*)?</Detail>", re.DOTALL)
 

@@ -15,6 +15,7 @@ from twinbus.amqp.terminus import Source
 from twinbus.amqp.types import Int, Symbol
 from twinbus.client.events import SettledInBulk
 from twinbus.client.receiver import MessageReceiver, ReceiveMode
+from twinbus.model.description import FRAGMENT_SHIFT
 from twinbus.model.errors import RangeSeen
 from twinbus.model.times import duration_s
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from twinbus.model.message import BrokeredMessage
 
 _PREFETCH: int = 500
-_FRAGMENT_SHIFT: int = 48
-"""The bits of a number above these are its fragment."""
 
 
 class MessageBrowser(MessageReceiver):
@@ -82,7 +81,7 @@ class MessageBrowser(MessageReceiver):
 
     def _note(self, number: int) -> bool:
         """Whether a message was not seen before."""
-        fragment = number >> _FRAGMENT_SHIFT
+        fragment = number >> FRAGMENT_SHIFT
         if number <= self._seen.get(fragment, -1):
             return False
         self._seen[fragment], self._next = number, number + 1

@@ -20,6 +20,8 @@ STATUSES: Final = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")
 SIZES_MB: Final = (1024, 2048, 3072, 4096, 5120)
 FRAGMENTS: Final = 16
 """Of a partitioned entity, each of the size that was asked for."""
+FRAGMENT_SHIFT: Final = 48
+"""The bits of a sequence number above these are its fragment."""
 SHOWN_SIZES_MB: Final = tuple(FRAGMENTS * size_mb for size_mb in SIZES_MB)
 """What such an entity is shown with, and may be described by."""
 RANGES: Final = {

@@ -19,6 +19,7 @@ CBS: Final = "$cbs"
 _MANAGEMENT: Final = "/$management"
 SUBSCRIPTIONS: Final = "/Subscriptions/"
 _URI: Final = re.compile(r"\A[a-z][a-z0-9+.-]*://[^/]*", re.IGNORECASE)
+NAMESPACE_NAME: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9-]{0,48}[A-Za-z0-9])?")
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9_])?")
 
 

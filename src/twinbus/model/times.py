@@ -16,18 +16,19 @@ TIMESPAN: Final = Symbol("com.microsoft:timespan")
 FOREVER: Final = dt.timedelta.max
 """What a duration that never ends is in Python; .NET's is `FOREVER_MS`."""
 TICKS_PER_MS: Final = 10_000
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+"""A tick is .NET's 100 nanoseconds, the finest that any client sends."""
+EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MILLISECOND: Final = dt.timedelta(milliseconds=1)
 
 
 def moment_of(milliseconds: int) -> dt.datetime:
     """The moment so many milliseconds after 1970; OverflowError where Python has none."""
-    return _EPOCH + dt.timedelta(milliseconds=milliseconds)
+    return EPOCH + dt.timedelta(milliseconds=milliseconds)
 
 
 def milliseconds_of(moment: dt.datetime) -> int:
     """How many milliseconds after 1970; a moment without a zone is taken as UTC, as the names of properties say."""
-    return ((moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)) - _EPOCH) // _MILLISECOND
+    return ((moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)) - EPOCH) // _MILLISECOND
 
 
 def duration_ms(duration: dt.timedelta | float) -> int:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
 LONGEST_S: Final = 86_400.0
+SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "path"})
+"""Options that Spark hands over to a data source although they are its own."""
 
 
 class Given:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from twinbus.model.limits import NamespaceLimits
+from twinbus.model.path import NAMESPACE_NAME
 from twinbus.server.plaintext import is_loopback
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ NEW_STORES: Final = 4
 """Stores of a new data directory, if `--stores` is not given."""
 WORKERS_MAX: Final = 64
 
-_NAME: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9-]{0,48}[A-Za-z0-9])?")
 _HOST: Final = re.compile(r"[A-Za-z0-9._:%-]{1,253}")
 _ALLOWED_HOST: Final = re.compile(r"(?:\*\.)?[A-Za-z0-9_-][A-Za-z0-9._-]{0,252}")
 _SIZE: Final = re.compile(r"([0-9]{1,15})\s*([A-Za-z]*)")
@@ -179,7 +179,7 @@ class ServeSettings:
                 )
 
     def _check_names(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if not NAMESPACE_NAME.fullmatch(self.name):
             raise InvalidSetting(
                 "NAME",
                 repr(self.name),

@@ -19,6 +19,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from twinbus.client import BrokeredMessage, MessagingFactory
+from twinbus.client.connection_string import HTTP_PORT
 from twinbus.model import path as paths
 from twinbus.model.authorization import new_secret
 from twinbus.model.queue import QueueDescription
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from twinbus.server.entities import Entities
 
 AMQP_PORT: Final = 5672
-HTTP_PORT: Final = 5300
 _PAGE: Final = 1_000
 _PAGE_BYTES: Final = 16_777_216
 

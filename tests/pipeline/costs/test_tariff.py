@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from twinbus.model.usage import units_of
 from twinbus.pipeline.costs.charging import (
     basic_cost,
     connections_cost,
@@ -16,7 +17,6 @@ from twinbus.pipeline.costs.charging import (
     operations_cost,
     premium_cost,
     to_the_cent,
-    units_of,
 )
 from twinbus.pipeline.costs.tariff import read_tariff, shipped_tariff
 from twinbus.pipeline.errors import PipelineError

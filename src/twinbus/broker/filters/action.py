@@ -22,9 +22,10 @@ from twinbus.broker.filters.errors import FilterError
 from twinbus.broker.filters.evaluate import value as compile_value
 from twinbus.broker.filters.nodes import Constant, Property, SetTo, user_address
 from twinbus.broker.filters.system import SYSTEM, known_names, number_of
-from twinbus.broker.filters.values import OPAQUE, TICKS_PER_MS, Instant, Span, described, from_amqp, to_amqp
+from twinbus.broker.filters.values import OPAQUE, Instant, Span, described, from_amqp, to_amqp
 from twinbus.broker.record import take_apart
 from twinbus.model.limits import NamespaceLimits
+from twinbus.model.times import TICKS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

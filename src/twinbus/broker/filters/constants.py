@@ -8,7 +8,7 @@ from __future__ import annotations
 import binascii
 import re
 from base64 import b64decode
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -16,6 +16,7 @@ from uuid import UUID
 from twinbus.broker.filters.arithmetic import fits_long
 from twinbus.broker.filters.values import LONGEST_TICKS, Instant, Span
 from twinbus.model.errors import InvalidArgument
+from twinbus.model.times import EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from twinbus.model.rule import Value
 
 _TICKS_PER_SECOND: Final = 10_000_000
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBER: Final = re.compile(r"\s*[+-]?[0-9]{1,20}\s*")
 _TRUTHS: Final = {"true": True, "1": True, "false": False, "0": False}
 _INFINITIES: Final = {"INF": "inf", "-INF": "-inf"}
@@ -74,7 +74,7 @@ def _instant(text: str) -> Instant:
     if found is None:
         raise ValueError
     moment = datetime.fromisoformat(found["seconds"] + (found["zone"] or "Z"))
-    past = moment - _EPOCH
+    past = moment - EPOCH
     fraction = (found["fraction"] or "").ljust(7, "0")[:7]
     return Instant((past.days * 86_400 + past.seconds) * _TICKS_PER_SECOND + int(fraction))
 

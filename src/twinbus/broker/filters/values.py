@@ -40,19 +40,17 @@ from twinbus.amqp.types import (
     ULong,
     UShort,
 )
+from twinbus.model.times import TICKS_PER_MS, TIMESPAN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TICKS_PER_MS: Final = 10_000
-"""A tick is .NET's 100 nanoseconds, the finest that any client sends."""
 EPOCH_TICKS: Final = 621_355_968_000_000_000
 """From the year 1, where .NET counts from, to 1970."""
 LAST_TICKS: Final = 3_155_378_975_999_999_999 - EPOCH_TICKS
 """The end of the year 9999, .NET's largest time."""
 LONGEST_TICKS: Final = 2**63 - 1
 """P10675199DT2H48M5.4775807S, .NET's largest duration."""
-TIMESPAN: Final = Symbol("com.microsoft:timespan")
 _DATETIME_OFFSET: Final = "com.microsoft:datetime-offset"
 _URI: Final = "com.microsoft:uri"
 

@@ -17,13 +17,13 @@ from twinbus.broker.filters.values import (
     LAST_TICKS,
     LONGEST_TICKS,
     OPAQUE,
-    TICKS_PER_MS,
     Instant,
     Span,
     from_amqp,
     text_of,
 )
 from twinbus.broker.record import HAS_TTL, enqueued_of, places_of, take_apart
+from twinbus.model.times import TICKS_PER_MS
 
 if TYPE_CHECKING:
     from twinbus.broker.filters.nodes import Address

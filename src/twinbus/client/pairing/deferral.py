@@ -12,6 +12,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from twinbus.client.futures import ignore_failure
 from twinbus.client.pairing.outages import side_of
 from twinbus.client.pairing.parcel import defer_all
 from twinbus.model.errors import ServiceBusError
@@ -134,7 +135,7 @@ class Deferral:
         task = asyncio.ensure_future(self._source.take_back(numbers))
         self.requests.add(task)
         task.add_done_callback(self.requests.discard)
-        task.add_done_callback(_ignore_failure)  # a pump that ends asks no request what became of it
+        task.add_done_callback(ignore_failure)  # a pump that ends asks no request what became of it
         return Request(numbers, task)
 
     async def taken(self, request: Request) -> list[Parcel] | None:
@@ -154,8 +155,3 @@ class Deferral:
         for number in request.numbers:
             self.add(number)
         return None
-
-
-def _ignore_failure(task: asyncio.Task[list[Parcel]]) -> None:
-    if not task.cancelled():
-        task.exception()

@@ -6,12 +6,12 @@ Owns: the options, their defaults and their ranges.
 from __future__ import annotations
 
 import datetime as dt
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from twinbus.client.pairing.blame import NOT_FOUND_GRACE_S
 from twinbus.model.errors import InvalidArgument
+from twinbus.model.path import NAMESPACE_NAME
 from twinbus.model.times import duration_s
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from twinbus.client.pairing.triggers import Triggers
 
 _MINUTE: Final = dt.timedelta(minutes=1)
-_NAME: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9-]{0,48}[A-Za-z0-9])?")
 
 
 @dataclass(kw_only=True)
@@ -91,7 +90,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         if self.backlog_queue_count < 1:
             raise InvalidArgument(f"backlog_queue_count is {self.backlog_queue_count}; it must be at least 1")
         name = self.primary_namespace_name
-        if name and not _NAME.fullmatch(name):
+        if name and not NAMESPACE_NAME.fullmatch(name):
             raise InvalidArgument(
                 f"primary_namespace_name is {name!r:.80}; a namespace's name has letters, digits and hyphens, 50 at"
                 " most, and a letter first"

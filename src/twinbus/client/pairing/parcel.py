@@ -14,6 +14,7 @@ from twinbus.amqp.performatives import Error
 from twinbus.amqp.types import Symbol
 from twinbus.client.pairing.deferred import COMPLETED, DEAD_LETTERED, DEFERRED, marking
 from twinbus.client.pairing.rewriting import mark
+from twinbus.model.description import FRAGMENT_SHIFT
 from twinbus.model.message import POSSIBLE_DUPLICATE
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from twinbus.client.pairing.rewriting import Restored
     from twinbus.client.receiving_link import ReceivingLink
 
-FRAGMENT_SHIFT = 48
-"""A sequence number's bits above these are the number of its fragment."""
 IN_DOUBT = Modified(delivery_failed=True)
 """Given back with a delivery on its count: it may have arrived at its destination."""
 _DEFERRED = Modified(delivery_failed=False, undeliverable_here=True)

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple
 
+from twinbus.client.futures import ignore_failure
 from twinbus.client.pairing.errors import SpoolFailed, SpoolFull
 from twinbus.client.pairing.spool_files import SEGMENT_BYTES, SpoolFiles, number_of
 from twinbus.client.pairing.spool_index import SpoolIndex
@@ -98,7 +99,7 @@ class Spool:
         except BaseException:
             # It may still be opening, if nobody waits for it any more: it is closed after that, in order.
             closing = asyncio.get_running_loop().run_in_executor(self._thread, self._files.close)
-            closing.add_done_callback(_ignore)
+            closing.add_done_callback(ignore_failure)
             self._thread.shutdown(wait=False)
             raise
         self._first_new = self._files.next_number
@@ -276,9 +277,3 @@ class Spool:
 
     async def _on_thread(self, work: Callable[[*Given], T], *arguments: *Given) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
-
-
-def _ignore(done: asyncio.Future[None]) -> None:
-    """Nobody waits for this."""
-    if not done.cancelled():
-        done.exception()

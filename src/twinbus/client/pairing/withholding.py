@@ -15,6 +15,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from twinbus.client.futures import ignore_failure
 from twinbus.client.pairing.outages import side_of
 from twinbus.model.annotations import PATH
 from twinbus.model.errors import FailureClass, ServiceBusError
@@ -157,16 +158,11 @@ class WithheldMessages:
         given_back, self.in_hand = self.in_hand[count:], self.in_hand[:count]
         releases = self._source.give_back(given_back)
         for future in releases:
-            future.add_done_callback(_ignore_failure)
+            # A message that was not released comes again when its lock is over, or its link.
+            future.add_done_callback(ignore_failure)
         self._releases = [future for future in self._releases if not future.done()] + releases
         return given_back
 
 
 def _number_of(parcel: Arrived) -> int:
     return parcel.sequence_number
-
-
-def _ignore_failure(future: asyncio.Future[None]) -> None:
-    """A message that was not released comes again when its lock is over, or its link."""
-    if not future.cancelled():
-        future.exception()

@@ -14,6 +14,7 @@ import uuid
 from typing import TYPE_CHECKING, Final
 
 from twinbus.model.errors import EntityNotFound
+from twinbus.model.times import EPOCH
 from twinbus.pipeline.capture.folder import TEMPORARY
 from twinbus.pipeline.capture.history import History, place_of
 from twinbus.pipeline.capture.manifest import Manifest, iso
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from twinbus.pipeline.source import FragmentPosition
 
 log: Final = logging.getLogger(__name__)
-
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class CapturedEntity:
@@ -194,7 +193,7 @@ class CapturedEntity:
 
     def _name(self, fragment: int, written: Written) -> Manifest:
         folder, covered = self._folder, self._covered[fragment]
-        first = _EPOCH + dt.timedelta(microseconds=written.first_us)
+        first = EPOCH + dt.timedelta(microseconds=written.first_us)
         manifest = Manifest(
             file=self._histories[fragment].name_next(first, self._entity_id, covered),
             fragment=fragment,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Self
 
-from twinbus.pipeline.costs.charging import units_of
+from twinbus.model.usage import units_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

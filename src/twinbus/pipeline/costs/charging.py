@@ -13,16 +13,9 @@ if TYPE_CHECKING:
     from twinbus.pipeline.costs.tariff import Tariff
 
 MILLION: Final = 1_000_000
-UNIT_BYTES: Final = 65_536
-"""A message costs one charge for each such step it begins (C02)."""
 ZERO: Final = Decimal(0)
 _EXACT: Final = Context(prec=60)
 _CENT: Final = Decimal("0.01")
-
-
-def units_of(size_bytes: int) -> int:
-    """Charges for one message of this size: also an empty one is one."""
-    return max(1, -(-size_bytes // UNIT_BYTES))
 
 
 def operations_cost(tariff: Tariff, operations: int) -> Decimal:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from twinbus.amqp.encode import encode
+from twinbus.model.times import EPOCH
 from twinbus.pipeline.columns import SOURCE_ID
 from twinbus.pipeline.errors import PipelineError
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 DIGEST_BYTES: Final = 16
 SOURCE_KEY: Final = (SOURCE_ID,)
 """The key of rows that were read with this data source."""
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
 _FIRST: Final = operator.itemgetter(0)
 _KEY_TYPES: Final = (
@@ -186,7 +186,7 @@ def _bytes_of(value: object) -> bytes:
     if isinstance(value, decimal.Decimal):
         return b"c" + _digits_of(value)
     if isinstance(value, dt.datetime) and value.tzinfo is not None:
-        return b"m%d" % ((value - _EPOCH) // _MICROSECOND)
+        return b"m%d" % ((value - EPOCH) // _MICROSECOND)
     if isinstance(value, dt.date):
         return b"d" + value.isoformat().encode()
     assert isinstance(value, int)

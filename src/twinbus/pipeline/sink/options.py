@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.model.path import key_of, relative
 from twinbus.pipeline.errors import PipelineError
-from twinbus.pipeline.given import Given
+from twinbus.pipeline.given import SPARKS_OWN, Given
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,8 +43,6 @@ _PAIRED: Final = (
     "spoolDir",
 )
 """What means nothing without a secondary."""
-_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "path"})
-"""What Spark hands over although it is none of ours."""
 _TIMEOUT_S: Final = 60.0
 _BACKLOG_QUEUES: Final = 10
 
@@ -83,7 +81,7 @@ class SinkOptions:
 
 def read_options(given: Mapping[str, str]) -> SinkOptions:
     """What the options come to; PipelineError names the one that cannot be."""
-    found = Given(given, OPTIONS, purpose="writing", ignored=_SPARKS_OWN)
+    found = Given(given, OPTIONS, purpose="writing", ignored=SPARKS_OWN)
     has_deterministic_ids = found.choice("messageIds", (GIVEN, DETERMINISTIC)) == DETERMINISTIC
     return SinkOptions(
         connection_string=found.connection_string("connectionString"),

@@ -12,9 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from twinbus.model.description import FRAGMENT_SHIFT
 from twinbus.model.path import key_of
 from twinbus.pipeline.errors import PipelineError
-from twinbus.pipeline.source.options import EARLIEST, FRAGMENT_SHIFT
+from twinbus.pipeline.source.options import EARLIEST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

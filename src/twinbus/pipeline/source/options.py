@@ -9,9 +9,10 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from twinbus.client.receiver import MAX_PREFETCH
 from twinbus.model.path import SubQueue, key_of, parse, relative
 from twinbus.pipeline.errors import PipelineError
-from twinbus.pipeline.given import Given
+from twinbus.pipeline.given import SPARKS_OWN, Given
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,13 +40,8 @@ OPTIONS: Final = (
     "complete",
     "exclusive",
 )
-_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "path"})
-"""What Spark hands over although it is none of ours."""
 PREFETCH: Final = 2_000
-MAX_PREFETCH: Final = 5_000
 _TIMEOUT_S: Final = 60.0
-FRAGMENT_SHIFT: Final = 48
-"""The bits of a sequence number above these are its fragment."""
 
 Edge = str | dict[int, int]
 """Where a range begins or ends: `earliest`, `latest`, or a number for some fragments."""
@@ -81,7 +77,7 @@ class SourceOptions:
 
 def read_options(given: Mapping[str, str]) -> SourceOptions:
     """What the options come to; PipelineError names the one that cannot be."""
-    found = Given(given, OPTIONS, purpose="reading", ignored=_SPARKS_OWN)
+    found = Given(given, OPTIONS, purpose="reading", ignored=SPARKS_OWN)
     entity = _named(found, given.get("path"))
     if not entity:
         raise PipelineError("servicebus needs the option entity: the path of a queue, or topic/Subscriptions/name")

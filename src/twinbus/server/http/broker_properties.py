@@ -17,8 +17,10 @@ import msgspec
 
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.fields import (
+    ABSOLUTE_EXPIRY_TIME,
     CONTENT_TYPE,
     CORRELATION_ID,
+    CREATION_TIME,
     DELIVERY_COUNT,
     GROUP_ID,
     LARGEST_TTL_MS,
@@ -40,6 +42,7 @@ from twinbus.model.annotations import (
 )
 from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import InvalidArgument
+from twinbus.model.times import milliseconds_of
 
 if TYPE_CHECKING:
     import uuid
@@ -50,8 +53,6 @@ if TYPE_CHECKING:
 _TIME_SPAN: Final = re.compile(r"(?:([0-9]{1,8})\.)?([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2}(?:\.[0-9]{1,7})?)")
 _STATES: Final = {0: "Active", 1: "Deferred", 2: "Scheduled"}
 _SYMBOL: Final = re.compile(r"[ -~]{1,255}")
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_MILLISECOND: Final = dt.timedelta(milliseconds=1)
 
 
 class BrokerProperties(msgspec.Struct, rename="pascal"):
@@ -254,7 +255,7 @@ def _number(found: object) -> int:
 
 
 def _long_life_s(message: Message) -> float | None:
-    ends, begins = (_of(message, Section.PROPERTIES, index) for index in (8, 9))
+    ends, begins = (_of(message, Section.PROPERTIES, index) for index in (ABSOLUTE_EXPIRY_TIME, CREATION_TIME))
     return (ends - begins) / 1000 if isinstance(ends, int) and isinstance(begins, int) and ends > begins else None
 
 
@@ -272,4 +273,4 @@ def _read_time(text: str) -> int:
             f"ScheduledEnqueueTimeUtc is {text!r:.60}; write it as Thu, 01 Jan 2026 12:00:00 GMT or 2026-01-01T12:00:00"
         ) from None
     when = when if when.tzinfo is not None else when.replace(tzinfo=dt.UTC)
-    return (when - _EPOCH) // _MILLISECOND
+    return milliseconds_of(when)
