@@ -22,11 +22,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tests.faults import management
-from tests.faults.ledger import PARTITIONED, Ledger
-from tests.faults.line import LineFailed, ReceivingLine, close, connected
+from tests.faults.line import PARTITIONED, LineFailed, ReceivingLine, close, connected
 from tests.faults.server_process import ServerFailed, ServerProcess
 from tests.faults.shim import Action, Shim
 from tests.faults.workload import Workload
+from tests.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -36,8 +36,8 @@ from twinbus.amqp.terminus import Source, Target
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from tests.faults.ledger import Ledger
     from tests.faults.server_process import Endpoint
+    from tests.ledger.ledger import Ledger
     from twinbus.amqp.aio import Peer
     from twinbus.amqp.composite import Composite
     from twinbus.amqp.delivery import IncomingDelivery, OutgoingDelivery
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 CONNECT_S: Final = 30.0
 SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
+PARTITIONED: Final = "partitioned-"
+"""How the names of partitioned queues begin."""
 ABANDONED: Final = Modified(delivery_failed=True)
 _numbers: Final = itertools.count()
 
@@ -73,6 +75,11 @@ class Line:
         self.end: str | None = None
         """Why it is over, once it is."""
         self._changed = asyncio.Event()
+
+    @property
+    def order_key(self) -> int | None:
+        """What its messages have in common that keeps them in order: nothing, over several fragments."""
+        return None if self.queue.startswith(PARTITIONED) else self.number
 
     def take(self, peer: Peer) -> Self:
         """Become the handler of a connection."""
@@ -138,7 +145,7 @@ class SendingLine(Line):
 
     def send(self, filler_bytes: int) -> int:
         """Send one message; its number."""
-        number, body = self.ledger.write(self.queue, self.number, filler_bytes)
+        number, body = self.ledger.write(self.queue, self.order_key, filler_bytes)
         self.post(number, build(header=Header(durable=True), body=data(body)))
         return number
 

@@ -22,16 +22,17 @@ from typing import TYPE_CHECKING, Final
 
 from tests.faults import management
 from tests.faults.harness import drain
-from tests.faults.ledger import Ledger
 from tests.faults.line import LineFailed, SendingLine, connected
 from tests.faults.server_process import ServerProcess
 from tests.faults.shim import ALWAYS, Action, Shim
+from tests.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
-    from tests.faults.ledger import Entry
+    from tests.ledger.messages import Message
+
 
 STORES: Final = 4
 SICK: Final = 1
@@ -142,14 +143,14 @@ class Answers:
         self._slowest_s = 0.0
         self._refusals: set[str] = set()
 
-    def note(self, entries: Sequence[Entry], seconds: float) -> None:
+    def note(self, messages: Sequence[Message], seconds: float) -> None:
         """These were sent together, and this is when the last answer came, or nobody waited any longer."""
         self._slowest_s = max(self._slowest_s, seconds)
-        self._accepted += sum(entry.is_accepted for entry in entries)
-        refusals = [entry.refusal for entry in entries if entry.refusal is not None]
+        self._accepted += sum(message.is_accepted for message in messages)
+        refusals = [message.refusal for message in messages if message.refusal is not None]
         self._refused += len(refusals)
         self._refusals.update(refusals)
-        self._unanswered += sum(entry.refusal is None and not entry.is_accepted for entry in entries)
+        self._unanswered += sum(message.refusal is None and not message.is_accepted for message in messages)
 
     def problems(self, *, must_refuse: bool) -> list[str]:
         found = [f"refused with {why!r}" for why in sorted(self._refusals) if "unavailable" not in why]
@@ -237,7 +238,7 @@ class Site:
         """Send to a queue of the sick store, a few at a time, and note how long the answers take."""
         async with self.line_to(self.sick[number % len(self.sick)]) as line:
             while True:
-                sent = [self.ledger.entries[line.send(BODY_BYTES)] for _ in range(TOGETHER)]
+                sent = [self.ledger.messages[line.send(BODY_BYTES)] for _ in range(TOGETHER)]
                 started = time.monotonic()
                 if not await line.until(lambda: not line.unanswered, patience_s=answers.patience_s):
                     line.unanswered.clear()  # they are late, and told as such
@@ -336,10 +337,10 @@ class Ordeal:
     async def _wait_for_return(self) -> None:
         """Until every queue of the sick store takes a message again."""
         async with asyncio.timeout(RETURN_S):
-            entries = self._site.ledger.entries
+            messages = self._site.ledger.messages
             for queue in self._site.sick:
-                sent = len(entries)
-                while not any(entry.is_accepted for entry in entries[sent:]):
+                sent = len(messages)
+                while not any(message.is_accepted for message in messages[sent:]):
                     with suppress(LineFailed):
                         async with self._site.line_to(queue) as line:
                             await accepted(line)

@@ -125,7 +125,7 @@ def test_a_cancelled_message_never_comes(ledger: FeatureLedger) -> None:
     ledger.cancel_confirmed([number])
     assert ledger.close() == []
     ledger.receive_from("schedule", got(body, terms, 2))
-    assert ledger.problems[0].startswith("cancelled: ")
+    assert ledger.problems[0].startswith("back: ")
 
 
 def test_a_message_whose_cancellation_had_no_answer_may_come_or_not(ledger: FeatureLedger) -> None:
@@ -183,7 +183,7 @@ def test_a_message_that_expired_is_a_dead_letter(ledger: FeatureLedger) -> None:
     number, body, terms = written(ledger, "burying", ttl_ms=SOON_MS)
     ledger.accepted(number)
     dead = {"enqueued_ms": now_ms() - SOON_MS, "reason": EXPIRED, "original_number": 7}
-    ledger.bury("burying", got(body, terms, 1, **dead))
+    ledger.receive_dead("burying", got(body, terms, 1, **dead))
     complete(ledger, number)
     assert ledger.close() == []
 
@@ -191,7 +191,7 @@ def test_a_message_that_expired_is_a_dead_letter(ledger: FeatureLedger) -> None:
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"reason": "MaxDeliveryCountExceeded"}, "buried"),
+        ({"reason": "MaxDeliveryCountExceeded"}, "dead-lettered"),
         ({"enqueued_ms": now_ms() + LONG_MS}, "early"),
         ({"original_number": 8}, "doubled"),
     ],
@@ -200,7 +200,7 @@ def test_a_dead_letter_says_why_it_is_one(ledger: FeatureLedger, changed: dict[s
     _, body, terms = written(ledger, "burying", ttl_ms=SOON_MS)
     ledger.receive_from("burying", got(body, terms, 7))
     dead = {"enqueued_ms": now_ms() - SOON_MS, "reason": EXPIRED, "original_number": 7} | changed
-    ledger.bury("burying", got(body, terms, 1, **dead))
+    ledger.receive_dead("burying", got(body, terms, 1, **dead))
     assert [problem.split(":")[0] for problem in ledger.problems] == [told]
 
 
@@ -208,16 +208,16 @@ def test_a_message_is_one_dead_letter(ledger: FeatureLedger) -> None:
     _, body, terms = written(ledger, "burying", ttl_ms=SOON_MS)
     dead = {"enqueued_ms": now_ms() - SOON_MS, "reason": EXPIRED, "original_number": 7}
     for sequence_number in (1, 2):
-        ledger.bury("burying", got(body, terms, sequence_number, **dead))
+        ledger.receive_dead("burying", got(body, terms, sequence_number, **dead))
     assert [problem.split(":")[0] for problem in ledger.problems] == ["doubled"]
 
 
 def test_a_dead_letter_does_not_come_from_its_queue_again(ledger: FeatureLedger) -> None:
     _, body, terms = written(ledger, "burying", ttl_ms=SOON_MS)
     dead = {"enqueued_ms": now_ms() - SOON_MS, "reason": EXPIRED, "original_number": 7}
-    ledger.bury("burying", got(body, terms, 1, **dead))
+    ledger.receive_dead("burying", got(body, terms, 1, **dead))
     ledger.receive_from("burying", got(body, terms, 7))
-    assert [problem.split(":")[0] for problem in ledger.problems] == ["buried"]
+    assert [problem.split(":")[0] for problem in ledger.problems] == ["back"]
 
 
 def test_an_expired_message_that_is_no_dead_letter_is_lost(ledger: FeatureLedger) -> None:
@@ -261,7 +261,7 @@ def test_a_deferred_message_comes_to_who_asks_for_it(ledger: FeatureLedger) -> N
 def test_a_deferred_message_comes_to_nobody_else(ledger: FeatureLedger) -> None:
     _, body, terms = deferred(ledger)
     ledger.receive_from("deferring", got(body, terms, 7))
-    assert ledger.problems == ["unasked: from deferring came, as number 7, message 0, which is deferred"]
+    assert ledger.problems == ["back: from deferring came, as number 7, message 0, which is deferred"]
 
 
 def test_a_message_whose_deferral_had_no_answer_may_be_here_or_there(ledger: FeatureLedger) -> None:

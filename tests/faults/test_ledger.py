@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.faults.ledger import Ledger
+from tests.ledger.ledger import Ledger
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def ledger() -> Ledger:
 
 
 def test_what_was_accepted_and_completed_is_no_problem(ledger: Ledger) -> None:
-    number, body = ledger.write("orders", line=1, filler_bytes=100)
+    number, body = ledger.write("orders", source=1, filler_bytes=100)
     ledger.accepted(number)
     for _ in range(2):  # abandoned, and received again
         assert ledger.receive("orders", 1, body) == number
@@ -50,7 +50,7 @@ def test_a_message_whose_completion_was_confirmed_must_not_come_back(ledger: Led
     ledger.completion_requested(number)
     ledger.completion_confirmed(number)
     ledger.receive("orders", 7, body)
-    assert ledger.close() == ["back: from orders came, as number 7, message 0, whose completion was confirmed"]
+    assert ledger.close() == ["back: from orders came, as number 7, message 0, which is completed"]
 
 
 @pytest.mark.parametrize("change", [b"", b"short", bytes(200)])
@@ -88,8 +88,8 @@ def test_a_number_with_two_messages_is_doubled(ledger: Ledger) -> None:
 
 
 def test_messages_of_one_link_keep_their_order(ledger: Ledger) -> None:
-    for line, sequence_number in ((1, 7), (2, 3), (1, 6)):
-        number, body = ledger.write("orders", line, 0)
+    for source, sequence_number in ((1, 7), (2, 3), (1, 6)):
+        number, body = ledger.write("orders", source, 0)
         ledger.receive("orders", sequence_number, body)
         ledger.completion_requested(number)
-    assert ledger.close() == ["order: on one link to orders, message 0 got number 7 and message 2 after it 6"]
+    assert ledger.close() == ["order: message 2 of orders has number 6, below number 7 of message 0 before it"]

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from tests.faults import management
-from tests.faults.ledger import Ledger
 from tests.faults.line import SendingLine, connected
 from tests.faults.server_process import ServerProcess
 from tests.faults.shim import Action, Shim
 from tests.faults.slow_disk import FAILING_AND_SLOW, SHORT, suffer
+from tests.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

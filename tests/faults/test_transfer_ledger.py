@@ -9,7 +9,8 @@ import pytest
 
 from tests.faults.transfers.ledger import TransferLedger, What
 from tests.faults.transfers.leftovers import leftovers
-from tests.faults.transfers.places import END, NEWS, REFUSED, Spot
+from tests.faults.transfers.places import END, NEWS, REFUSED
+from tests.ledger.messages import State
 from twinbus.amqp.message import Message
 from twinbus.broker.keys import ACTIVE, BODY, CHECK, IDS, MARKS, SEEN, Area, area_prefix
 from twinbus.store.changes import Changes
@@ -43,8 +44,8 @@ def accepted(ledger: TransferLedger, head: str, session: str | None = None) -> t
 def take_out(ledger: TransferLedger, home: str, number: int, body: bytes, sequence_number: int = 1) -> None:
     """Receive it and complete it."""
     ledger.receive_at(home, sequence_number, body)
-    ledger.asks(home, number, Spot.GONE)
-    ledger.answered(home, number, ledger.receipt_of(home, number), Spot.GONE)
+    ledger.asks(home, number, State.GONE)
+    ledger.answered(home, number, ledger.receipt_of(home, number), State.GONE)
 
 
 def kinds(ledger: TransferLedger) -> list[str]:
@@ -66,7 +67,7 @@ def test_a_message_that_does_not_arrive_in_one_of_its_places_is_lost(ledger: Tra
     number, body = accepted(ledger, "before")
     for home in END[:2]:
         take_out(ledger, home, number, body)
-    assert ledger.close() == [f"lost: message 0 of before, which is active in {END[2]}"]
+    assert ledger.close() == [f"lost: message 0 of before at {END[2]}, which was accepted"]
 
 
 def test_so_is_one_without_an_answer_that_was_seen_elsewhere(ledger: TransferLedger) -> None:
@@ -115,7 +116,7 @@ def test_messages_of_one_source_that_change_places_are_out_of_order(ledger: Tran
 def test_a_dead_letter_is_not_active_any_more(ledger: TransferLedger) -> None:
     number, body = accepted(ledger, "work")
     ledger.receive_at("work", 1, body)
-    ledger.asks("work", number, Spot.DEAD)
+    ledger.asks("work", number, State.DEAD)
     ledger.receive_at("graves", 7, body)
     assert ledger.problems == []
     ledger.receive_at("work", 1, body)
@@ -126,10 +127,10 @@ def test_an_answer_that_is_heard_late_tells_nothing_of_what_was_asked_for_since(
     number, body = accepted(ledger, "work")
     ledger.receive_at("work", 1, body)
     receipt = ledger.receipt_of("work", number)
-    ledger.asks("work", number, Spot.DEAD)
+    ledger.asks("work", number, State.DEAD)
     ledger.receive_at("graves", 1, body)
-    ledger.asks("work", number, Spot.GONE)
-    ledger.answered("work", number, receipt, Spot.DEAD)
+    ledger.asks("work", number, State.GONE)
+    ledger.answered("work", number, receipt, State.DEAD)
     assert ledger.close() == []
 
 
@@ -188,7 +189,7 @@ def test_a_transaction_is_done_or_not(
 
 @pytest.mark.parametrize("is_done", [False, True])
 @pytest.mark.parametrize("is_sent", [False, True])
-@pytest.mark.parametrize("what", [What.ABANDON, What.DEFER, What.BURY])
+@pytest.mark.parametrize("what", [What.ABANDON, What.DEFER, What.DEAD_LETTER])
 def test_every_way_of_settling_tells_what_became_of_it(
     ledger: TransferLedger, what: What, *, is_done: bool, is_sent: bool
 ) -> None:
@@ -197,11 +198,11 @@ def test_every_way_of_settling_tells_what_became_of_it(
     if what is What.ABANDON:
         ledger.receive_at("work", 1, old_body, touched=transaction.number if is_done else None)
     elif is_done:
-        address, spot = ("graves", Spot.DEAD) if what is What.BURY else ("work", Spot.DEFERRED)
-        ledger.receive_at(address, 1, old_body, spot=spot)
+        address, state = ("graves", State.DEAD) if what is What.DEAD_LETTER else ("work", State.DEFERRED)
+        ledger.receive_at(address, 1, old_body, state=state)
     else:
         ledger.receive_at("work", 1, old_body)
-    ledger.answered("work", 0, ledger.receipt_of("work", 0), Spot.GONE)
+    ledger.answered("work", 0, ledger.receipt_of("work", 0), State.GONE)
     if is_sent:
         take_out(ledger, "work", 1, new_body, 2)
     assert kinds(ledger) == ["torn"] * (is_done != is_sent)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Awaitable, Callable, Sequence
 
-    from tests.faults.ledger import Ledger
     from tests.faults.server_process import ServerProcess
+    from tests.ledger.ledger import Ledger
     from twinbus.amqp.composite import Composite
 
 SENDERS: Final = 4

@@ -212,7 +212,7 @@ class Judge:
             is_struck = any(strike.worker == earlier.holder for strike in strikes) or self._touch(strikes, earlier)
             if not is_struck:
                 self.verdict.tell(
-                    f"two holders: message {later.copy.number} of {later.copy.destination} was handed out "
+                    f"two holders: message {later.copy.number} of {later.copy.home} was handed out "
                     f"{later.since_s - earlier.since_s:.3f} s after another had got it, under a lock for "
                     f"{earlier.until_s - later.since_s:.1f} s more"
                 )
@@ -223,7 +223,7 @@ class Judge:
             later = pair.later
             if not self._touch([strike for strike in self._between(pair) if strike.worker is None], later):
                 self.verdict.tell(
-                    f"order: from {later.copy.destination} came, as number {later.copy.sequence_number:#x}, message "
+                    f"order: from {later.copy.home} came, as number {later.copy.sequence_number:#x}, message "
                     f"{later.copy.number}, after number {pair.earlier.copy.sequence_number:#x} on the same link"
                 )
 
@@ -244,7 +244,7 @@ class Judge:
     def _find_pauses(self, ledger: StrikeLedger) -> None:
         last_s: dict[str, float] = {}
         for delivery in ledger.deliveries:
-            destination = delivery.copy.destination
+            destination = delivery.copy.home
             since_s, now_s = last_s.get(destination), delivery.since_s
             last_s[destination] = now_s
             strike = self._met(since_s, now_s) if since_s is not None and not has_sessions(destination) else None

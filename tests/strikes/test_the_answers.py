@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.ledger.messages import FRAGMENT_SHIFT, Copy
 from tests.strikes.answers import DISK_SILENT, NOBODY, Class, Drop, Judge, Return, Verdict
 from tests.strikes.disk import DiskWatch
 from tests.strikes.lag import Lag
-from tests.strikes.ledger import FRAGMENT_SHIFT, Copy, Delivery, Pair, Send, StrikeLedger
+from tests.strikes.ledger import Delivery, Pair, Send, StrikeLedger
 from tests.strikes.scene import Stream
 from tests.strikes.strike import Kind, Strike
 
@@ -119,7 +120,7 @@ def test_what_the_machines_disk_did_not_keep_is_counted_apart(tmp_path: Path) ->
 
 
 def delivery(since_s: float, *, fragment: int = 6, holder: int = WELL) -> Delivery:
-    return Delivery(Copy(0, "loose", (fragment << FRAGMENT_SHIFT) + 1), 1, holder, since_s, since_s + 30)
+    return Delivery(Copy(0, "loose", {"loose": (fragment << FRAGMENT_SHIFT) + 1}), 1, holder, since_s, since_s + 30)
 
 
 @pytest.mark.parametrize(

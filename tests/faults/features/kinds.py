@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tests.faults.ledger import PARTITIONED
+from tests.faults.line import PARTITIONED
 
 LOCK_S: Final = 5
 """As short as can be: what a client that hung up had received is there again within a run."""

@@ -1,18 +1,18 @@
-"""The book of messages that are scheduled, expire, are deferred, sent again or of sessions, and of sessions' states.
+"""The ledger of messages that are scheduled, expire, are deferred, sent again or of sessions, and of sessions' states.
 
-To the promises of the plain ledger it adds, in the words of `problems`:
+To the promises of every ledger it adds, in the words of `problems`:
 
+- back: a message whose deferral was confirmed comes only to a receiver that asks for it by its number, and one whose
+  cancellation was confirmed to nobody; a dead letter never comes from its queue again.
 - order: the messages of a session come for the first time in the order of their sequence numbers.
-- early: a scheduled message does not come before its time, and nothing expires before it.
-- late: no message is handed out when its time is over.
-- cancelled: what was cancelled, and that was confirmed, never comes.
+- early: no scheduled message comes before it is due, and no message expires before its time.
+- late: no message is handed out after it has expired.
+- cancelled: no message is cancelled that somebody has received.
 - torn: messages that were scheduled together are all there, or none is.
-- buried: a message in the dead-letter queue is there because it expired, under one number, and never comes from its
-  queue again.
-- unasked: a message whose deferral was confirmed comes only to who asks for it by its number; and to him it does come.
-- state: a session remembers what it was last told to, as far as that was confirmed or read, or something later.
+- dead-lettered: a message is in the dead-letter queue because it expired.
+- state: a session has the state that was last set, as far as that was confirmed or read, or a later one.
 
-A message that was sent again, where duplicates are looked for, is the same message: it must not be `doubled`.
+A message that was sent again, to a queue that detects duplicates, is the same message: it must not be `doubled`.
 
 Owns: these promises. Knows nothing of servers, links or disks.
 """
@@ -25,13 +25,15 @@ from typing import TYPE_CHECKING, Final
 
 from tests.faults.features import letter
 from tests.faults.features.kinds import BRIEF_MS, KINDS
-from tests.faults.ledger import Ledger
+from tests.ledger.ledger import Ledger
+from tests.ledger.messages import State
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from tests.faults.features.letter import Received, Terms
+    from tests.ledger.messages import Copy
 
 EXPIRED: Final = "TTLExpiredException"
 ENOUGH: Final = 5
@@ -42,21 +44,13 @@ UNREAD_MS: Final = 3_000
 
 @dataclass(slots=True)
 class Story:
-    """What happened to one message, beside what its entry says."""
+    """What a message was sent with, and what was found of it beside its copies."""
 
     terms: Terms
     scheduled_number: int | None = None
-    """By which it can be cancelled."""
-    cancels: int = 0
-    """So often was that asked for without an answer that says what became of it."""
-    is_cancelled: bool = False
-    is_deferral_requested: bool = False
-    is_deferred: bool = False
-    """It was confirmed, or somebody found it among the deferred ones."""
-    dead_number: int | None = None
-    """In the dead-letter queue, where somebody has seen it."""
-    is_seen: bool = False
-    """It was received, or found."""
+    """The number to cancel it by."""
+    is_found: bool = False
+    """It was seen among the scheduled messages."""
 
 
 @dataclass(slots=True)
@@ -69,7 +63,7 @@ class Memory:
 
 
 class FeatureLedger(Ledger):
-    """One book for all clients of a run."""
+    """One ledger for all clients of a run."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
@@ -79,7 +73,9 @@ class FeatureLedger(Ledger):
         self.cancellable: dict[int, int] = {}
         """Messages that were scheduled, and nobody has cancelled yet, with the numbers to do it by."""
         self.resends = 0
-        self.buried_count = 0
+        self.dead_count = 0
+        self._deferred: set[int] = set()
+        """Messages that were ever deferred."""
         self._memories: dict[tuple[str, str], Memory] = {}
         self._latest: dict[tuple[str, str], int] = {}
         """By session: the highest sequence number that somebody received."""
@@ -87,166 +83,169 @@ class FeatureLedger(Ledger):
 
     # --- senders ------------------------------------------------------------------------------------------------------
 
-    def write_with(self, queue: str, line: int, filler_bytes: int, terms: Terms) -> tuple[int, bytes]:
-        """A new message, which will be sent now: its number and its payload."""
-        number, body = self.write(queue, line if terms.due_ms is None else None, filler_bytes)
+    def write_with(self, queue: str, source: Hashable | None, filler_bytes: int, terms: Terms) -> tuple[int, bytes]:
+        """Record a new message, which will be sent now: its number and its payload."""
+        number, body = self.write(queue, source if terms.due_ms is None else None, filler_bytes)
         self.stories.append(Story(terms))
         return number, letter.write(f"message-{number}", body, terms)
 
     def sent_again(self, number: int) -> None:
-        """It may be taken in now or have been before: it keeps no order."""
+        """It may be stored now or have been before: it has no place in an order."""
         self.resends += 1
-        self.entries[number].line = None
+        self.messages[number].source = None
 
     def scheduled_together(self, numbers: Sequence[int]) -> None:
         self._together.append(numbers)
 
     def scheduled(self, number: int, sequence_number: int) -> None:
-        """The broker said that it has it, and by which number it can be cancelled."""
+        """The broker has accepted it, and said by which number it can be cancelled."""
         self.accepted(number)
         self.stories[number].scheduled_number = self.cancellable[number] = sequence_number
 
+    def is_cancelled(self, number: int) -> bool:
+        return self._only_copy(number).state is State.CANCELLED
+
     def cancel_requested(self, numbers: Sequence[int]) -> None:
         for number in numbers:
-            self.stories[number].cancels += 1
+            self._only_copy(number).asked[State.CANCELLED] += 1
             self.cancellable.pop(number, None)
-            self.waiting.discard(number)
+            self.look(self.messages[number])
 
     def cancel_confirmed(self, numbers: Sequence[int]) -> None:
         for number in numbers:
-            self.stories[number].is_cancelled = True
-            if self.entries[number].sequence_number is not None:
-                self._tell(f"cancelled: message {number}, which somebody had received before")
+            copy = self._only_copy(number)
+            if copy.numbers:
+                self.tell(f"cancelled: message {number}, which somebody had received before")
+            copy.confirm(State.CANCELLED)
 
     def cancel_refused(self, numbers: Sequence[int]) -> None:
         """The broker does not know one of them any more, and has cancelled none."""
         now_ms = _now_ms()
         if all(self._is_surely_scheduled(number, now_ms) for number in numbers):
-            self._tell(f"lost: one of the scheduled messages {list(numbers)}, which were not due, cannot be cancelled")
+            self.tell(f"lost: one of the scheduled messages {list(numbers)}, which were not due, cannot be cancelled")
         for number in numbers:
-            self.stories[number].cancels = max(0, self.stories[number].cancels - 1)
-            self._must_be_there(number)
+            asked = self._only_copy(number).asked
+            asked[State.CANCELLED] = max(0, asked[State.CANCELLED] - 1)
+            self.look(self.messages[number])
 
     def cancel_unanswered(self, numbers: Sequence[int]) -> None:
         """They may be cancelled or not: it can be tried again."""
         for number in numbers:
             sequence_number = self.stories[number].scheduled_number
-            if sequence_number is not None and self.entries[number].sequence_number is None:
+            if sequence_number is not None and not self._only_copy(number).numbers:
                 self.cancellable[number] = sequence_number
 
     def _is_surely_scheduled(self, number: int, now_ms: int) -> bool:
-        story = self.stories[number]
-        is_due = story.terms.due_ms is None or story.terms.due_ms <= now_ms
-        return not is_due and story.cancels == 1 and not story.is_cancelled
-
-    def _must_be_there(self, number: int) -> None:
-        if not self.stories[number].cancels:
-            super()._must_be_there(number)
+        due_ms, copy = self.stories[number].terms.due_ms, self._only_copy(number)
+        is_due = due_ms is None or due_ms <= now_ms
+        return not is_due and copy.asked[State.CANCELLED] == 1 and copy.state is not State.CANCELLED
 
     # --- receivers ----------------------------------------------------------------------------------------------------
 
     def receive_from(self, queue: str, got: Received) -> int | None:
-        """Somebody got a message from a queue: its number, if it is one of ours."""
-        number = self.receive(queue, got.sequence_number, got.body)
-        if number is None:
+        """Somebody received a message from a queue: its number, if it is one of ours."""
+        self.received_count += 1
+        where = f"from {queue} came, as number {got.sequence_number},"
+        message = self.identify(where, got.body, queue)
+        if message is None:
             return None
-        story, where = self.stories[number], f"from {queue} came, as number {got.sequence_number}, message {number},"
-        if story.is_cancelled:
-            self._tell(f"cancelled: {where} whose cancellation was confirmed")
-        if story.is_deferred:
-            self._tell(f"unasked: {where} which is deferred")
-        if story.dead_number is not None:
-            self._tell(f"buried: {where} which had been dead letter {story.dead_number}")
+        story, was_seen = self.stories[message.number], message.is_seen
+        self.arrive(where, message, queue, queue, got.sequence_number)
+        self.cancellable.pop(message.number, None)
+        where = f"{where} {message},"
         self._check_times(where, story.terms, got)
-        self._check_session(queue, where, story, got)
-        story.cancels, story.is_deferral_requested, story.is_seen = 0, False, True  # whoever asked, it is active
-        self.cancellable.pop(number, None)
-        self._must_be_there(number)
-        return number
+        self._check_session(queue, where, story, got, was_seen=was_seen or story.is_found)
+        return message.number
 
     def _check_times(self, where: str, terms: Terms, got: Received) -> None:
         now_ms = _now_ms()
         if terms.due_ms is not None and min(now_ms, got.enqueued_ms) < terms.due_ms:
-            self._tell(f"early: {where} which was scheduled for {terms.due_ms - now_ms} ms later")
+            self.tell(f"early: {where} which was scheduled for {terms.due_ms - now_ms} ms later")
         if got.ttl_ms != terms.ttl_ms:
-            self._tell(f"strange: {where} which lives for {got.ttl_ms} ms, and was to live for {terms.ttl_ms}")
+            self.tell(f"strange: {where} which lives for {got.ttl_ms} ms, and was to live for {terms.ttl_ms}")
         elif got.expires_ms is not None:
             at_ms = got.handed_out_ms if terms.session is None else now_ms - UNREAD_MS
             if at_ms is not None and at_ms >= got.expires_ms:
-                self._tell(f"late: {where} which had expired {at_ms - got.expires_ms} ms before")
+                self.tell(f"late: {where} which had expired {at_ms - got.expires_ms} ms before")
 
-    def _check_session(self, queue: str, where: str, story: Story, got: Received) -> None:
+    def _check_session(self, queue: str, where: str, story: Story, got: Received, *, was_seen: bool) -> None:
         session = story.terms.session
         if got.session != session:
-            self._tell(f"strange: {where} of session {got.session}, which was sent to {session}")
+            self.tell(f"strange: {where} of session {got.session}, which was sent to {session}")
         elif session is not None:
             latest = self._latest.get((queue, session), 0)
-            if not story.is_seen and got.sequence_number < latest:
-                self._tell(f"order: {where} for the first time, and number {latest} of its session was there before")
+            if not was_seen and got.sequence_number < latest:
+                self.tell(f"order: {where} for the first time, and number {latest} of its session was there before")
             self._latest[queue, session] = max(latest, got.sequence_number)
 
-    def bury(self, queue: str, got: Received) -> int | None:
-        """Somebody got a message from the dead-letter queue of a queue: its number, if it is one of ours."""
+    def receive_dead(self, queue: str, got: Received) -> int | None:
+        """Somebody received a message from the dead-letter queue of a queue: its number, if it is one of ours."""
         self.received_count += 1
-        where = f"from {queue}'s dead letters came, as number {got.sequence_number},"
-        number = self._identify(queue, where, got.body)
-        if number is None:
+        address = f"{queue}'s dead letters"
+        where = f"from {address} came, as number {got.sequence_number},"
+        message = self.identify(where, got.body, queue)
+        if message is None:
             return None
-        self._note_place(f"{queue}'s dead letters", where, got.sequence_number, number)
-        story, entry, where = self.stories[number], self.entries[number], f"{where} message {number},"
-        if got.reason != EXPIRED or got.ttl_ms != story.terms.ttl_ms:
-            self._tell(f"buried: {where} for {got.reason}, with {got.ttl_ms} ms of {story.terms.ttl_ms} to live")
+        ttl_ms, copy = self.stories[message.number].terms.ttl_ms, message.copy_at(queue)
+        self.dead_count += address not in copy.numbers
+        self.arrive(where, message, queue, address, got.sequence_number, State.DEAD)
+        where = f"{where} {message},"
+        if got.reason != EXPIRED or got.ttl_ms != ttl_ms:
+            self.tell(f"dead-lettered: {where} for {got.reason}, with {got.ttl_ms} ms of {ttl_ms} to live")
         elif got.expires_ms is None or _now_ms() < got.expires_ms:
-            self._tell(f"early: {where} which has not expired yet")
-        if story.dead_number not in {None, got.sequence_number}:
-            self._tell(f"doubled: {where} which had been number {story.dead_number}")
-        if entry.sequence_number not in {None, got.original_number}:
-            self._tell(f"doubled: {where} once number {got.original_number}, which was number {entry.sequence_number}")
-        if story.is_deferred:
-            self._tell(f"unasked: {where} which is deferred")
-        self.buried_count += story.dead_number is None
-        story.dead_number, entry.sequence_number = got.sequence_number, got.original_number
-        story.is_seen = True
-        self._must_be_there(number)
-        return number
+            self.tell(f"early: {where} which has not expired yet")
+        if got.original_number is not None:
+            known = copy.numbers.setdefault(queue, got.original_number)
+            if known != got.original_number:
+                self.tell(f"doubled: {where} once number {got.original_number}, which was number {known}")
+        return message.number
+
+    def may_become(self, copy: Copy, state: State) -> bool:
+        """An active message that expires is dead-lettered."""
+        return state is State.DEAD and copy.state is State.ACTIVE
 
     def peek(self, queue: str, got: Received) -> int | None:
-        """Somebody looked at a message: its number, if it is one of ours."""
-        number = self._identify(queue, f"in {queue} lies, as number {got.sequence_number},", got.body)
-        if number is not None:
-            self.stories[number].is_seen = self.stories[number].is_seen or got.state == letter.SCHEDULED
-        return number
+        """Somebody peeked a message: its number, if it is one of ours."""
+        where = f"in {queue} lies, as number {got.sequence_number},"
+        message = self.identify(where, got.body, queue)
+        if message is None:
+            return None
+        if message.copy_at(queue).state is State.GONE:
+            self.tell(f"back: {where} {message}, which is {State.GONE.value}")
+        story = self.stories[message.number]
+        story.is_found = story.is_found or got.state == letter.SCHEDULED
+        return message.number
 
     # --- deferral -----------------------------------------------------------------------------------------------------
 
     def deferral_requested(self, number: int) -> None:
-        self.stories[number].is_deferral_requested = True
+        self._only_copy(number).asked[State.DEFERRED] += 1
 
     def deferral_confirmed(self, number: int) -> None:
-        sequence_number = self.entries[number].sequence_number
-        assert sequence_number is not None
-        self.stories[number].is_deferred = True
-        self.set_aside[number] = sequence_number
+        copy = self._only_copy(number)
+        copy.state = State.DEFERRED
+        self.set_aside[number] = copy.sequence_number
+        self._deferred.add(number)
 
     def completion_requested(self, number: int) -> None:
         super().completion_requested(number)
         self.set_aside.pop(number, None)
 
     def receive_deferred(self, queue: str, got: Received) -> int | None:
-        """Somebody asked for a deferred message, and got it."""
-        number = self.receive(queue, got.sequence_number, got.body)
-        if number is None:
+        """Somebody asked for a deferred message, and received it."""
+        self.received_count += 1
+        where = f"from the deferred messages of {queue} came, as number {got.sequence_number},"
+        message = self.identify(where, got.body, queue)
+        if message is None:
             return None
-        story = self.stories[number]
-        if not story.is_deferred and not story.is_deferral_requested:
-            self._tell(f"strange: among the deferred ones of {queue} is message {number}, which nobody deferred")
-        story.is_deferred = True
-        return number
+        self.arrive(where, message, queue, queue, got.sequence_number, State.DEFERRED)
+        self._deferred.add(message.number)
+        return message.number
 
     def deferred_missed(self, queue: str, numbers: Sequence[int], why: str) -> None:
-        """Somebody asked for deferred messages, and one of them is said not to be there."""
+        """Somebody asked for deferred messages, and the broker said that one of them is not there."""
         if all(number in self.set_aside for number in numbers):
-            self._tell(f"lost: one of the deferred messages {list(numbers)} of {queue}: {why}")
+            self.tell(f"lost: one of the deferred messages {list(numbers)} of {queue}: {why}")
 
     # --- what sessions remember ---------------------------------------------------------------------------------------
 
@@ -266,7 +265,7 @@ class FeatureLedger(Ledger):
         if state in possible:
             memory.sure += possible.index(state)
         else:
-            self._tell(
+            self.tell(
                 f"state: session {session} of {queue} remembers {state!r:.60}, which is none of the "
                 f"{len(possible)} that it can be since {possible[0]!r:.60}"
             )
@@ -287,30 +286,31 @@ class FeatureLedger(Ledger):
             if place == queue and any(state is not None for state in memory.told[memory.sure :])
         }
 
-    # --- the reckoning ------------------------------------------------------------------------------------------------
+    # --- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> list[str]:
         """All queues were received and completed to the end, long after the last message was sent."""
-        for number in list(self.waiting):
-            ttl_ms = self.stories[number].terms.ttl_ms
-            if not KINDS[self.entries[number].queue].buries_expired and ttl_ms is not None and ttl_ms <= BRIEF_MS[1]:
-                self.waiting.discard(number)  # it has expired, and is gone
+        for number in self.waiting:
+            ttl_ms, queue = self.stories[number].terms.ttl_ms, self.messages[number].path
+            if not KINDS[queue].buries_expired and ttl_ms is not None and ttl_ms <= BRIEF_MS[1]:
+                self._only_copy(number).asked[State.GONE] += 1  # it has expired
         for numbers in self._together:
-            seen = [number for number in numbers if self.stories[number].is_seen]
-            if seen and len(seen) < len(numbers) and not any(self.stories[number].cancels for number in numbers):
-                self._tell(f"torn: of {list(numbers)}, which were scheduled together, only {seen} were there")
+            seen = [number for number in numbers if self.stories[number].is_found or self.messages[number].is_seen]
+            is_cancelled = any(State.CANCELLED in self._only_copy(number).may_be for number in numbers)
+            if seen and len(seen) < len(numbers) and not is_cancelled:
+                self.tell(f"torn: of {list(numbers)}, which were scheduled together, only {seen} were there")
         return super().close()
 
     def uses(self) -> dict[str, int]:
         """How often each feature was made use of."""
-        stories = self.stories
+        terms = [story.terms for story in self.stories]
         return {
-            "in sessions": sum(story.terms.session is not None for story in stories),
+            "in sessions": sum(one.session is not None for one in terms),
             "states": sum(len(memory.told) - 1 for memory in self._memories.values()),
-            "scheduled": sum(story.terms.due_ms is not None for story in stories),
-            "cancelled": sum(story.is_cancelled for story in stories),
-            "dead-lettered": self.buried_count,
-            "deferred": sum(story.is_deferred for story in stories),
+            "scheduled": sum(one.due_ms is not None for one in terms),
+            "cancelled": sum(self.is_cancelled(number) for number in range(len(terms))),
+            "dead-lettered": self.dead_count,
+            "deferred": len(self._deferred),
             "sent again": self.resends,
         }
 

@@ -175,7 +175,7 @@ class DeadLetterLine(FeatureLine):
         self.address = queue + DEAD_LETTERS
 
     def note(self, message: Message) -> int | None:
-        return self.book.bury(self.queue, Received.read(message))
+        return self.book.receive_dead(self.queue, Received.read(message))
 
 
 class SessionLine(FeatureLine):

@@ -228,6 +228,6 @@ class Features:
                 numbers = [number for number, _ in found[at : at + AT_ONCE]]
                 self.ledger.cancel_requested(numbers)
                 await cancel(self.ledger, line.desk, numbers, [number for _, number in found[at : at + AT_ONCE]])
-                cancelled += sum(self.ledger.stories[number].is_cancelled for number in numbers)
+                cancelled += sum(self.ledger.is_cancelled(number) for number in numbers)
             await close(line)
         return cancelled

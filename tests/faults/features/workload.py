@@ -85,7 +85,7 @@ class FeatureWorkload(Workload):
             if now - first < kind.resend_s:
                 self._book.sent_again(number)
                 return number, payload
-        number, payload = self._book.write_with(line.queue, line.number, filler_bytes, self._choose_terms(kind))
+        number, payload = self._book.write_with(line.queue, line.order_key, filler_bytes, self._choose_terms(kind))
         if kind.duplicate_window_s:
             sent.append((number, payload, now))
         return number, payload
@@ -123,7 +123,7 @@ class FeatureWorkload(Workload):
 
     async def _schedule_some(self, line: DeskLine, count: int) -> None:
         terms = [Terms(due_ms=self._choose_due_ms()) for _ in range(count)]
-        written = [self._book.write_with(line.queue, line.number, self._rng.randint(0, 500), one) for one in terms]
+        written = [self._book.write_with(line.queue, line.order_key, self._rng.randint(0, 500), one) for one in terms]
         numbers = [number for number, _ in written]
         self._book.scheduled_together(numbers)
         messages = [{"message-id": f"message-{number}", "message": payload} for number, payload in written]
@@ -204,7 +204,7 @@ class FeatureWorkload(Workload):
         known = [
             number
             for number in book.set_aside
-            if book.entries[number].queue == queue and book.stories[number].terms.session == session
+            if book.messages[number].path == queue and book.stories[number].terms.session == session
         ]
         numbers = rng.sample(known, min(rng.choice([1, 1, 5]), len(known)))
         if not numbers:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tests.faults.line import SEQUENCE_NUMBER, Line, LineFailed, ReceivingLine, SendingLine
 from tests.faults.transfers.ledger import TOUCHED, What
-from tests.faults.transfers.places import HEADS, PLACES, Spot
+from tests.faults.transfers.places import HEADS, PLACES
+from tests.ledger.messages import State
 from twinbus.amqp.events import DeliveriesReceived, ReceiptsUpdated, SendsUpdated
 from twinbus.amqp.message import Message, build, value
 from twinbus.amqp.outcomes import (
@@ -98,17 +99,17 @@ class PlaceLine(ReceivingLine):
         return number
 
     def ask(self, number: int, outcome: Composite) -> bool:
-        spot = Spot.GONE if outcome is ACCEPTED else Spot.DEAD if outcome is BURIED else None
-        if spot is not None:
-            self.book.asks(self.place.home, number, spot)
-        return spot is not None
+        state = State.GONE if outcome is ACCEPTED else State.DEAD if outcome is BURIED else None
+        if state is not None:
+            self.book.asks(self.place.home, number, state)
+        return state is not None
 
     def confirmed(self, number: int, state: object) -> None:
         if isinstance(state, Accepted):
-            self.book.answered(self.place.home, number, self._receipts[number], Spot.GONE)
+            self.book.answered(self.place.home, number, self._receipts[number], State.GONE)
             self.completed += 1
         elif isinstance(state, Rejected) and state.error is None:
-            self.book.answered(self.place.home, number, self._receipts[number], Spot.DEAD)
+            self.book.answered(self.place.home, number, self._receipts[number], State.DEAD)
 
 
 class Held(NamedTuple):
@@ -261,18 +262,18 @@ def source_of(address: str, session: str | None = None) -> Source:
     return Source(address=address, filter={SESSION_FILTER: session})
 
 
-def noted(book: TransferLedger, address: str, message: Message, spot: Spot | None = None) -> int | None:
+def noted(book: TransferLedger, address: str, message: Message, state: State | None = None) -> int | None:
     """The book is told that a message was received: its number, if it is one of ours."""
     annotations, properties = message.message_annotations, message.application_properties
     assert isinstance(annotations, dict)
     touched = properties.get(TOUCHED) if isinstance(properties, dict) else None
-    return book.receive_at(address, annotations[SEQUENCE_NUMBER], b"".join(message.data), touched, spot)
+    return book.receive_at(address, annotations[SEQUENCE_NUMBER], b"".join(message.data), touched, state)
 
 
 def _outcome(what: What, transaction: int) -> Composite:
     if what is What.COMPLETE:
         return ACCEPTED
-    if what is What.BURY:
+    if what is What.DEAD_LETTER:
         return BURIED
     if what is What.DEFER:
         return Modified(delivery_failed=True, undeliverable_here=True)

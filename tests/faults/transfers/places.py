@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from tests.ledger.messages import State
 from twinbus.model.path import SubQueue, subscription_path
 from twinbus.model.queue import QueueDescription
 from twinbus.model.rule import DEFAULT_RULE, RuleDescription
@@ -32,15 +32,6 @@ OFTEN: Final = 1_000_000
 """Whatever happens to a message, it is not dead-lettered for it."""
 
 
-class Spot(Enum):
-    """Where a copy of a message can be in the entity that it has arrived in."""
-
-    ACTIVE = "active"
-    DEFERRED = "deferred"
-    DEAD = "dead-lettered"
-    GONE = "completed"
-
-
 @dataclass(frozen=True, slots=True)
 class Place:
     """Somewhere that messages are received from."""
@@ -48,7 +39,7 @@ class Place:
     address: str
     home: str
     """Where they arrived; this is another place if it is one for the dead letters of that."""
-    spot: Spot = Spot.ACTIVE
+    state: State = State.ACTIVE
     has_sessions: bool = False
 
 
@@ -104,11 +95,11 @@ PLACES: Final = {
         *(Place(home, home, has_sessions=home in OF_SESSIONS) for home in ("work", "checked", "seats", *NEWS, *END)),
         Place("by-session", "by-session", has_sessions=True),
         Place(REFUSED, REFUSED),
-        Place("graves", "work", Spot.DEAD),
-        *(Place(home + SubQueue.DEAD_LETTER.value, home, Spot.DEAD) for home in ("checked", "seats", *NEWS)),
+        Place("graves", "work", State.DEAD),
+        *(Place(home + SubQueue.DEAD_LETTER.value, home, State.DEAD) for home in ("checked", "seats", *NEWS)),
     )
 }
-BURYING: Final = frozenset(place.home for place in PLACES.values() if place.spot is Spot.DEAD)
+BURYING: Final = frozenset(place.home for place in PLACES.values() if place.state is State.DEAD)
 """Where messages can be dead-lettered."""
 
 

@@ -28,8 +28,9 @@ from tests.faults.management import Counts
 from tests.faults.transfers.ledger import TransferLedger
 from tests.faults.transfers.leftovers import leftovers
 from tests.faults.transfers.lines import PlaceLine, noted, source_of
-from tests.faults.transfers.places import ON_THE_WAY, PLACES, QUEUES, Spot, furnish
+from tests.faults.transfers.places import ON_THE_WAY, PLACES, QUEUES, furnish
 from tests.faults.transfers.workload import TransferWorkload
+from tests.ledger.messages import State
 from twinbus.amqp.message import Message
 from twinbus.amqp.types import Array, UInt
 
@@ -154,10 +155,10 @@ class Transfers:
         answer = await line.desk.ask("com.microsoft:receive-by-sequence-number", arguments | of_session)
         found: list[dict[str, Any]] = answer.body["messages"] if answer.status == 200 else []
         for message in found:
-            number = noted(self.ledger, line.address, Message(message["message"]), Spot.DEFERRED)
+            number = noted(self.ledger, line.address, Message(message["message"]), State.DEFERRED)
             if number is not None:
                 home = line.place.home
-                self.ledger.answered(home, number, self.ledger.receipt_of(home, number), Spot.GONE)
+                self.ledger.answered(home, number, self.ledger.receipt_of(home, number), State.GONE)
                 line.completed += 1
 
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from tests.faults.line import close, connected
 from tests.faults.transfers.ledger import What
 from tests.faults.transfers.lines import BURIED, LetterLine, PlaceLine, TransactionLine
-from tests.faults.transfers.places import BURYING, CHECKED, END, HEADS, PLACES, SESSIONS, TRANSACTED, Spot
+from tests.faults.transfers.places import BURYING, CHECKED, END, HEADS, PLACES, SESSIONS, TRANSACTED
 from tests.faults.workload import BACKLOG_MAX, Workload
+from tests.ledger.messages import State
 
 if TYPE_CHECKING:
     import random
@@ -29,7 +30,7 @@ VANISHES: Final = 0.02
 """How often, between any two steps of a transaction, or while its end is waited for."""
 HURRY_S: Final = 0.02
 RESENT: Final = 0.3
-SETTLED: Final = {What.COMPLETE: 0.65, What.ABANDON: 0.15, What.BURY: 0.1, What.DEFER: 0.1}
+SETTLED: Final = {What.COMPLETE: 0.65, What.ABANDON: 0.15, What.DEAD_LETTER: 0.1, What.DEFER: 0.1}
 """How messages are settled in transactions, and how often so."""
 
 
@@ -54,7 +55,7 @@ class TransferWorkload(Workload):
         return LetterLine(self._book, next(self._heads), self._compose)
 
     def _compose(self, line: LetterLine, filler_bytes: int) -> tuple[int, bytes]:
-        return self._book.write_to(line.queue, line.number, filler_bytes, self._choose_session(line.queue))
+        return self._book.write_to(line.queue, line.order_key, filler_bytes, self._choose_session(line.queue))
 
     def _choose_session(self, head: str) -> str | None:
         if head in {"seats", "news"} or (head == "road" and self._rng.random() < 0.7):
@@ -67,7 +68,7 @@ class TransferWorkload(Workload):
 
     def _choose_at(self, address: str) -> Composite | None:
         place = PLACES[address]
-        can_bury = place.spot is Spot.ACTIVE and place.home in BURYING
+        can_bury = place.state is State.ACTIVE and place.home in BURYING
         return BURIED if can_bury and self._rng.random() < 0.1 else self._choose()
 
     # --- in transactions ----------------------------------------------------------------------------------------------
@@ -120,9 +121,7 @@ class TransferWorkload(Workload):
         rng, book, head = self._rng, self._book, line.queue
         if head in CHECKED and self._resendable and rng.random() < RESENT:
             number, payload = rng.choice(self._resendable[-200:])
-            deed = book.messages[number].deed
-            assert deed is not None
-            before = deed.transaction
+            before = book.sent_by[number].transaction
             if before is transaction or (before.is_discharged and before.is_done is not None):
                 if before.is_done is False:
                     book.sends(transaction, number)
