@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from tests.ledger.problems import Violation
 from tests.simulation.consumer import SimulatedConsumer
-from tests.simulation.ledger import Violation
 from tests.simulation.letter import make_batch, make_payload, read_delivery
 from tests.simulation.shelf import Entity, Kind
 from twinbus.broker.intake import Parcel

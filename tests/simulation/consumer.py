@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.simulation.ledger import Violation
+from tests.ledger.problems import Violation
 from twinbus.broker.line import Line
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
+from tests.ledger.problems import Violation
 from tests.simulation.letter import is_of, read_delivery, read_record
 from tests.simulation.shelf import Commit, Entity, Kind, Live, Lock, Message, Place, Sending, Settlement, Shelf
 from twinbus.broker.holdings import MARKS, Marks
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
     from twinbus.store.memory import MemoryDisk
 
 PLACE_BYTES = PREFIX_BYTES + KIND_BYTES
-
-
-class Violation(Exception):
-    """The broker did what it must not do."""
 
 
 class Ledger:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
+from tests.ledger.problems import Violation
 from tests.seeded.limits import in_force
 from tests.simulation.actions import Actions
 from tests.simulation.consumer import SimulatedConsumer
-from tests.simulation.ledger import Violation
 from tests.simulation.settings import Settings
 from tests.simulation.shelf import Kind
 from tests.simulation.world import World

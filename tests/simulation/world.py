@@ -10,9 +10,10 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING
 
+from tests.ledger.problems import Violation
 from tests.parts import part_of
 from tests.simulation.disk import SimulatedDisk, SimulatedStore
-from tests.simulation.ledger import Ledger, Violation
+from tests.simulation.ledger import Ledger
 from tests.simulation.letter import read_delivery
 from twinbus.broker.namespace import Namespace
 from twinbus.model.errors import ServiceBusError, StoreUnavailable

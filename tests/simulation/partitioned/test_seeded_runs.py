@@ -9,7 +9,7 @@ from tests.seeded.command import (
     assert_a_seed_means_the_same_steps_in_every_process,
 )
 from tests.seeded.outcome import attempt
-from tests.simulation.partitioned.run import run
+from tests.simulation.processes.run import run_alone
 
 EACH = 40
 PARTS = 4
@@ -23,7 +23,7 @@ sending._ELSEWHERE = ()
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_seeds_find_nothing(part: int) -> None:
-    found = [outcome for seed in range(part * EACH, (part + 1) * EACH) if (outcome := attempt(run, seed)).fault]
+    found = [outcome for seed in range(part * EACH, (part + 1) * EACH) if (outcome := attempt(run_alone, seed)).fault]
     assert not found, f"once more: python -m {MODULE} --seed {found[0].seed} --runs 1 --trace"
 
 

@@ -8,21 +8,44 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from tests.simulation.ledger import Violation
-from tests.simulation.sendings import Letter as Sent
+from tests.ledger.messages import Copy as Seen
+from tests.ledger.messages import State
+from tests.ledger.problems import Violation
 from twinbus.broker.settlement import How
 
 if TYPE_CHECKING:
     from tests.simulation.processes.takers import SessionTaker, Taker
 
 
-class Letter(Sent):
+QUEUE = "orders"
+STATE_AFTER = {How.COMPLETE: State.GONE, How.DEFER: State.DEFERRED, How.DEAD_LETTER: State.DEAD}
+
+
+class Sending:
+    """Messages that were sent together."""
+
+    def __init__(self, messages: list[Message], troubles: list[int]) -> None:
+        self.messages = messages
+        self.troubles = troubles
+        """Of each store, how often it had trouble when they were sent."""
+        self.is_answered = False
+        self.is_void = False
+        """The process that was to answer is gone."""
+
+    def __repr__(self) -> str:
+        return f"the send of {[message.identity for message in self.messages]}"
+
+
+class Message:
     """One message."""
 
-    def __init__(self, identity: int, key: str | None) -> None:
-        super().__init__(identity, key)
-        self.way = 0
+    def __init__(self, identity: int, key: str | None, way: int) -> None:
+        self.identity = identity
+        self.key = key
+        self.way = way
         """The process that it was sent through."""
+        self.sending: Sending
+        self.is_accepted = False
         self.deal: Deal | None = None
         self.copies: dict[int, Copy] = {}
         """By sequence number, those that were seen."""
@@ -33,72 +56,56 @@ class Letter(Sent):
         return f"message {self.identity} ({self.key})"
 
 
-class Copy:
-    """A message where it lies."""
+class Copy(Seen):
+    """A message in a fragment, or among the dead letters of one."""
 
-    def __init__(self, letter: Letter, sequence: int, *, is_dead: bool) -> None:
-        self.letter = letter
+    def __init__(self, message: Message, sequence: int, *, is_dead: bool) -> None:
+        super().__init__(message.identity, QUEUE, {QUEUE: sequence})
+        self.message = message
         self.sequence = sequence
         self.is_dead = is_dead
         self.given: list[Lock] = []
         self.counted = 0
         """How often its delivery may have been counted."""
-        self.is_ending = False
-        """Someone has asked to delete it: where that fails it may be there, or not."""
-        self.is_gone = False
-        """It was answered that it is deleted."""
-        self.may_be_dead = False
-        self.is_moved = False
-        """It was answered that it is a dead letter, or one was seen."""
-        self.is_buried = False
-        """... which is known."""
-        self.is_aside = False
-        """It was answered that it is deferred."""
+        self.has_dead_letter = False
+        """The dead letter that it became was seen."""
         self.was_seen = False
+        self.was_handed_out = False
         self.was_returned = False
-        """By who had it, or it was locked where the store failed."""
+        """By its receiver, or it was locked where the store failed."""
         self.deals: list[Deal] = []
         """Transactions that were to settle it."""
 
     def __repr__(self) -> str:
-        return f"{self.letter!r} under {self.sequence >> 48}:{self.sequence & 0xFFFFFFFF}{' (dead)' * self.is_dead}"
+        return f"{self.message!r} under {self.sequence >> 48}:{self.sequence & 0xFFFFFFFF}{' (dead)' * self.is_dead}"
 
     @property
     def lock(self) -> Lock | None:
         """The last that was given."""
         return self.given[-1] if self.given else None
 
-    @lock.setter
-    def lock(self, lock: Lock) -> None:
-        self.given.append(lock)
-
     def check_free(self, now_ms: int) -> None:
-        """It is given to someone now."""
-        if self.is_gone:
-            raise Violation(f"{self!r} was completed, and comes again")
-        if self.is_moved:
-            raise Violation(f"{self!r} was moved to the dead letters, and comes again")
-        if self.is_aside:
-            raise Violation(f"{self!r} was deferred, and comes again")
+        """It is given to a receiver now."""
+        if self.state is not State.ACTIVE:
+            raise Violation(f"{self!r} is {self.state.value}, and comes again")
         held = next((lock for lock in self.given if lock.is_valid(now_ms)), None)
         if held is not None:
             raise Violation(f"{self!r} is locked until {held.until_ms}, and is given to another at {now_ms}")
 
     def settled(self, how: How) -> None:
         """It was answered that this is done."""
-        if how is How.COMPLETE:
-            self.is_gone = True
-        elif how is How.DEFER:
-            self.is_aside = True
-        elif how is How.DEAD_LETTER and not self.is_dead:
-            self.is_moved = True
+        self.state = self._state_after(how) or self.state
 
     def may_settle(self, how: How) -> None:
-        """Someone has asked for this."""
+        """A receiver has asked for this."""
         self.was_returned = True
-        self.is_ending = self.is_ending or how is How.COMPLETE
-        self.may_be_dead = self.may_be_dead or how is How.DEAD_LETTER
+        if state := self._state_after(how):
+            self.asked[state] += 1
         self.counted += how is How.ABANDON or (how is How.DEAD_LETTER and self.is_dead)
+
+    def _state_after(self, how: How) -> State | None:
+        """What it becomes. A dead letter that is dead-lettered stays where it is."""
+        return None if how is How.DEAD_LETTER and self.is_dead else STATE_AFTER.get(how)
 
 
 class Lock:
@@ -145,7 +152,7 @@ class Holding:
         self.until_ms = until_ms
 
 
-class State(Enum):
+class Progress(Enum):
     OPEN = auto()
     ASKED = auto()
     """It is being committed."""
@@ -160,17 +167,17 @@ class Deal:
 
     def __init__(self, way: int) -> None:
         self.way = way
-        self.letters: list[Letter] = []
+        self.messages: list[Message] = []
         self.settled: list[tuple[Lock, How]] = []
-        self.state = State.OPEN
+        self.progress = Progress.OPEN
         self._is_done = False
         """... as is seen: what it sends is there."""
         self._is_undone = False
         """... as is seen: what it completes is there."""
 
     def __repr__(self) -> str:
-        settled = [(lock.copy.letter.identity, how.value) for lock, how in self.settled]
-        return f"transaction that sends {[one.identity for one in self.letters]} and settles {settled}"
+        settled = [(lock.copy.message.identity, how.value) for lock, how in self.settled]
+        return f"transaction that sends {[one.identity for one in self.messages]} and settles {settled}"
 
     def settle(self, locks: list[Lock], how: How, *, is_certain: bool) -> None:
         """Where another process has them it may be too late, which is seen by a commit that fails."""
@@ -181,27 +188,27 @@ class Deal:
 
     def ask(self) -> None:
         """It is being committed."""
-        self.state = State.ASKED
+        self.progress = Progress.ASKED
         for lock, how in self.settled:
             lock.is_settling = True
             lock.copy.may_settle(how)
 
     def end(self, *, is_done: bool | None) -> None:
         """It was answered; None: perhaps it was done."""
-        self.state = {True: State.DONE, False: State.FAILED, None: State.UNKNOWN}[is_done]
+        self.progress = {True: Progress.DONE, False: Progress.FAILED, None: Progress.UNKNOWN}[is_done]
         for lock, how in self.settled:
             lock.is_apart = False
             if is_done:
                 lock.is_settled = True
                 lock.copy.settled(how)
-        for letter in self.letters:
-            letter.is_accepted = bool(is_done)
+        for message in self.messages:
+            message.is_accepted = bool(is_done)
         self._check()
 
-    def appeared(self, letter: Letter) -> None:
+    def appeared(self, message: Message) -> None:
         """What it sends was received."""
-        if self.state is State.OPEN:
-            raise Violation(f"{letter!r} is there before its {self!r} was committed")
+        if self.progress is Progress.OPEN:
+            raise Violation(f"{message!r} is there before its {self!r} was committed")
         self._is_done = True
         self._check()
 
@@ -213,7 +220,7 @@ class Deal:
             self._check()
 
     def _check(self) -> None:
-        if self._is_done and (self._is_undone or self.state is State.FAILED):
+        if self._is_done and (self._is_undone or self.progress is Progress.FAILED):
             raise Violation(f"{self!r} was done in part, or though it failed")
-        if self._is_undone and self.state is State.DONE:
+        if self._is_undone and self.progress is Progress.DONE:
             raise Violation(f"{self!r} was committed, and what it settles comes again")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.simulation.ledger import Violation
-from tests.simulation.processes.copies import Deal, Letter
+from tests.ledger.problems import Violation
+from tests.simulation.processes.copies import Deal
 from twinbus.broker.transaction import Transaction
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.simulation.processes.copies import Lock
+    from tests.simulation.processes.copies import Lock, Message
     from tests.simulation.processes.process import Process
     from twinbus.broker.settlement import How
 
@@ -29,17 +29,16 @@ class OpenDeal:
         self.transaction = Transaction(process.namespace.intake)
         process.deals.append(self)
 
-    def send(self, count: int, make: Callable[[Letter], bytes]) -> None:
+    def send(self, count: int, make: Callable[[Message], bytes]) -> None:
         sending = self.process.world.ledger.send_by([self._key] * count, self.process.life)
         sending.is_answered = True  # by the answer to the whole
-        for letter in sending.letters:
-            assert isinstance(letter, Letter)
-            letter.deal = self.deal
+        for message in sending.messages:
+            message.deal = self.deal
             try:
-                self.transaction.send(self.process.queue.parts[self.number], make(letter), 0)
+                self.transaction.send(self.process.queue.parts[self.number], make(message), 0)
             except ServiceBusError:
                 return
-            self.deal.letters.append(letter)
+            self.deal.messages.append(message)
 
     def settle(self, locks: list[Lock], how: How) -> None:
         part = self.process.queue.parts[self.number]

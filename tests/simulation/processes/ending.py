@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.simulation.ledger import Violation
+from tests.ledger.problems import Violation
 from tests.simulation.letter import read_delivery
 from tests.simulation.processes.looking import look_well
 from tests.simulation.processes.settling import settle

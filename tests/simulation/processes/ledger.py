@@ -13,10 +13,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from tests.simulation.ledger import Violation
+from tests.ledger.messages import FRAGMENT_SHIFT, State
+from tests.ledger.problems import Violation
 from tests.simulation.letter import read_delivery, read_locked_until
-from tests.simulation.processes.copies import Copy, Holding, Letter, Lock
-from tests.simulation.sendings import Sendings
+from tests.simulation.processes.copies import Copy, Holding, Lock, Message, Sending
+from twinbus.model.errors import PartlyStored
 from twinbus.model.partition_key import fragment_of
 
 if TYPE_CHECKING:
@@ -24,18 +25,25 @@ if TYPE_CHECKING:
 
     from tests.simulation.letter import Reading
     from tests.simulation.processes.takers import SessionTaker, Taker
-    from tests.simulation.sendings import Sending
-
-FRAGMENT_SHIFT = 48
+    from twinbus.model.errors import ServiceBusError
 
 
-class Ledger(Sendings[Letter]):
+class Ledger:
+    """All messages that were sent in one run, and the copies that were received."""
+
     def __init__(self, stores: int, now_ms: Callable[[], int], store_of: Callable[[int], int]) -> None:
         """`store_of` says where a fragment lies."""
-        super().__init__(Letter, stores)
+        self.troubles = [0] * stores
+        """How often each store failed, or was silent."""
+        self.messages: list[Message] = []
+        self.sendings: list[Sending] = []
         self.now_ms = now_ms
         self.buries_often = False
-        """Few deliveries are enough for a message to be a dead letter."""
+        """Few deliveries are enough for a message to be a dead message."""
+        self.is_alone = False
+        """One process has all fragments: nothing is on its way between two of them."""
+        self.has_deleting = False
+        """A receiver deletes what it receives: messages that it does not take after all come back late."""
         self.is_plain = False
         """The queue has one fragment, which all keys lead to."""
         self.incidents = 0
@@ -47,17 +55,38 @@ class Ledger(Sendings[Letter]):
         """Of each key and the way its messages came: which there were, and under which sequence numbers."""
         self._first: dict[str, int] = {}
         """Of each session, the highest sequence number that was ever received."""
+        self._highest: dict[str, int] = {}
+        """Of each key, the highest sequence number that one process has handed out."""
         self.holdings: dict[str, Holding] = {}
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
     def send_by(self, keys: list[str | None], way: int) -> Sending:
-        """Through a process, which is known by a number that no other one has had."""
-        sending = self.send(keys)
-        for letter in sending.letters:
-            assert isinstance(letter, Letter)
-            letter.way = way
+        """Record a send through a process, which is known by a number that no other one has had."""
+        messages = [Message(len(self.messages) + at, key, way) for at, key in enumerate(keys)]
+        sending = Sending(messages, self.troubles.copy())
+        for message in messages:
+            message.sending = sending
+        self.messages += messages
+        self.sendings.append(sending)
         return sending
+
+    def sent(self, sending: Sending, error: ServiceBusError | None, working: list[int]) -> None:
+        """It was answered, or refused at once, while these stores took messages."""
+        if sending.is_answered or sending.is_void:
+            raise Violation(f"{sending!r} was answered twice, or by a process that is gone")
+        sending.is_answered = True
+        stored = error.stored if isinstance(error, PartlyStored) else ()
+        for place, message in enumerate(sending.messages):
+            message.is_accepted = error is None or place in stored
+        steady = [store for store in working if self.troubles[store] == sending.troubles[store]]
+        if error is not None and steady and all(message.key is None for message in sending.messages):
+            raise Violation(f"{sending!r} has no key, stores {steady} worked all the time, and it failed: {error}")
+
+    def check_answered(self) -> None:
+        for sending in self.sendings:
+            if not sending.is_answered and not sending.is_void:
+                raise Violation(f"{sending!r} is not answered")
 
     # --- receiving ----------------------------------------------------------------------------------------------------
 
@@ -67,15 +96,17 @@ class Ledger(Sendings[Letter]):
         if until_ms < self.now_ms():
             return self._lend_late(taker, payload, tag, until_ms)
         copy = self._hand_out(taker, read_delivery(payload))
-        lock = copy.lock = Lock(copy, tag, until_ms, taker)
-        return lock
+        if self.is_alone and not self.has_deleting:
+            self._check_first(copy)
+        copy.given.append(Lock(copy, tag, until_ms, taker))
+        return copy.given[-1]
 
     def _lend_late(self, taker: Taker, payload: bytes, tag: bytes, until_ms: int) -> Lock:
         """The lock was over when the message came: it is worth nothing, and others may have had the message since."""
         reading = read_delivery(payload)
-        letter = self.letters[reading.identity]
-        copies = letter.dead if taker.is_of_dead else letter.copies
-        copy = copies.get(reading.sequence) or Copy(letter, reading.sequence, is_dead=taker.is_of_dead)
+        message = self.messages[reading.identity]
+        copies = message.dead if taker.is_of_dead else message.copies
+        copy = copies.get(reading.sequence) or Copy(message, reading.sequence, is_dead=taker.is_of_dead)
         lock = Lock(copy, tag, until_ms, taker)
         lock.is_late = True
         return lock
@@ -83,20 +114,22 @@ class Ledger(Sendings[Letter]):
     def hand_over(self, taker: Taker, payload: bytes) -> Copy:
         """Someone was given a message for good."""
         copy = self._hand_out(taker, read_delivery(payload))
-        copy.is_ending = copy.is_gone = True
+        copy.state = State.GONE
         return copy
 
     def receive_aside(self, reading: Reading, *, is_dead: bool, is_done: bool) -> None:
         """A deferred message was received by its number, for good, if that `is_done`."""
-        letter = self.letters[reading.identity]
-        copy = (letter.dead if is_dead else letter.copies).get(reading.sequence)
-        if copy is None or copy.is_gone or copy.is_moved:
-            raise Violation(f"{letter!r} is deferred, and was not received before, or is gone")
-        copy.is_ending, copy.is_gone = True, is_done
+        message = self.messages[reading.identity]
+        copy = (message.dead if is_dead else message.copies).get(reading.sequence)
+        if copy is None or copy.state in {State.GONE, State.DEAD}:
+            raise Violation(f"{message!r} is deferred, and was not received before, or is gone")
+        copy.asked[State.GONE] += 1
+        if is_done:
+            copy.state = State.GONE
 
     def _hand_out(self, taker: Taker, reading: Reading) -> Copy:
-        letter = self.letters[reading.identity]
-        copy = self._find(letter, reading, is_dead=taker.is_of_dead)
+        message = self.messages[reading.identity]
+        copy = self._find(message, reading, is_dead=taker.is_of_dead)
         self._check_deals(copy)
         copy.check_free(self.now_ms())
         self._check_count(copy, reading.delivered)
@@ -104,11 +137,11 @@ class Ledger(Sendings[Letter]):
             self._check_session(taker, copy)
         return copy
 
-    def _find(self, letter: Letter, reading: Reading, *, is_dead: bool) -> Copy:
-        copies = letter.dead if is_dead else letter.copies
+    def _find(self, message: Message, reading: Reading, *, is_dead: bool) -> Copy:
+        copies = message.dead if is_dead else message.copies
         copy = copies.get(reading.sequence)
         if copy is None:
-            copy = copies[reading.sequence] = Copy(letter, reading.sequence, is_dead=is_dead)
+            copy = copies[reading.sequence] = Copy(message, reading.sequence, is_dead=is_dead)
             if is_dead:
                 self._check_burial(copy)
             else:
@@ -117,39 +150,49 @@ class Ledger(Sendings[Letter]):
 
     def _check_arrival(self, copy: Copy) -> None:
         """A message is seen for the first time, or at another place."""
-        letter, sequence = copy.letter, copy.sequence
-        if letter.deal is not None:
-            letter.deal.appeared(letter)
-        if letter.key is None:
-            if len(letter.copies) > 1 and self.troubles == letter.sending.troubles:
-                raise Violation(f"{letter!r} is there twice, and no store had trouble")
+        message, sequence = copy.message, copy.sequence
+        if message.deal is not None:
+            message.deal.appeared(message)
+        if message.key is None:
+            if len(message.copies) > 1 and self.troubles == message.sending.troubles:
+                raise Violation(f"{message!r} is there twice, and no store had trouble")
             return
-        if len(letter.copies) > 1:
-            raise Violation(f"{letter!r} has a key, and is there twice")
-        if not self.is_plain and sequence >> FRAGMENT_SHIFT != fragment_of(letter.key.encode()):
-            raise Violation(f"{letter!r} is in fragment {sequence >> FRAGMENT_SHIFT}")
-        if letter.deal is None:
-            self._check_order(letter, letter.key, sequence)
+        if len(message.copies) > 1:
+            raise Violation(f"{message!r} has a key, and is there twice")
+        if not self.is_plain and sequence >> FRAGMENT_SHIFT != fragment_of(message.key.encode()):
+            raise Violation(f"{message!r} is in fragment {sequence >> FRAGMENT_SHIFT}")
+        if message.deal is None:
+            self._check_order(message, message.key, sequence)
 
-    def _check_order(self, letter: Letter, key: str, sequence: int) -> None:
+    def _check_order(self, message: Message, key: str, sequence: int) -> None:
         """What came one way is stored in the order in which it came."""
-        stored = self._stored.setdefault((key, letter.way), [])
-        place = bisect_left(stored, (letter.identity, 0))
-        stored.insert(place, (letter.identity, sequence))
+        stored = self._stored.setdefault((key, message.way), [])
+        place = bisect_left(stored, (message.identity, 0))
+        stored.insert(place, (message.identity, sequence))
         numbers = [number for _, number in stored[max(0, place - 1) : place + 2]]
         if numbers != sorted(numbers):
-            raise Violation(f"{letter!r} was stored out of turn: {stored}")
+            raise Violation(f"{message!r} was stored out of turn: {stored}")
 
     def _check_burial(self, copy: Copy) -> None:
-        """A dead letter is seen for the first time."""
-        fragment, letter = copy.sequence >> FRAGMENT_SHIFT, copy.letter
-        sources = [one for one in letter.copies.values() if one.sequence >> FRAGMENT_SHIFT == fragment]
-        source = next((one for one in sources if one.may_be_dead and not one.is_buried), None)
+        """A dead message is seen for the first time."""
+        fragment, message = copy.sequence >> FRAGMENT_SHIFT, copy.message
+        sources = [one for one in message.copies.values() if one.sequence >> FRAGMENT_SHIFT == fragment]
+        source = next((one for one in sources if State.DEAD in one.may_be and not one.has_dead_letter), None)
         if source is not None:
-            source.is_moved = source.is_buried = True
+            source.state, source.has_dead_letter = State.DEAD, True
             copy.counted = source.counted
         elif not self.buries_often:
-            raise Violation(f"{letter!r} is a dead letter, and nobody asked for that")
+            raise Violation(f"{message!r} is a dead message, and nobody asked for that")
+
+    def _check_first(self, copy: Copy) -> None:
+        """In one process, messages of a key are handed out for the first time in the order of their numbers."""
+        key = copy.message.key
+        if key is None or copy.is_dead or copy.was_handed_out:
+            return
+        copy.was_handed_out = True
+        if copy.sequence < self._highest.get(key, 0):
+            raise Violation(f"{copy!r} comes after {self._highest[key]}")
+        self._highest[key] = copy.sequence
 
     def _check_deals(self, copy: Copy) -> None:
         for deal in copy.deals:
@@ -182,7 +225,7 @@ class Ledger(Sendings[Letter]):
     def _check_session(self, taker: Taker, copy: Copy) -> None:
         session, sequence = taker.session, copy.sequence
         assert session is not None
-        if copy.letter.key != session:
+        if copy.message.key != session:
             raise Violation(f"{copy!r} was given to {taker!r}")
         highest = self._first.get(session, 0)
         if not copy.was_seen and sequence < highest:
@@ -214,23 +257,23 @@ class Ledger(Sendings[Letter]):
 
     def may_lose(self) -> None:
         """Something failed while someone received and deleted."""
-        self.lost_up_to = len(self.letters) - 1
+        self.lost_up_to = len(self.messages) - 1
 
     def lose_process(self, way: int) -> None:
         """Nobody is answered any more who was to be answered by a process."""
-        for letter in self.letters.values():
-            sending = letter.sending
-            if letter.way == way and not sending.is_answered:
+        for message in self.messages:
+            sending = message.sending
+            if message.way == way and not sending.is_answered:
                 sending.is_void = True
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def copies(self) -> list[Copy]:
-        return [copy for letter in self.letters.values() for copy in (*letter.copies.values(), *letter.dead.values())]
+        return [copy for message in self.messages for copy in (*message.copies.values(), *message.dead.values())]
 
     def check_all_received(self) -> None:
-        for letter in self.letters.values():
-            copies = (*letter.copies.values(), *letter.dead.values())
-            is_excused = letter.identity <= self.lost_up_to
-            if letter.is_accepted and not is_excused and not any(copy.is_ending for copy in copies):
-                raise Violation(f"{letter!r} was accepted, and is lost")
+        for message in self.messages:
+            copies = (*message.copies.values(), *message.dead.values())
+            is_excused = message.identity <= self.lost_up_to
+            if message.is_accepted and not is_excused and not any(copy.may_be_gone for copy in copies):
+                raise Violation(f"{message!r} was accepted, and is lost")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.simulation.ledger import Violation
+from tests.ledger.problems import Violation
 from tests.simulation.processes.takers import SessionTaker, Taker
 from twinbus.broker.keys import LAST_SEQUENCE, sequence_of
 from twinbus.broker.record import session_of

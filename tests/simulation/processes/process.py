@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.ledger import Violation
+from tests.ledger.problems import Violation
 from twinbus.broker.namespace import Namespace
 from twinbus.model.description import FRAGMENTS
 from twinbus.server.peers.health import HealthReport

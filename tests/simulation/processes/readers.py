@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.broker.remote.links import browse
-from tests.simulation.ledger import Violation
+from tests.ledger.problems import Violation
 from tests.simulation.letter import read_delivery
 from tests.simulation.processes.takers import DRAIN_S
 from twinbus.broker.remote.browsing import RemoteBrowser

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tests.simulation.ledger import Violation
+from tests.ledger.problems import Violation
 from twinbus.broker.remote.calls import Numbers, Renew
 from twinbus.broker.remote.fragment import RemoteFragment
 from twinbus.broker.remote.settlement import SomeLocksLost, tags_of

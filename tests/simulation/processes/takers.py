@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.simulation.ledger import Violation
+from tests.ledger.problems import Violation
 from twinbus.broker.gathering import Gathering
 from twinbus.broker.remote.loan import Card
 from twinbus.model.errors import ServiceBusError, SessionCannotBeLocked, SessionLockLost, StoreUnavailable
@@ -41,6 +41,7 @@ class Taker:
         self.gathering = Gathering(process.fragments(sub_queue))
         self._world = process.world
         process.takers.append(self)
+        self._world.ledger.has_deleting = self._world.ledger.has_deleting or deletes
         self._enter()
 
     def __hash__(self) -> int:

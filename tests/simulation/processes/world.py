@@ -9,7 +9,7 @@ import sys
 from itertools import count
 from typing import TYPE_CHECKING
 
-from tests.simulation.ledger import Violation
+from tests.ledger.problems import Violation
 from tests.simulation.processes.ledger import Ledger
 from tests.simulation.processes.process import Process, do
 from tests.simulation.processes.wire import Wire
@@ -33,22 +33,25 @@ LOCK_S = 60.0
 
 
 class World:
-    def __init__(self, random: Random, settings: Settings, *, is_tracing: bool) -> None:
+    def __init__(self, random: Random, settings: Settings, *, processes: int | None, is_tracing: bool) -> None:
+        """With so many `processes`; a queue of one alone is partitioned, over several disks. None: two or three."""
         self.random = random
         self.settings = settings
         self.is_tracing = is_tracing
         self.clock = FakeClock()
-        self.count = random.choice((2, 2, 3))
-        self.disks = [MemoryDisk() for _ in range(random.choice((self.count, 4, 2 * self.count)))]
+        self.count = processes or random.choice((2, 2, 3))
+        disks = (self.count, 4, 2 * self.count) if self.count > 1 else (1, 2, 4, 4)
+        self.disks = [MemoryDisk() for _ in range(random.choice(disks))]
         few = random.random() < 0.2
         self.description = QueueDescription(
-            enable_partitioning=random.random() < 0.75,
-            requires_session=random.random() < 0.4,
+            enable_partitioning=random.random() < 0.75 or self.count == 1,
+            requires_session=random.random() < 0.4 and self.count > 1,
             max_delivery_count=3 if few else 1_000_000,
         )
         self._plain_store = random.randrange(len(self.disks))
         self.ledger = Ledger(len(self.disks), self.clock.wall_ms, self.store_of)
         self.ledger.buries_often, self.ledger.is_plain = few, not self.description.enable_partitioning
+        self.ledger.is_alone = self.count == 1
         self.held: list[Lock] = []
         """What receivers were given and have not settled."""
         self.numbers = count(1)
@@ -136,6 +139,8 @@ class World:
         for process in self.living:
             self._forget(process)
         self.wires.clear()
+        if self.count == 1:
+            self.start(0)
 
     def _forget(self, process: Process) -> None:
         ledger = self.ledger
