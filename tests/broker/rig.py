@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from tests.parts import part_of
 from twinbus.amqp.message import Header, Message, Properties, Section, build, data
 from twinbus.amqp.types import Timestamp
-from twinbus.broker.intake import Parcel
 from twinbus.broker.keys import KIND_BYTES, MARKS, PREFIX_BYTES
 from twinbus.broker.line import Line
 from twinbus.broker.namespace import Namespace
+from twinbus.broker.ports.incoming import Parcel
 from twinbus.broker.work import UNITS
 from twinbus.model.queue import QueueDescription
 from twinbus.store.memory import MemoryDisk, MemoryStore
@@ -22,10 +22,10 @@ from twinbus.testing.clock import FakeClock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.hold import Hold
     from twinbus.broker.journal import Journal
+    from twinbus.broker.ports.consumer import Delivery
     from twinbus.broker.window import Window
     from twinbus.model.errors import ServiceBusError
     from twinbus.model.limits import NamespaceLimits

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.broker.rig import Answers, Rig, message
 from twinbus.amqp.message import data
-from twinbus.broker.intake import Parcel
 from twinbus.broker.keys import IDS
+from twinbus.broker.ports.incoming import Parcel
 from twinbus.model.message import BATCH_FORMAT
 from twinbus.model.partition_key import digest_of
 from twinbus.model.queue import QueueDescription

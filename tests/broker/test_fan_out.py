@@ -132,7 +132,7 @@ def test_a_scheduled_message_is_published_when_it_is_due_as_the_rules_are_then()
     early = rig.subscribe("early")
     parcel_due = rig.clock.wall_ms() + 60_000
     from tests.broker.rig import Answers, message  # noqa: PLC0415
-    from twinbus.broker.intake import Parcel  # noqa: PLC0415
+    from twinbus.broker.ports.incoming import Parcel  # noqa: PLC0415
 
     parcel, answers, numbers = Parcel(), Answers(), list[int]()
     rig.namespace.intake.add_to(parcel, message(b"later", due_ms=parcel_due), 0, rig.clock.wall_ms(), rig.topic.terms)

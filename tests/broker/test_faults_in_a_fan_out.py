@@ -7,7 +7,7 @@ import pytest
 from tests.broker.heavy import HeavyRig, heavy
 from tests.broker.rig import Answers
 from tests.broker.topics import letter, sql
-from twinbus.broker.intake import Parcel
+from twinbus.broker.ports.incoming import Parcel
 from twinbus.model.errors import InternalFault, StoreUnavailable
 from twinbus.model.topic import TopicDescription
 

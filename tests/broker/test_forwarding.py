@@ -11,7 +11,7 @@ import pytest
 from tests.broker.rig import Answers, Rig, annotation_of, message, property_of
 from tests.broker.topics import TopicRig
 from tests.parts import part_of
-from twinbus.broker.intake import Parcel
+from twinbus.broker.ports.incoming import Parcel
 from twinbus.model.errors import NotAllowed
 from twinbus.model.path import SubQueue
 from twinbus.model.queue import QueueDescription

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from twinbus.amqp.message import Header, Message, Properties, Section, build, data, sequence, value
 from twinbus.amqp.outline import field_offsets, outline_of, text_at
 from twinbus.amqp.types import Symbol, Timestamp
-from twinbus.broker.intake import SCHEDULED_TIME, Intake, Parcel, Terms
+from twinbus.broker.intake import Intake
+from twinbus.broker.ports.incoming import Parcel, Terms
 from twinbus.broker.record import make_envelope, take_apart
+from twinbus.model.annotations import SCHEDULED_TIME
 from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import ArgumentOutOfRange, MalformedMessage, MessageTooLarge, NotAllowed, ServiceBusError
 from twinbus.model.limits import NamespaceLimits

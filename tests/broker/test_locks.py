@@ -6,7 +6,8 @@ from itertools import pairwise
 from random import Random, SystemRandom
 from uuid import UUID
 
-from twinbus.broker.locks import Locks, TokenSource, pack_number, tag_of, token_of
+from twinbus.broker.locks import Locks, TokenSource, pack_number
+from twinbus.broker.ports.numbers import tag_of, token_of
 from twinbus.broker.record import Envelope, make_plain_record
 
 RECORD = make_plain_record(Envelope(), b"", 0)

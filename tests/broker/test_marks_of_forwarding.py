@@ -10,7 +10,7 @@ from tests.broker.rig import Answers, Rig
 from tests.parts import part_of
 from twinbus.amqp.message import Properties, build, data
 from twinbus.amqp.types import Int, Symbol
-from twinbus.broker.intake import Parcel
+from twinbus.broker.ports.incoming import Parcel
 from twinbus.model.path import SubQueue
 from twinbus.model.queue import QueueDescription
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tests.broker.rig import Answers, Rig, message
 from tests.parts import part_of
 from twinbus.broker import lookup
-from twinbus.broker.intake import Parcel
+from twinbus.broker.ports.incoming import Parcel
 from twinbus.model.errors import SessionLockLost
 from twinbus.model.limits import NamespaceLimits
 from twinbus.model.queue import QueueDescription
@@ -106,8 +106,8 @@ def test_two_who_resubmit_the_same_dead_letter_do_not_make_it_two(monkeypatch: p
     rig.main.settlement.dead_letter(rig.consumer(12).numbers(), Answers())
     rig.settle()
     done: list[object] = []
-    part_of(rig.queue).resubmission.resubmit(list(range(1, 13)), None, rig.namespace.intake, done.append)
-    part_of(rig.queue).resubmission.resubmit([1], None, rig.namespace.intake, done.append)
+    part_of(rig.queue).resubmit(list(range(1, 13)), None, rig.namespace.intake, done.append)
+    part_of(rig.queue).resubmit([1], None, rig.namespace.intake, done.append)
     rig.settle()
     active, *_, dead = rig.counts()
     assert active + dead == 12

@@ -7,8 +7,8 @@ import pytest
 from tests.broker.rig import Answers, Rig
 from tests.broker.topics import TopicRig
 from tests.parts import part_of
-from twinbus.broker.intake import Parcel
-from twinbus.broker.outage import Outage, Silence
+from twinbus.broker.ports.incoming import Parcel
+from twinbus.broker.ports.outage import Outage, Silence
 from twinbus.model.errors import (
     ArgumentOutOfRange,
     EntityDisabled,

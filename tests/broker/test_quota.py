@@ -6,7 +6,7 @@ import pytest
 
 from tests.broker.rig import Answers, Rig, message
 from tests.parts import part_of
-from twinbus.broker.intake import Parcel, Terms
+from twinbus.broker.ports.incoming import Parcel, Terms
 from twinbus.model.errors import QuotaExceeded
 
 
@@ -81,7 +81,7 @@ def test_a_dead_letter_is_not_made_larger_than_there_is_room_for(rig: Rig) -> No
     rig.settle()
     found: list[object] = []
     for size in (1_000, 400):
-        part_of(rig.queue).resubmission.resubmit([1], message(bytes(size)), rig.namespace.intake, found.append)
+        part_of(rig.queue).resubmit([1], message(bytes(size)), rig.namespace.intake, found.append)
         rig.settle()
     assert isinstance(found[0], QuotaExceeded)
     assert found[1] == [2]

@@ -8,7 +8,8 @@ import pytest
 
 from tests.broker.rig import Answers, Rig, property_of
 from tests.parts import part_of
-from twinbus.broker.settlement import REASON_BYTES, How
+from twinbus.broker.ports.settlement import How
+from twinbus.broker.settlement import REASON_BYTES
 from twinbus.broker.transaction import Transaction
 from twinbus.model.errors import MessageTooLarge, QuotaExceeded, ServerBusy, ServiceBusError, StoreUnavailable
 from twinbus.model.limits import NamespaceLimits

@@ -141,7 +141,7 @@ def buried(*bodies: bytes, description: QueueDescription | None = None) -> Rig:
 
 def resubmit(rig: Rig, numbers: list[int], edited: bytes | None = None) -> list[int]:
     found: list[list[int] | ServiceBusError] = []
-    part_of(rig.queue).resubmission.resubmit(numbers, edited, rig.namespace.intake, found.append)
+    part_of(rig.queue).resubmit(numbers, edited, rig.namespace.intake, found.append)
     rig.settle()
     [answer] = found
     if isinstance(answer, ServiceBusError):
@@ -188,7 +188,7 @@ def test_a_store_that_fails_leaves_it_where_it_was() -> None:
     rig = buried(b"a")
     rig.fail()
     found: list[Any] = []
-    part_of(rig.queue).resubmission.resubmit([1], None, rig.namespace.intake, found.append)
+    part_of(rig.queue).resubmit([1], None, rig.namespace.intake, found.append)
     rig.settle()
     rig.reopen()
     rig.settle()

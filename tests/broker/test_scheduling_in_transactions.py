@@ -9,7 +9,7 @@ import pytest
 from tests.broker.rig import Answers, Rig, message
 from tests.broker.topics import TopicRig
 from twinbus.amqp.message import Message
-from twinbus.broker.intake import Parcel
+from twinbus.broker.ports.incoming import Parcel
 from twinbus.broker.transaction import Transaction
 from twinbus.model.errors import (
     InvalidOperation,

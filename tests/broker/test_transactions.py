@@ -9,7 +9,7 @@ import pytest
 from tests.broker.rig import Answers, Rig, message
 from tests.broker.topics import LARGE, TopicRig, letter
 from tests.parts import part_of
-from twinbus.broker.settlement import How
+from twinbus.broker.ports.settlement import How
 from twinbus.broker.transaction import MAX_OPERATIONS, Transaction
 from twinbus.model.errors import (
     EntityDeleted,

@@ -11,7 +11,7 @@ from tests.broker.heavy import HeavyRig, heavy
 from tests.broker.rig import Answers, annotation_of, property_of
 from tests.broker.topics import LARGE, letter, sql
 from tests.parts import part_of
-from twinbus.broker.intake import Parcel
+from twinbus.broker.ports.incoming import Parcel
 from twinbus.broker.work import UNITS
 from twinbus.model.topic import TopicDescription
 

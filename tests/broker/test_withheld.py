@@ -13,8 +13,8 @@ from tests.parts import part_of
 from twinbus.amqp.encode import encode
 from twinbus.amqp.types import Symbol
 from twinbus.broker.claim import Claim
-from twinbus.broker.intake import Parcel
 from twinbus.broker.line import Line
+from twinbus.broker.ports.incoming import Parcel
 from twinbus.broker.remote.visitor import Visitor
 from twinbus.broker.removal import Wanted
 from twinbus.broker.window import WINDOW_MESSAGES

@@ -8,8 +8,8 @@ from tests.broker.rig import Answers, Rig
 from tests.parts import part_of
 from twinbus.amqp.message import Properties, build, data
 from twinbus.amqp.types import Timestamp
-from twinbus.broker.intake import Parcel
 from twinbus.broker.keys import BODY, CHECK, KIND_BYTES, PREFIX_BYTES
+from twinbus.broker.ports.incoming import Parcel
 from twinbus.broker.work import UNITS
 from twinbus.model.rule import RuleDescription, SqlAction, SqlFilter, TrueFilter
 from twinbus.model.topic import SubscriptionDescription, TopicDescription

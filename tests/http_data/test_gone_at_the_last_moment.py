@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.served_here import ServedHere
-    from twinbus.broker.consumer import Delivery
+    from twinbus.broker.ports.consumer import Delivery
 
 
 async def when_it_is_locked(server: ServedHere, queue: str) -> None:
@@ -91,7 +91,7 @@ async def deletion(server: ServedHere, queue: str) -> list[tuple[str, int]]:
     seen: list[tuple[str, int]] = []
 
     async def send(event: Mapping[str, object]) -> None:
-        seen.append((str(event["type"]), main.count))
+        seen.append((str(event["type"]), main.local.count))
         if event.get("body") and not caller.lost.done():
             caller.lost.set_result(None)  # it has all, and goes
 

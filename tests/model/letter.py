@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from twinbus.amqp.message import Header, Message, Properties, build, data
 from twinbus.amqp.types import Timestamp
-from twinbus.broker.intake import SCHEDULED_TIME
 from twinbus.broker.record import take_apart
+from twinbus.model.annotations import SCHEDULED_TIME
 from twinbus.model.message import PING_CONTENT_TYPE
 
 _NUMBER = Struct(">Q")

@@ -12,8 +12,8 @@ from twinbus.broker.browser import Browser
 if TYPE_CHECKING:
     from tests.model.world import World
     from twinbus.broker import hold
-    from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
+    from twinbus.broker.ports.consumer import Delivery
     from twinbus.model.errors import ServiceBusError
 
 

@@ -122,6 +122,4 @@ class Removing(Sending):
             model.end(deed)
 
         payload = edited.payload() if edited is not None else None
-        self._ask(
-            deed, lambda: part_of(world.queue).resubmission.resubmit(numbers, payload, world.namespace.intake, done)
-        )
+        self._ask(deed, lambda: part_of(world.queue).resubmit(numbers, payload, world.namespace.intake, done))

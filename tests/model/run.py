@@ -13,8 +13,9 @@ from tests.model.violation import Violation
 from tests.model.world import GRACE_S, World
 from tests.seeded.limits import in_force
 from twinbus.broker import keys
-from twinbus.broker.intake import Parcel
 from twinbus.broker.line import Line
+from twinbus.broker.ports.incoming import Parcel
+from twinbus.broker.sessions import Sessions
 
 MAX_ROUNDS = 400
 LAST = 1_000_000_000
@@ -143,6 +144,7 @@ def _receive_some(world: World, shelf: str, number: int) -> None:
         line.feed(receiver)
     else:
         receiver.is_waiting = True
+        assert isinstance(line, Sessions)
         line.accept_any(receiver, receiver.granted)
         world.work_all()
         if receiver.session is not None:

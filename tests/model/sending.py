@@ -8,7 +8,7 @@ from tests.model.asking import SESSIONS, Asking, is_one_of
 from tests.model.letter import PING, Letter
 from tests.model.things import MAIN, SCHEDULED, Deed, Message
 from tests.model.violation import Violation
-from twinbus.broker.intake import Parcel
+from twinbus.broker.ports.incoming import Parcel
 from twinbus.model.errors import MessageNotFound, ServiceBusError
 
 if TYPE_CHECKING:

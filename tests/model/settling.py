@@ -8,7 +8,7 @@ from tests.model.asking import Asking, is_one_of
 from tests.model.letter import read_delivery
 from tests.model.things import DEAD, DEFERRED, FAR_S, MAIN, Deed, Lock, Place
 from tests.model.violation import Violation
-from twinbus.broker.locks import tag_of
+from twinbus.broker.ports.numbers import tag_of
 from twinbus.model.errors import MessageLockLost, MessageNotFound, ServerBusy, ServiceBusError, SessionLockLost
 
 if TYPE_CHECKING:

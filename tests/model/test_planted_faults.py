@@ -19,11 +19,12 @@ from twinbus.broker.fragment import Fragment
 from twinbus.broker.hold import Hold
 from twinbus.broker.holdings import Holdings
 from twinbus.broker.keys import pack_sequence
+from twinbus.broker.ports.settlement import session_lock_lost
 from twinbus.broker.removal import Walk
 from twinbus.broker.resubmission import Resubmission
 from twinbus.broker.schedule import Schedule
 from twinbus.broker.session_state import SessionStates
-from twinbus.broker.sessions import Sessions, session_lock_lost
+from twinbus.broker.sessions import Sessions
 from twinbus.broker.settlement import Settlement
 
 ENOUGH = 400

@@ -171,7 +171,7 @@ async def test_q19_a_full_fragment_holds_up_nobody_else() -> None:
         async with application(namespaces, **SYPHON) as app:
             await park(app, rounds(10))
             namespaces.primary.outage.restore()
-            full = namespaces.primary.broker.find_sendable("orders").parts[6].main.holdings
+            full = namespaces.primary.broker.find_sendable("orders").parts[6].main.local.holdings
             full.active_bytes += 2**30
             await asyncio.sleep(30)
             assert await arrived(namespaces.primary) == {

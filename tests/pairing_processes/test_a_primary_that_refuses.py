@@ -21,7 +21,7 @@ from tests.partitioned.bus import key_of
 from tests.relay import Relay
 from tests.served import AMQPS_PORT, started
 from tests.served_here import serving_here
-from twinbus.broker.outage import Outage
+from twinbus.broker.ports.outage import Outage
 from twinbus.client import BrokeredMessage, MessagingFactory
 from twinbus.client.pairing import EntityState, EventKind
 from twinbus.client.retry import RetryPolicy

@@ -46,7 +46,7 @@ class Bus:
     def locks(self, path: str = "orders") -> int:
         """How many messages are locked."""
         fragments = self.namespace.broker.find_receivable(path).fragments_of(SubQueue.MAIN)
-        return sum(len(fragment.locks.by_number) for fragment in fragments)
+        return sum(len(fragment.local.locks.by_number) for fragment in fragments)
 
     async def texts(self, path: str = "orders") -> list[str]:
         return sorted(message.text for message in await self.namespace.messages(path))

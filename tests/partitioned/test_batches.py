@@ -140,4 +140,4 @@ async def test_pings_of_several_keys_in_one_batch_are_answered() -> None:
 
 def _fill(orders: Bus, fragment: int) -> None:
     """It holds all it can, as far as it knows."""
-    orders.namespace.broker.find_sendable("orders").parts[fragment].main.holdings.active_bytes += 2**30
+    orders.namespace.broker.find_sendable("orders").parts[fragment].main.local.holdings.active_bytes += 2**30

@@ -149,7 +149,7 @@ async def test_q33_what_a_missing_destination_does_not_take_is_in_the_transfer_d
 async def test_q33_what_a_full_destination_does_not_take_is_in_the_transfer_dead_letter_queue() -> None:
     async with bus() as orders:
         entry = await orders.queue("entry", forward_to="orders")
-        orders.namespace.broker.find_sendable("orders").parts[6].main.holdings.active_bytes += 2**30
+        orders.namespace.broker.find_sendable("orders").parts[6].main.local.holdings.active_bytes += 2**30
         await send_all(entry, everywhere())
         await asyncio.sleep(60)
         assert await orders.texts() == sorted(f"{number}" for number in range(FRAGMENTS) if number != 6)

@@ -21,7 +21,7 @@ async def test_q35_fragment_f_lies_in_store_f_mod_s(stores: int) -> None:
     async with bus(stores=stores) as orders:
         queue = orders.namespace.broker.find("orders")
         assert isinstance(queue, Queue)
-        lies_in = [orders.namespace.broker.journals.index(part.main.journal) for part in queue.parts]
+        lies_in = [orders.namespace.broker.journals.index(part.main.local.journal) for part in queue.parts]
         assert lies_in == [number % stores for number in range(FRAGMENTS)]
 
 

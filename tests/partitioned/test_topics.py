@@ -23,8 +23,8 @@ async def test_r086_a_topic_is_made_of_fragments_and_its_subscriptions_too() -> 
         assert isinstance(topic, Topic)
         assert isinstance(subscription, Subscription)
         assert len(topic.parts) == len(subscription.parts) == FRAGMENTS
-        journals = [part.main.journal for part in topic.parts]
-        assert [part.main.journal for part in subscription.parts] == journals
+        journals = [part.main.local.journal for part in topic.parts]
+        assert [part.main.local.journal for part in subscription.parts] == journals
 
 
 @in_virtual_time

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tests.plain.raw import Raw
     from tests.served import Served
     from twinbus.amqp.receiver import Receiver
-    from twinbus.broker.consumer import Delivery
+    from twinbus.broker.ports.consumer import Delivery
     from twinbus.model.errors import ServiceBusError
 
 REPLY = {"twinbus:entity-id", "twinbus:low-sequence-number", "twinbus:next-sequence-number"}

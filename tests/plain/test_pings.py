@@ -28,7 +28,7 @@ from twinbus.amqp.message import Header, Properties, build, data, sequence, valu
 from twinbus.amqp.outcomes import ACCEPTED
 from twinbus.amqp.sasl import Credentials
 from twinbus.amqp.types import Timestamp
-from twinbus.broker.intake import Parcel
+from twinbus.broker.ports.incoming import Parcel
 from twinbus.model.message import BATCH_FORMAT
 from twinbus.model.queue import QueueDescription
 from twinbus.server.keys import Key, Right

@@ -95,7 +95,7 @@ async def ailing(min_free_bytes: int) -> AsyncIterator[tuple[AilingDisks, Journa
     )
     stores = Stores(namespace, disks, min_free_bytes=min_free_bytes)
     await stores.open()
-    yield disks, namespace.journals[0]
+    yield disks, namespace.journal(0)
     await stores.close()
 
 

@@ -236,7 +236,7 @@ def test_r113_messages_that_fit_one_by_one_keep_their_order_behind_a_batch_that_
     sender.read(FakeDelivery(batch, BATCH_FORMAT))
     sender.read(FakeDelivery(message(b"second", key=near)), FakeDelivery(message(b"x" * 5_000, key=near)))
     sender.read(FakeDelivery(message(b"third", key=near)))
-    queue.parts[0].main.holdings.active_bytes = 2**30 - 1_000  # there is room for all but the large one
+    queue.parts[0].main.local.holdings.active_bytes = 2**30 - 1_000  # there is room for all but the large one
     rig.wake()
     assert are_accepted(sender) == [True, True, False, True]
     found: list[Any] = []

@@ -9,7 +9,7 @@ from tests.ledger.problems import Violation
 from tests.simulation.consumer import SimulatedConsumer
 from tests.simulation.letter import make_batch, make_payload, read_delivery
 from tests.simulation.shelf import Entity, Kind
-from twinbus.broker.intake import Parcel
+from twinbus.broker.ports.incoming import Parcel
 from twinbus.model.errors import (
     EntityDeleted,
     MessageLockLost,

@@ -10,7 +10,7 @@ from twinbus.broker.line import Line
 if TYPE_CHECKING:
     from tests.simulation.shelf import Shelf
     from tests.simulation.world import World
-    from twinbus.broker.consumer import Delivery
+    from twinbus.broker.ports.consumer import Delivery
     from twinbus.model.errors import ServiceBusError
 
 

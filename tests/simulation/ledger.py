@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tests.simulation.consumer import SimulatedConsumer
-    from twinbus.broker.consumer import Delivery
+    from twinbus.broker.ports.consumer import Delivery
     from twinbus.model.errors import ServiceBusError
     from twinbus.store.changes import Changes
     from twinbus.store.memory import MemoryDisk

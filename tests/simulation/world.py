@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from tests.simulation.consumer import SimulatedConsumer
     from tests.simulation.settings import Settings
     from tests.simulation.shelf import Entity, Lock, Shelf
-    from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Journal
+    from twinbus.broker.ports.consumer import Delivery
 
 MAX_WORK = 5_000
 """Calls and store steps until nothing is left to do: more is a loop without end."""
@@ -184,7 +184,7 @@ class World:
         self.closed[number] = False
         self.ledger.audit(number)
         self.stores[number] = self._open(number)
-        self.namespace.journals[number].resume(self.stores[number])
+        self.namespace.journal(number).resume(self.stores[number])
 
     def is_working(self, number: int) -> bool:
         return self.namespace.journals[number].trouble is None and not self.stores[number].is_hanging

@@ -88,17 +88,17 @@ def test_one_that_does_not_read_is_given_no_more_than_fits_and_the_rest_is_there
         time.sleep(0.5)
         assert isinstance(peer.transport, websocket.WebSocket)
         assert peer.transport.get_write_buffer_size() < 20 * MEGABYTE
-        assert len(fragment.out.locks) < 120, "of 300: what does not fit is not out"
+        assert len(fragment.local.out.locks) < 120, "of 300: what does not fit is not out"
         assert len(Web(server).take(queue).body) == 200_000, "others get what it does not"
         client.socket.send(frame(Opcode.PING, b"there?") * 1_000)
         time.sleep(0.2)
         assert peer.transport.get_write_buffer_size() < 20 * MEGABYTE
-        out = len(fragment.out.locks)
+        out = len(fragment.local.out.locks)
         client.socket.next()
         for _ in range(30):
             opcode, _ = client.socket.next()
             assert opcode in {Opcode.BINARY, Opcode.PONG}
-        wait_until(lambda: len(fragment.out.locks) > out)
+        wait_until(lambda: len(fragment.local.out.locks) > out)
 
 
 def test_one_that_opens_and_says_nothing_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from twinbus.amqp.fields import MESSAGE_ID
 from twinbus.amqp.message import Message, Section
 from twinbus.broker import keys
-from twinbus.broker.intake import PARTITION_KEY, Parcel
+from twinbus.broker.ports.incoming import Parcel
 from twinbus.broker.record import annotation_pairs_of, session_in, take_apart
+from twinbus.model.annotations import PARTITION_KEY
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
 from twinbus.model.partition_key import identity_of, partition_key
 from twinbus.store.protocol import StoreError, Table
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from twinbus.broker.part import StoredPart
 
 _NUMBER: Final = Struct(">Q")
-_MESSAGE_ID: Final = 0
 
 
 class Arrivals:
@@ -99,12 +100,12 @@ def key_of(record: bytes, *, looks_for_duplicates: bool) -> bytes | None:
     parts = take_apart(record)
     session = session_in(parts.bare)
     key = next((value for name, value, _ in annotation_pairs_of(parts) if name == PARTITION_KEY), None)
-    message_id = Message(parts.bare).field(Section.PROPERTIES, _MESSAGE_ID) if looks_for_duplicates else None
+    message_id = Message(parts.bare).field(Section.PROPERTIES, MESSAGE_ID) if looks_for_duplicates else None
     return partition_key(
         session.decode() if session is not None else None, str(key) if isinstance(key, str) else None, message_id
     )
 
 
 def _identity_of(record: bytes, *, is_keyed: bool) -> bytes:
-    message_id = Message(take_apart(record).bare).field(Section.PROPERTIES, _MESSAGE_ID)
+    message_id = Message(take_apart(record).bare).field(Section.PROPERTIES, MESSAGE_ID)
     return identity_of(message_id, key_of(record, looks_for_duplicates=True) if is_keyed else None)

@@ -6,11 +6,12 @@ someone has it or not, and goes on with those that arrive. Nothing ever appears 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from twinbus.broker.keys import pack_sequence, sequence_of
 from twinbus.broker.line import SPAN
-from twinbus.broker.reads import Reads
+from twinbus.broker.ports.fragment import BrowserPort
+from twinbus.broker.ports.reads import Reads
 from twinbus.broker.record import render_open
 from twinbus.model.errors import RangeSeen
 from twinbus.store.protocol import StoreError
@@ -18,34 +19,15 @@ from twinbus.store.protocol import StoreError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
-    from twinbus.model.errors import ServiceBusError
+    from twinbus.broker.ports.consumer import Delivery, Reader
     from twinbus.store.protocol import Row
 
 READ_AT_ONCE: Final = 500
 READ_BYTES: Final = 1_048_576
 
 
-class Reader(Protocol):
-    """A link that looks."""
-
-    @property
-    def is_hungry(self) -> bool:
-        """It wants messages, though it may not have room now."""
-
-    @property
-    def room(self) -> int:
-        """How many messages it takes now."""
-
-    def show(self, deliveries: list[Delivery]) -> int:
-        """See messages; how many, from the first on. Less room may be left by then."""
-
-    def entity_gone(self, error: ServiceBusError) -> None:
-        """The entity was deleted or disabled, or its range is over."""
-
-
-class Browser:
+class Browser(BrowserPort):
     """One way through the log of one fragment."""
 
     def __init__(

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from twinbus.broker.browser import Browser
 from twinbus.broker.keys import pack_sequence, pack_session, sequence_of
 from twinbus.broker.lookup import look_up
+from twinbus.broker.ports.fragment import BrowsingPort
 from twinbus.broker.record import DEFERRED_STATE, SCHEDULED_STATE, enqueued_of, render_open
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
 from twinbus.store.protocol import StoreError, Table
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.fragment import Fragment
+    from twinbus.broker.ports.consumer import GatewayReader
+    from twinbus.broker.ports.reads import Reads
     from twinbus.broker.redelivery import Redelivery
     from twinbus.store.protocol import Row
 
@@ -27,7 +31,7 @@ DEFERRED_ROW: Final = bytes((DEFERRED_STATE,))
 SCHEDULED_ROW: Final = bytes((SCHEDULED_STATE,))
 
 
-class Browsing:
+class Browsing(BrowsingPort):
     """Looks into one fragment."""
 
     def __init__(self, fragment: Fragment) -> None:
@@ -57,6 +61,20 @@ class Browsing:
                 done(error)
 
         self._fragment.settlement.after_deferrals(look)
+
+    def find_reach(self, done: Callable[[tuple[int, int] | ServiceBusError], None]) -> None:
+        """Tell from where to where there are messages."""
+        holdings = self._fragment.holdings
+        done((holdings.low, holdings.shown.next))
+
+    @property
+    def latest_ms(self) -> int:
+        """When the last message was enqueued."""
+        return self._fragment.holdings.latest_ms
+
+    def browse(self, reader: GatewayReader, first: int, last: int, *, ends: bool, reads: Reads) -> Browser:
+        """Show active messages to a reader."""
+        return Browser(self._fragment, reader, first, last, ends=ends, reads=reads)
 
     def _check_works(self) -> None:
         self._fragment.journal.check_works()

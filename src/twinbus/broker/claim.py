@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.broker.line import Line
 from twinbus.model.errors import EntityClaimed, LinkStolen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinbus.broker.consumer import Consumer
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.locks import Locks
+    from twinbus.broker.ports.consumer import Consumer
+    from twinbus.broker.ports.fragment import FragmentPort
 
 
 class Claim:
@@ -31,7 +31,7 @@ class Claim:
         """Nobody has it."""
         self.holder: Consumer | None = None
         self.epoch = 0
-        self._spans: dict[Fragment, _Span] = {}
+        self._spans: dict[FragmentPort, Span] = {}
         """The locks of its time, of each fragment. Who has it next may have more fragments, or less: a receiver of
         another process has those that are here."""
 
@@ -53,7 +53,7 @@ class Claim:
         if self.holder is None and others:
             raise EntityClaimed(f"'{path}' has receivers without a claim: end them first")
 
-    def displace(self, path: str, epoch: int, fragments: Sequence[Fragment]) -> None:
+    def displace(self, path: str, epoch: int, fragments: Sequence[FragmentPort]) -> None:
         """Whoever has it loses it to a newer claim. What it, or the last one that had it, had under locks is free."""
         displaced = self.holder
         self._let_go()
@@ -62,14 +62,16 @@ class Claim:
         for fragment in fragments:
             span = self._spans.get(fragment)
             if span is not None:  # else nobody had it before
-                _free(fragment, span)
+                span.free()
 
-    def take(self, consumer: Consumer, epoch: int, fragments: Sequence[Fragment]) -> None:
+    def take(self, consumer: Consumer, epoch: int, fragments: Sequence[FragmentPort]) -> None:
         """It is this consumer's now, and so are the locks that are given from now on."""
         self.holder, self.epoch = consumer, epoch
+        self._spans = {}
         for fragment in fragments:
-            fragment.redelivery.guard(is_on=True)
-        self._spans = {fragment: _Span(fragment) for fragment in fragments}
+            span = fragment.begin_exclusive()
+            if span is not None:
+                self._spans[fragment] = span
 
     def give_up(self, consumer: Consumer) -> None:
         """A consumer has gone."""
@@ -78,37 +80,38 @@ class Claim:
 
     def _let_go(self) -> None:
         if self.holder is not None:
-            for fragment, span in self._spans.items():
-                fragment.redelivery.guard(is_on=False)
-                if isinstance(fragment.line, Line):
-                    fragment.line.withhold()
+            for span in self._spans.values():
                 span.end()
         self.holder = None
 
 
-class _Span:
-    """The locks that one fragment gave while someone had it for himself."""
+class Span:
+    """The locks that one fragment of this process gave while it had an exclusive receiver."""
 
     def __init__(self, fragment: Fragment) -> None:
+        """Made by its fragment: the locks from now on."""
         self._fragment = fragment
         self._locks = fragment.locks
         self._first = self._end = fragment.locks.next_serial
 
     def end(self) -> None:
-        """Those that are given from now on are not of it. All of a fragment that was loaded anew meanwhile are."""
+        """End it: later locks are not of it. If the fragment was loaded anew meanwhile, all locks since then are."""
+        self._fragment.redelivery.guard(is_on=False)
+        self._fragment.line.withhold()
         locks = self._fragment.locks
         if locks is not self._locks:
             self._locks, self._first = locks, 0
         self._end = locks.next_serial
 
-    def left(self, locks: Locks) -> list[int]:
+    def free(self) -> None:
+        """Return the messages of locks that are still there: their receiver is gone for good."""
+        fragment = self._fragment
+        left = self._left(fragment.locks) if not fragment.has_sessions else []
+        if left:
+            fragment.settlement.free(left)
+
+    def _left(self, locks: Locks) -> list[int]:
         """Those that are still there; none if the fragment was loaded anew meanwhile."""
         if locks is not self._locks:
             return []
         return [number for number, lock in locks.by_number.items() if self._first <= lock.serial < self._end]
-
-
-def _free(fragment: Fragment, span: _Span) -> None:
-    left = span.left(fragment.locks) if fragment.sessions is None else []
-    if left:
-        fragment.settlement.free(left)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from twinbus.broker.keys import pack_sequence
 from twinbus.broker.locks import Lock, pack_number
 from twinbus.broker.lookup import look_up
+from twinbus.broker.ports.settlement import session_lock_lost
 from twinbus.broker.record import render_deferred, render_open, session_of
-from twinbus.broker.sessions import session_lock_lost
 from twinbus.model.errors import MessageNotFound, MessageTooLarge, ServerBusy, StoreUnavailable
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from twinbus.broker import keys
+from twinbus.model.callbacks import do_nothing, ignore
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
 from twinbus.store.protocol import StoreError, Table
 
@@ -126,7 +127,7 @@ class Duplicates:
             fresh.append(record)
         if not fresh:
             numbers.extend([0] * len(places))
-            fragment.journal.add(fragment, 0, _nothing, answer)
+            fragment.journal.add(fragment, 0, do_nothing, answer)
             if beside is not None:
                 beside()
             return
@@ -150,7 +151,7 @@ class Duplicates:
             value, place = _NUMBER.pack(now_ms), self._place(fragment.holdings.generation)
             for one in added:
                 fragment.journal.batch.put(place + one, value, Table.INDEX)
-            fragment.journal.add(fragment, 0, applied, _nobody)
+            fragment.journal.add(fragment, 0, applied, ignore)
             if beside is not None:
                 beside()
 
@@ -185,15 +186,7 @@ class Duplicates:
         old = self._place(holdings.generation - 2) if holdings.generation > 1 else None
         if old is not None:
             self._fragment.journal.batch.delete_range(old, self._place(holdings.generation - 1), Table.INDEX)
-        self._fragment.journal.add(self._fragment, 0, _nothing, _nobody)
+        self._fragment.journal.add(self._fragment, 0, do_nothing, ignore)
 
     def _place(self, generation: int) -> bytes:
         return self._ids + _NUMBER.pack(max(0, generation))
-
-
-def _nothing() -> None:
-    """Nothing in memory has to change."""
-
-
-def _nobody(_error: ServiceBusError | None) -> None:
-    """Nobody waits for this."""

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from twinbus.broker.intake import Terms
+from twinbus.broker.ports.incoming import Terms
 from twinbus.model.errors import EntityDisabled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.clock import Clock
-    from twinbus.broker.outage import Outage
     from twinbus.broker.part import Part
+    from twinbus.broker.ports.outage import Outage
     from twinbus.model.errors import ServiceBusError
 
 NO_SENDING: Final = frozenset({"Disabled", "SendDisabled"})

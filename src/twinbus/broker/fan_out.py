@@ -36,6 +36,7 @@ from twinbus.broker.record import (
     with_enqueued,
 )
 from twinbus.broker.work import SMALL
+from twinbus.model.callbacks import do_nothing, ignore
 from twinbus.model.errors import InternalFault, ServiceBusError, StoreUnavailable
 from twinbus.model.partition_key import fragment_of
 
@@ -154,12 +155,12 @@ class TopicFragment(Fragment):
         size = 0
         for record in records:
             size += len(record)
-        return self._publish_all(records, answer, size, _nothing, beside)
+        return self._publish_all(records, answer, size, do_nothing, beside)
 
     def make_active(self, records: list[bytes], beside: Callable[[], None], applied: Applied) -> None:
         """Publish messages that were there for later."""
         with suppress(InternalFault):  # it is logged, and these messages are due again when the store was read again
-            self._publish_all(records, _nobody, 0, applied, beside)
+            self._publish_all(records, ignore, 0, applied, beside)
 
     @property
     def activates_at_once(self) -> int:
@@ -483,14 +484,6 @@ OTHER_FRAGMENT: Final = (
 NO_SESSION: Final = ("Session ID is null.", "The subscription requires sessions, and the message names none.")
 
 
-def _nothing() -> None:
-    """What a commit changed is told by others."""
-
-
 def _raise(fault: Exception) -> None:
     """Have the loop log a fault."""
     raise fault
-
-
-def _nobody(_error: ServiceBusError | None) -> None:
-    """Nobody waits for this."""

@@ -19,7 +19,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from twinbus.broker.intake import DESTINATION
-from twinbus.broker.line import Line
+from twinbus.broker.ports.settlement import reasons
 from twinbus.broker.record import (
     ACTIVE_STATE,
     Parts,
@@ -35,7 +35,7 @@ from twinbus.broker.record import (
     with_ttl,
     without_annotations,
 )
-from twinbus.broker.settlement import reasons
+from twinbus.model.annotations import DEADLETTER_SOURCE
 from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import (
     CallerError,
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.clock import Timer
-    from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.locks import Lock
+    from twinbus.broker.ports.consumer import Delivery
     from twinbus.broker.queue import Queue
     from twinbus.broker.topic import Topic
 
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 200
 MAX_HOPS: Final = 4
-DEAD_LETTER_SOURCE: Final = "x-opt-deadletter-source"
 RETRY_S: Final = (0.05, 0.2, 1.0, 5.0)
 OTHERS_S: Final = 0.2
 """How often it is looked whether others still have messages, where forwarding begins."""
@@ -113,7 +112,6 @@ class Forwarder:
 
     def start(self) -> None:
         """Take what there is."""
-        assert isinstance(self._fragment.line, Line)  # also where it has sessions (`Fragment.begin_forwarding`)
         self._fragment.line.add(self)
         self._begin()
 
@@ -267,7 +265,7 @@ class Forwarder:
         if terms.ttl_ms < FOREVER_MS:
             envelope = with_ttl(envelope, terms.ttl_ms)
         now_ms = self._fragment.clock.wall_ms()
-        parts = without_annotations(parts, (DEAD_LETTER_SOURCE, DESTINATION))
+        parts = without_annotations(parts, (DEADLETTER_SOURCE, DESTINATION))
         arrived = Parts(
             envelope,
             parts.bare,
@@ -280,7 +278,7 @@ class Forwarder:
             delivery_annotations=parts.delivery_annotations,
         )
         if self._dead_source is not None:
-            return change_record(make_record(arrived), annotations={DEAD_LETTER_SOURCE: self._dead_source})
+            return change_record(make_record(arrived), annotations={DEADLETTER_SOURCE: self._dead_source})
         return make_record(arrived)
 
 

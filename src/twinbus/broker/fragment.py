@@ -16,13 +16,15 @@ from twinbus.broker import keys
 from twinbus.broker.agenda import AT_ONCE, Agenda
 from twinbus.broker.arrivals import Arrivals
 from twinbus.broker.browsing import Browsing
+from twinbus.broker.claim import Span
 from twinbus.broker.deferral import Deferral
 from twinbus.broker.duplicates import Duplicates
 from twinbus.broker.holdings import Holdings
 from twinbus.broker.keys import fragment_in, pack_sequence
-from twinbus.broker.line import Line
+from twinbus.broker.line import Line, LocalDispatch
 from twinbus.broker.locks import Lock, Locks, pack_number
 from twinbus.broker.outstanding import Outstanding
+from twinbus.broker.ports.fragment import FragmentPort
 from twinbus.broker.record import (
     HAS_ALARM,
     IS_SPECIAL,
@@ -35,12 +37,12 @@ from twinbus.broker.record import (
     with_enqueued,
 )
 from twinbus.broker.redelivery import Redelivery
-from twinbus.broker.remote.visitor import Visitor
 from twinbus.broker.removal import Removal
 from twinbus.broker.schedule import Schedule
 from twinbus.broker.session_state import SessionStates
 from twinbus.broker.sessions import Sessions
 from twinbus.broker.settlement import Settlement
+from twinbus.model.callbacks import ignore
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
 from twinbus.store.protocol import StoreError, Table
 
@@ -50,10 +52,10 @@ if TYPE_CHECKING:
     from twinbus.broker.bodies import Bodies
     from twinbus.broker.browser import Browser
     from twinbus.broker.clock import Times
-    from twinbus.broker.consumer import Consumer, Delivery
     from twinbus.broker.forwarding import Forwarder
     from twinbus.broker.journal import Answered, Applied, Journal
     from twinbus.broker.locks import TokenSource
+    from twinbus.broker.ports.consumer import Consumer, Delivery
     from twinbus.store.protocol import Answer, Batch, Row
 
 Item: TypeAlias = "tuple[int, bytes]"
@@ -92,8 +94,8 @@ class Policy:
         self.max_properties_bytes = max_properties_bytes
 
 
-class Fragment:
-    """One ordered part of an entity."""
+class Fragment(FragmentPort):
+    """One ordered part of an entity, in a store of this process."""
 
     def __init__(
         self,
@@ -112,16 +114,13 @@ class Fragment:
         `prefix` is how its keys start; `tokens` has the random parts of its lock tokens. `bodies` is where those of its
         messages may lie that others have, too.
         """
+        super().__init__(fragment_in(prefix), times, has_sessions=has_sessions)
         self.policy = policy
         self.journal = journal
-        self.clock = times.clock
-        self.timers = times.timers
         self.dead_letters = dead_letters
         self.is_loaded = True
         self.is_busy = False
         """A topic's: messages that were sent to it are not in a batch yet, and later ones wait (`in_order`)."""
-        self.is_held_back = False
-        """An outage is rehearsed: nobody gets anything."""
         self.life = 0
         """Another one after each time that what was in memory became void."""
         self.holdings = holdings = Holdings(prefix, journal)
@@ -129,19 +128,16 @@ class Fragment:
         self.out = Outstanding()
         self.deferred_out: dict[int, Lock] = {}
         """Deferred messages that someone has, by their sequence number."""
-        self.number = fragment_in(prefix)
         self.locks = Locks(tokens, self.number)
         self.redelivery = Redelivery(self)
         self.sessions = Sessions(self) if has_sessions else None
-        self.line: Line | Sessions = self.sessions or Line(self)
-        self.newcomers = 0
-        """Receivers that have come to an entity of which it is the first fragment."""
-        self.settlement = Settlement(self)
+        self._line: LocalDispatch = self.sessions if self.sessions is not None else Line(self)
+        self._settlement = Settlement(self)
         self.schedule = Schedule(self)
         self.deferral = Deferral(self)
         self.duplicates = Duplicates(self)
         self.session_states = SessionStates(self)
-        self.browsing = Browsing(self)
+        self._browsing = Browsing(self)
         self.removal = Removal(self)
         self.arrivals = Arrivals(self)
         self.forwarder: Forwarder | None = None
@@ -149,12 +145,52 @@ class Fragment:
         self.check_room: Callable[[int], None] = _always_fits
         """QuotaExceeded if so many bytes more do not fit into the entity; the entity says how large it may be."""
         self.browsers: dict[Browser, None] = {}
+        self.returnable: dict[Consumer, dict[int, bytes]] = {}
+        """Messages deleted for receivers that may still return them, by sequence numbers."""
         self._tokens = tokens
         self._end: ServiceBusError | None = None
         """Why nobody gets anything from it any more: its entity was deleted."""
-        holdings.expiry = Agenda(prefix, keys.EXPIRY, journal, times, self.settlement.end_lives, is_sparse=True)
+        holdings.expiry = Agenda(prefix, keys.EXPIRY, journal, times, self._settlement.end_lives, is_sparse=True)
         holdings.due = Agenda(prefix, keys.DUE, journal, times, self.schedule.activate, is_sparse=False)
         journal.keepers[self] = None
+
+    @property
+    def line(self) -> LocalDispatch:
+        """Who receives from it, and which message is next."""
+        return self._line
+
+    @property
+    def settlement(self) -> Settlement:
+        """The ends of its locks."""
+        return self._settlement
+
+    @property
+    def browsing(self) -> Browsing:
+        """Looking at its messages."""
+        return self._browsing
+
+    @property
+    def local(self) -> Fragment:
+        """It is in this process."""
+        return self
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a receiver or browser is attached."""
+        return bool(self._line.consumers or self.browsers)
+
+    def check_works(self) -> None:
+        """Raise StoreUnavailable if its store does not work now."""
+        self.journal.check_works()
+
+    def check_takes_sends(self) -> None:
+        """Raise StoreUnavailable or ServerBusy if its store takes no messages now."""
+        self.journal.check_takes_sends()
+
+    def begin_exclusive(self) -> Span:
+        """Note the locks of an exclusive receiver from now on."""
+        self.redelivery.guard(is_on=True)
+        return Span(self)
 
     @property
     def count(self) -> int:
@@ -217,7 +253,7 @@ class Fragment:
         holdings.next = sequence
         holdings.active_count += len(fresh)
         holdings.active_bytes += size
-        self.journal.add(self, size + later, lambda: self.line.arrive(fresh, size), answer)
+        self.journal.add(self, size + later, lambda: self._line.arrive(fresh, size), answer)
         if beside is not None:
             beside()
         return first
@@ -240,14 +276,14 @@ class Fragment:
         size = sum([len(record) for record in records])
 
         def arrived() -> None:
-            self.line.arrive(fresh, size)
+            self._line.arrive(fresh, size)
             applied()
 
-        self.journal.add(self, 0, arrived, _nobody)
+        self.journal.add(self, 0, arrived, ignore)
 
     def expect(self, items: list[Item], size: int) -> None:
         """Messages were put into the batch of this turn: they are there when it is synced."""
-        self.journal.add(self, size, lambda: self.line.arrive(items, size), _nobody)
+        self.journal.add(self, size, lambda: self._line.arrive(items, size), ignore)
 
     def take_in(self, record: bytes) -> None:
         """Store a message that comes from another fragment of the same store, in the batch of this turn.
@@ -255,14 +291,9 @@ class Fragment:
         Its enqueued time is not changed: it is that of the message's arrival.
         """
         sequence, size = self.holdings.add(record), len(record)
-        self.journal.add(self, size, lambda: self.line.arrive([(sequence, record)], size), _nobody)
+        self.journal.add(self, size, lambda: self._line.arrive([(sequence, record)], size), ignore)
 
     # --- handing out --------------------------------------------------------------------------------------------------
-
-    @property
-    def may_hand_out(self) -> bool:
-        """What is handed out now can be settled."""
-        return self.is_available and not self.is_held_back
 
     @property
     def free_locks(self) -> int:
@@ -293,7 +324,7 @@ class Fragment:
             duration_ms = self.policy.lock_duration_ms
             deadline_s = self.clock.monotonic_s() + duration_ms / 1000
             self._lend(consumer, items, deadline_s, now_ms + duration_ms)
-            self.settlement.watch(deadline_s)
+            self._settlement.watch(deadline_s)
 
     def _without_stale(self, items: list[Item], now_ms: int) -> list[Item]:
         fresh, stale = [], []
@@ -306,7 +337,7 @@ class Fragment:
             else:
                 fresh.append(item)
         if stale:
-            self.settlement.end_stale(stale)
+            self._settlement.end_stale(stale)
         return fresh
 
     def _lend(self, consumer: Consumer, items: list[Item], deadline_s: float, until_ms: int) -> None:
@@ -332,7 +363,7 @@ class Fragment:
 
     def _hand_over(self, consumer: Consumer, items: list[Item]) -> None:
         """Delete, and deliver when that is on disk: so it is received once, or never."""
-        line, holdings = self.line, self.holdings
+        line, holdings = self._line, self.holdings
         self.out.add_leaving([sequence for sequence, _ in items])
         line.begin_handing(consumer, len(items))
         for sequence, record in items:
@@ -346,16 +377,17 @@ class Fragment:
             line.end_handing(consumer, len(items))
             taken = 0
             if not consumer.is_gone:
-                if isinstance(consumer, Visitor):
-                    consumer.keep(items)
+                returnable = self.returnable.get(consumer)
+                if returnable is not None:
+                    returnable.update(items)
                 shown = self._with_deliveries(items) if self.redelivery.suspects else items
                 taken = consumer.deliver(
                     [(render_open(record, number), pack_sequence(number)) for number, record in shown]
                 )
             if taken < len(items):
-                self.store_again(items[taken:], _nobody)
+                self.store_again(items[taken:], ignore)
 
-        self.journal.add(self, 0, applied, _nobody)
+        self.journal.add(self, 0, applied, ignore)
 
     def store_again(self, items: list[Item], answer: Answered) -> None:
         """Messages were deleted for somebody who does not take them: nobody has seen them, so they come back."""
@@ -371,7 +403,7 @@ class Fragment:
         def applied() -> None:
             for sequence, record in items:
                 self.out.remove(sequence)
-                self.line.bring_back(sequence, record)
+                self._line.bring_back(sequence, record)
 
         self.journal.add(self, 0, applied, answer)
 
@@ -454,18 +486,18 @@ class Fragment:
     def bring_back(self, lock: Lock, record: bytes) -> None:
         """A message that was out is free again, as it is on disk; unless its time is over."""
         if record[1] & HAS_ALARM and not lock.is_deferred and alarm_of(record) <= self.clock.wall_ms():
-            self.settlement.end_stale([(lock, record)])
+            self._settlement.end_stale([(lock, record)])
             return
         self.forget(lock)
         if not lock.is_deferred:
-            self.line.bring_back(lock.sequence, record)
+            self._line.bring_back(lock.sequence, record)
 
     # --- the journal calls these --------------------------------------------------------------------------------------
 
     def write_marks(self, batch: Batch) -> None:
         """The numbers that a restart starts from, with every batch that changes them."""
         if self._end is None:  # else all that it had is removed
-            self.holdings.low = self.out.lowest(self.line.lowest)
+            self.holdings.low = self.out.lowest(self._line.lowest)
             self.holdings.write_marks(batch)
 
     def show_marks(self) -> None:
@@ -475,10 +507,10 @@ class Fragment:
 
     def settled_down(self) -> None:
         """A commit was applied, or the store speaks again: there may be something to hand out."""
-        self.settlement.settled_down()
+        self._settlement.settled_down()
         self.holdings.expiry.settled_down()
         self.holdings.due.settled_down()
-        self.line.dispatch()
+        self._line.dispatch()
         if self.holdings.bodies is not None:
             self.holdings.bodies.settled_down()
         if self.browsers:
@@ -529,34 +561,34 @@ class Fragment:
 
     def end_receiving(self, error: ServiceBusError) -> None:
         """Nobody gets or sees anything any more who is there now."""
-        self.line.close(error)
+        self._line.close(error)
         for browser in list(self.browsers):
             browser.reader.entity_gone(error)
         self.browsers.clear()
 
     def begin_forwarding(self) -> None:
         """Hand out messages in order, whichever session they belong to: to the forwarder alone."""
-        if self.sessions is not None and self.line is self.sessions:
+        if self.sessions is not None and self._line is self.sessions:
             low = self.out.lowest(self.sessions.lowest)
-            self.line = Line(self)
-            self.line.restart(low)
+            self._line = Line(self)
+            self._line.restart(low)
 
     def end_forwarding(self) -> None:
         """Hand out messages by their sessions again, where it has some."""
-        if self.sessions is not None and self.line is not self.sessions:
-            low = self.out.lowest(self.line.lowest)
-            self.line = self.sessions
+        if self.sessions is not None and self._line is not self.sessions:
+            low = self.out.lowest(self._line.lowest)
+            self._line = self.sessions
             self.sessions.restart(low)
 
     def _restart(self) -> None:
         """What is in memory is void."""
         self.is_loaded = False
         self.life += 1
-        self.line.restart(self.holdings.low)
+        self._line.restart(self.holdings.low)
         self.locks = Locks(self._tokens, self.number)
         self.out.clear()
         self.deferred_out.clear()
-        self.settlement.restart()
+        self._settlement.restart()
         self.redelivery.restart()
         for browser in self.browsers:
             browser.restart()
@@ -578,7 +610,3 @@ class Fragment:
 
 def _always_fits(_size: int) -> None:
     """Nothing limits a fragment without an entity."""
-
-
-def _nobody(_error: ServiceBusError | None) -> None:
-    """Nobody waits for this."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.clock import Timer
-    from twinbus.broker.consumer import Consumer
+    from twinbus.broker.ports.consumer import Consumer
 
 READ_AHEAD: Final = 200
 """Messages of one session in memory: there may be thousands of sessions."""

@@ -12,7 +12,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from twinbus.broker import keys
-from twinbus.broker.keys import FRAGMENT_SHIFT, fragment_in, pack_sequence, pack_session
+from twinbus.broker.keys import fragment_in, pack_sequence, pack_session
+from twinbus.broker.ports.numbers import FRAGMENT_SHIFT
 from twinbus.broker.record import (
     DEFERRED_STATE,
     HAS_ALARM,

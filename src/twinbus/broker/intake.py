@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.fields import ABSOLUTE_EXPIRY_TIME, CONTENT_TYPE, CREATION_TIME, GROUP_ID, MESSAGE_ID
 from twinbus.amqp.message import Message, Properties, Section
 from twinbus.amqp.outline import (
     annotation_pairs,
@@ -21,6 +22,7 @@ from twinbus.amqp.outline import (
     timestamp_at,
 )
 from twinbus.amqp.types import Timestamp
+from twinbus.broker.ports.incoming import Parcel
 from twinbus.broker.record import (
     ACTIVE_STATE,
     HAS_TTL,
@@ -34,6 +36,17 @@ from twinbus.broker.record import (
     make_record,
     with_ttl,
 )
+from twinbus.model.annotations import (
+    DEADLETTER_SOURCE,
+    ENQUEUED_SEQUENCE_NUMBER,
+    ENQUEUED_TIME,
+    LOCK_TOKEN,
+    LOCKED_UNTIL,
+    MESSAGE_STATE,
+    PARTITION_KEY,
+    SCHEDULED_TIME,
+    SEQUENCE_NUMBER,
+)
 from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import ArgumentOutOfRange, MalformedMessage, MessageTooLarge, NotAllowed
 from twinbus.model.message import BATCH_FORMAT, PING_CONTENT_TYPE
@@ -42,103 +55,32 @@ from twinbus.model.partition_key import identity_of, partition_key
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from twinbus.broker.ports.incoming import Terms
     from twinbus.model.limits import NamespaceLimits
 
 DESTINATION: Final = "x-opt-twinbus-destination"
 """An annotation of messages that are sent via another entity: where they go."""
 SET_BY_BROKER: Final = frozenset(
     {
-        "x-opt-enqueued-time",
-        "x-opt-sequence-number",
-        "x-opt-locked-until",
-        "x-opt-enqueue-sequence-number",
-        "x-opt-message-state",
-        "x-opt-deadletter-source",
+        ENQUEUED_TIME,
+        SEQUENCE_NUMBER,
+        LOCKED_UNTIL,
+        ENQUEUED_SEQUENCE_NUMBER,
+        MESSAGE_STATE,
+        DEADLETTER_SOURCE,
         DESTINATION,
     }
 )
-"""Annotations of ours: who sends on a message it received sends them along, and they mean nothing then."""
-LOCK: Final = "x-opt-lock-token"
-"""The delivery annotation of ours, which means nothing on a message that is sent."""
-SCHEDULED_TIME: Final = "x-opt-scheduled-enqueue-time"
-PARTITION_KEY: Final = "x-opt-partition-key"
-VIA_PARTITION_KEY: Final = "x-opt-via-partition-key"
-"""Of a message that is sent via another entity: what says to which fragment of that it goes."""
+"""Annotations of ours: a client that sends a message that it received sends them along, and they mean nothing then."""
 LONGEST_DELAY_MS: Final = FOREVER_MS
 _HEADER_DEFAULT: Final = Envelope()
-_MESSAGE_ID: Final = 0
-_CONTENT_TYPE: Final = 6
-_ABSOLUTE_EXPIRY: Final = 8
-_CREATION_TIME: Final = 9
-_GROUP_ID: Final = 10
-_NAMES_OF_IDS: Final = {_MESSAGE_ID: "message-id", _GROUP_ID: "session id (group-id)"}
+_NAMES_OF_IDS: Final = {MESSAGE_ID: "message-id", GROUP_ID: "session id (group-id)"}
 _LIST8: Final = 0xC0
 _PING: Final = PING_CONTENT_TYPE.encode()
 _SCHEDULED_NAME: Final = SCHEDULED_TIME.encode()
 _KEY_NAME: Final = PARTITION_KEY.encode()
 _SET_BY_BROKER: Final = frozenset(name.encode() for name in SET_BY_BROKER)
 _NO_PAIRS: Final[list[tuple[bytes, int, int]]] = []
-
-
-class Terms:
-    """What a queue wants of each message, as its description says."""
-
-    __slots__ = ("detects_duplicates", "is_partitioned", "is_plain", "requires_session", "ttl_ms")
-
-    def __init__(
-        self,
-        *,
-        ttl_ms: int = FOREVER_MS,
-        requires_session: bool = False,
-        detects_duplicates: bool = False,
-        is_partitioned: bool = False,
-    ) -> None:
-        """`ttl_ms` is how long a message lives at most; `is_partitioned` if its key says where it goes."""
-        self.ttl_ms = ttl_ms
-        self.requires_session = requires_session
-        self.detects_duplicates = detects_duplicates
-        self.is_partitioned = is_partitioned
-        self.is_plain = ttl_ms >= FOREVER_MS and not requires_session and not detects_duplicates
-
-
-class Parcel:
-    """What came in together."""
-
-    __slots__ = ("ids", "keys", "ping_keys", "pings", "records")
-
-    def __init__(self) -> None:
-        """Nothing yet."""
-        self.records: list[bytes] = []
-        self.ids: list[bytes] = []
-        """What each message is known by, where duplicates are detected."""
-        self.keys: list[bytes | None] = []
-        """Where the queue is partitioned: what says to which fragment each message goes."""
-        self.ping_keys: list[bytes | None] = []
-        """... and each ping."""
-        self.pings = 0
-        """Messages that only ask whether the queue is there."""
-
-    def __len__(self) -> int:
-        return len(self.records) + self.pings
-
-    def take(self, other: Parcel) -> None:
-        """All that another has as well."""
-        self.records += other.records
-        self.ids += other.ids
-        self.keys += other.keys
-        self.ping_keys += other.ping_keys
-        self.pings += other.pings
-
-    def split(self, count: int) -> Parcel:
-        """What came after the first `count` messages, of which the keys are known already; these are left."""
-        rest = Parcel()
-        rest.records, self.records[count:] = self.records[count:], []
-        rest.ids, rest.keys, rest.ping_keys, rest.pings = self.ids[:], self.keys[:], self.ping_keys[:], self.pings
-        self.ids.clear()
-        self.keys.clear()
-        self.ping_keys.clear()
-        self.pings = 0
-        return rest
 
 
 class Intake:
@@ -200,7 +142,7 @@ class Intake:
             and terms.is_plain
             and not envelope.flags & HAS_TTL
             and payload[properties_at + 3] == _LIST8
-            and payload[properties_at + 5] <= _ABSOLUTE_EXPIRY
+            and payload[properties_at + 5] <= ABSOLUTE_EXPIRY_TIME
         ):
             parcel.records.append(make_plain_record(envelope, bare, enqueued_ms))
             if terms.is_partitioned:
@@ -219,23 +161,23 @@ class Intake:
         terms: Terms,
     ) -> None:
         """A message of which a few fields and annotations tell all."""
-        fields = field_offsets(bare, 0, _GROUP_ID + 1)
-        message_id = text_at(bare, fields[_MESSAGE_ID]) if fields is not None and terms.detects_duplicates else None
+        fields = field_offsets(bare, 0, GROUP_ID + 1)
+        message_id = text_at(bare, fields[MESSAGE_ID]) if fields is not None and terms.detects_duplicates else None
         if fields is None or (terms.detects_duplicates and message_id is None):
             self._add_special(parcel, Message(payload), envelope, bare, enqueued_ms, terms)
             return
         key = None
         if terms.is_partitioned:
-            group = text_at(bare, fields[_GROUP_ID]) if fields[_GROUP_ID] else None
+            group = text_at(bare, fields[GROUP_ID]) if fields[GROUP_ID] else None
             key = partition_key(group, _key_in(payload, pairs), message_id)
             parcel.keys.append(key)
-        if fields[_ABSOLUTE_EXPIRY] and not envelope.flags & HAS_TTL:
-            expiry_ms = timestamp_at(bare, fields[_ABSOLUTE_EXPIRY])
-            created_ms = timestamp_at(bare, fields[_CREATION_TIME]) if fields[_CREATION_TIME] else None
+        if fields[ABSOLUTE_EXPIRY_TIME] and not envelope.flags & HAS_TTL:
+            expiry_ms = timestamp_at(bare, fields[ABSOLUTE_EXPIRY_TIME])
+            created_ms = timestamp_at(bare, fields[CREATION_TIME]) if fields[CREATION_TIME] else None
             envelope = _with_expiry(envelope, expiry_ms, created_ms, enqueued_ms)
         session = None
         if terms.requires_session:
-            session = text_at(bare, fields[_GROUP_ID]) if fields[_GROUP_ID] else None
+            session = text_at(bare, fields[GROUP_ID]) if fields[GROUP_ID] else None
             if session is None:
                 raise _no_session()
         if terms.ttl_ms < FOREVER_MS:
@@ -258,7 +200,7 @@ class Intake:
         message = Message(payload)
         self._check(message)
         envelope = _read_header(message.raw(Section.HEADER)) if Section.HEADER in message else _HEADER_DEFAULT
-        has_id = message.has_field(Section.PROPERTIES, _MESSAGE_ID)
+        has_id = message.has_field(Section.PROPERTIES, MESSAGE_ID)
         bare = message.bare() if has_id else self._with_message_id(message)
         self._add_special(parcel, message, envelope, bare, enqueued_ms, terms)
 
@@ -279,7 +221,7 @@ class Intake:
             state, alarm_ms = SCHEDULED_STATE, _checked_due(int(due_ms))
         session = _session_of(message) if terms.requires_session else None
         kept = [raw for name, raw in message.pairs(Section.MESSAGE_ANNOTATIONS) if name not in SET_BY_BROKER]
-        told = [raw for name, raw in message.pairs(Section.DELIVERY_ANNOTATIONS) if name != LOCK]
+        told = [raw for name, raw in message.pairs(Section.DELIVERY_ANNOTATIONS) if name != LOCK_TOKEN]
         parcel.records.append(
             make_record(
                 Parts(
@@ -297,7 +239,7 @@ class Intake:
             )
         )
         if terms.detects_duplicates:
-            parcel.ids.append(identity_of(Message(bare).field(Section.PROPERTIES, _MESSAGE_ID), key))
+            parcel.ids.append(identity_of(Message(bare).field(Section.PROPERTIES, MESSAGE_ID), key))
 
     def _check(self, message: Message) -> None:
         limits = self._limits
@@ -346,7 +288,7 @@ class Intake:
 
 def is_ping(message: Message) -> bool:
     """It has the content type of a ping, and says nothing."""
-    if message.field(Section.PROPERTIES, _CONTENT_TYPE) != PING_CONTENT_TYPE:
+    if message.field(Section.PROPERTIES, CONTENT_TYPE) != PING_CONTENT_TYPE:
         return False
     section = message.body_section
     if section is Section.DATA:
@@ -355,9 +297,9 @@ def is_ping(message: Message) -> bool:
 
 
 def _key_of(message: Message, bare: bytes, terms: Terms) -> bytes | None:
-    session = message.field(Section.PROPERTIES, _GROUP_ID)
+    session = message.field(Section.PROPERTIES, GROUP_ID)
     key = message.lookup(Section.MESSAGE_ANNOTATIONS, PARTITION_KEY)
-    message_id = Message(bare).field(Section.PROPERTIES, _MESSAGE_ID) if terms.detects_duplicates else None
+    message_id = Message(bare).field(Section.PROPERTIES, MESSAGE_ID) if terms.detects_duplicates else None
     return partition_key(
         str(session) if isinstance(session, str) else None, str(key) if isinstance(key, str) else None, message_id
     )
@@ -389,7 +331,7 @@ def _checked_due(due_ms: int) -> int:
 
 
 def _session_of(message: Message) -> bytes:
-    session = message.field(Section.PROPERTIES, _GROUP_ID)
+    session = message.field(Section.PROPERTIES, GROUP_ID)
     if not isinstance(session, str):
         raise _no_session()
     return session.encode()
@@ -405,8 +347,8 @@ def _with_all_limits(message: Message, envelope: Envelope, enqueued_ms: int, ter
     A header cannot say more than 49 days: a client that wants more says when, and when it was made.
     """
     if not envelope.flags & HAS_TTL:
-        expiry_ms = message.field(Section.PROPERTIES, _ABSOLUTE_EXPIRY)
-        created_ms = message.field(Section.PROPERTIES, _CREATION_TIME)
+        expiry_ms = message.field(Section.PROPERTIES, ABSOLUTE_EXPIRY_TIME)
+        created_ms = message.field(Section.PROPERTIES, CREATION_TIME)
         envelope = _with_expiry(
             envelope,
             int(expiry_ms) if isinstance(expiry_ms, Timestamp) else None,

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
+from twinbus.model.callbacks import do_nothing, ignore
 from twinbus.model.errors import DiskFull, ServerBusy, ServiceBusError, StoreUnavailable
 from twinbus.store.protocol import StoreError, Table
 
@@ -82,49 +83,18 @@ class Promise:
             self._answer(error)
 
 
-class Journal:
-    """All changes to one store."""
+class StoreState:
+    """Whether a store works and takes messages, as far as this process knows."""
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        clock: Clock,
-        timers: Timers,
-        defer: Callable[[Callable[[], None]], object],
-        timeout_s: float,
-        max_pending_bytes: int,
-        on_failed: Callable[[Journal], None],
-    ) -> None:
-        """`defer` makes a call at the end of this turn; `on_failed` is told when the store must be opened anew."""
-        self.store = store
-        self.batch: Batch = store.batch()
+    def __init__(self, name: str, max_pending_bytes: int) -> None:
+        """`name` is how clients are told of it."""
+        self.name = name
         self.trouble: str | None = None
         """Why the store does not work, as clients are told it; None while it does."""
-        self.failure = ""
-        """Why it failed last, as its owner may know it: with the names of files."""
         self.refusal: str | None = None
         """Why the store takes no more messages: its disk is full. While `trouble` is None, the rest works."""
-        self.keepers: dict[Keeper, None] = {}
-        """Every fragment that lies in the store, in the order of their making."""
         self.pending_bytes = 0
-        self._clock = clock
-        self._timers = timers
-        self._defer = defer
-        self._timeout_s = timeout_s
         self._max_pending_bytes = max_pending_bytes
-        self._on_failed = on_failed
-        self._has_failed = False
-        self._flush_is_due = False
-        self._watch_is_set = False
-        self._size = 0
-        self._waiters: list[tuple[Applied, Answered]] = []
-        self._touched: dict[Keeper, None] = {}
-        self._commits: deque[_Commit] = deque()
-        self._promises: deque[Promise] = deque()
-        """Who waits for something to be read, the longest first."""
-
-    # --- fragments call these -----------------------------------------------------------------------------------------
 
     def check_works(self) -> None:
         """StoreUnavailable if the store does not work now."""
@@ -142,13 +112,66 @@ class Journal:
             raise self._not_begun()
         if self.pending_bytes > self._max_pending_bytes:
             raise ServerBusy(
-                f"{self.pending_bytes:,} bytes wait to be written to store {self.store.name}: send again in a moment"
+                f"{self.pending_bytes:,} bytes wait to be written to store {self.name}: send again in a moment"
             )
 
     def check_has_space(self) -> None:
         """DiskFull if the disk is full."""
         if self.refusal is not None:
             raise self._not_begun()
+
+    def _error(self, trouble: str | None) -> StoreUnavailable:
+        """The error for clients: a full disk comes first, because it is what an operator has to act on."""
+        if self.refusal is None:
+            return StoreUnavailable(f"store {self.name} is unavailable: {trouble}")
+        state = "takes no messages" if trouble is None else "is unavailable"
+        return DiskFull(f"store {self.name} {state}: {self.refusal}")
+
+    def _not_begun(self) -> StoreUnavailable:
+        """The same for an operation of which nothing was given to the store: it certainly was not carried out."""
+        error = self._error(self.trouble)
+        error.may_have_happened = False
+        return error
+
+
+class Journal(StoreState):
+    """All changes to one store."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        timers: Timers,
+        defer: Callable[[Callable[[], None]], object],
+        timeout_s: float,
+        max_pending_bytes: int,
+        on_failed: Callable[[Journal], None],
+    ) -> None:
+        """`defer` makes a call at the end of this turn; `on_failed` is told when the store must be opened anew."""
+        super().__init__(store.name, max_pending_bytes)
+        self.store = store
+        self.batch: Batch = store.batch()
+        self.failure = ""
+        """Why it failed last, as its owner may know it: with the names of files."""
+        self.keepers: dict[Keeper, None] = {}
+        """Every fragment that lies in the store, in the order of their making."""
+        self._clock = clock
+        self._timers = timers
+        self._defer = defer
+        self._timeout_s = timeout_s
+        self._on_failed = on_failed
+        self._has_failed = False
+        self._flush_is_due = False
+        self._watch_is_set = False
+        self._size = 0
+        self._waiters: list[tuple[Applied, Answered]] = []
+        self._touched: dict[Keeper, None] = {}
+        self._commits: deque[_Commit] = deque()
+        self._promises: deque[Promise] = deque()
+        """Who waits for something to be read, the longest first."""
+
+    # --- fragments call these -----------------------------------------------------------------------------------------
 
     def add(self, keeper: Keeper, size: int, applied: Applied, answer: Answered) -> None:
         """Changes were put into `batch`: `size` bytes of them, of `keeper`."""
@@ -184,7 +207,7 @@ class Journal:
 
     def add_loose(self, answer: Answered) -> None:
         """Changes were put into `batch` that are no fragment's any more."""
-        self._waiters.append((_nothing, answer))
+        self._waiters.append((do_nothing, answer))
         self._flush_soon()
 
     def _flush_soon(self) -> None:
@@ -305,23 +328,10 @@ class Journal:
         answers: list[Answered] = []
         for commit in self._commits:
             answers += [answer for _, answer in commit.waiters]
-            commit.waiters = [(applied, _ignore) for applied, _ in commit.waiters]
+            commit.waiters = [(applied, ignore) for applied, _ in commit.waiters]
         answers += [promise.give for promise in self._promises]
         self._promises.clear()
         self._refuse(answers, self.trouble)
-
-    def _error(self, trouble: str | None) -> StoreUnavailable:
-        """The error for clients: a full disk comes first, because it is what an operator has to act on."""
-        if self.refusal is None:
-            return StoreUnavailable(f"store {self.store.name} is unavailable: {trouble}")
-        state = "takes no messages" if trouble is None else "is unavailable"
-        return DiskFull(f"store {self.store.name} {state}: {self.refusal}")
-
-    def _not_begun(self) -> StoreUnavailable:
-        """The same for an operation of which nothing was given to the store: it certainly was not carried out."""
-        error = self._error(self.trouble)
-        error.may_have_happened = False
-        return error
 
     def _refuse(self, answers: list[Answered], reason: str) -> None:
         error = self._error(reason)
@@ -333,11 +343,3 @@ class Journal:
                 faults.append(fault)
         if faults:
             raise ExceptionGroup("that a store is unavailable could not be told", faults)
-
-
-def _nothing() -> None:
-    """Nothing that anyone sees has changed."""
-
-
-def _ignore(_error: ServiceBusError | None) -> None:
-    """Who waited was told already."""

@@ -32,8 +32,6 @@ _SESSION_SIZE: Final = Struct(">H")
 PREFIX_BYTES: Final = _PREFIX.size
 RECORD_KEY_BYTES: Final = _PREFIX.size + 1 + _SEQUENCE.size
 KIND_BYTES: Final = 1
-FRAGMENT_SHIFT: Final = 48
-"""A sequence number's bits above these are the number of its fragment."""
 
 ACTIVE: Final = b"\x00"
 DEFERRED: Final = b"\x01"
@@ -83,11 +81,6 @@ def comes_back(source: bytes, destination: bytes) -> bool:
     """Whether messages or dead letters of an entity are forwarded to that entity itself; both are prefixes."""
     entity_id, _, area = _PREFIX.unpack(source)
     return bool(entity_id == _ENTITY.unpack_from(destination)[0] and area in (Area.MAIN, Area.DEAD_LETTER))
-
-
-def fragment_of_sequence(sequence: int) -> int:
-    """The number of the fragment that a message of that number is in."""
-    return sequence >> FRAGMENT_SHIFT
 
 
 def sequence_of(key: bytes) -> int:

@@ -10,6 +10,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from twinbus.broker.keys import pack_sequence
+from twinbus.broker.ports.fragment import DispatchPort
+from twinbus.broker.ports.gathering import DRAIN_PATIENCE_S
 from twinbus.broker.window import WINDOW_BYTES, WINDOW_MESSAGES, Window
 from twinbus.broker.withheld import Withheld
 from twinbus.store.protocol import StoreError
@@ -17,25 +19,60 @@ from twinbus.store.protocol import StoreError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from twinbus.broker.consumer import Consumer
     from twinbus.broker.fragment import Fragment
+    from twinbus.broker.ports.consumer import Consumer
     from twinbus.model.errors import ServiceBusError
     from twinbus.store.protocol import Row
 
 SHARE: Final = 100
 """Messages one of several consumers gets before it is the next one's turn."""
-DRAIN_PATIENCE_S: Final = 0.1
 SPAN: Final = 20_000
 """Sequence numbers that are looked through at once: where all of them are deleted, that takes as long as if they were
 not, and nobody else runs meanwhile."""
 
 
-class Line:
+class LocalDispatch(DispatchPort):
+    """Who receives from a fragment of this process, and which message is next: what the fragment tells it."""
+
+    @property
+    def lowest(self) -> int:
+        """Below it there is nothing that is not out."""
+        raise NotImplementedError
+
+    def arrive(self, fresh: list[tuple[int, bytes]], size: int) -> None:
+        """Messages are on disk: now they are there for everyone."""
+        raise NotImplementedError
+
+    def bring_back(self, sequence: int, record: bytes) -> None:
+        """A message that was out is free again."""
+        raise NotImplementedError
+
+    def read_again(self, sequence: int) -> None:
+        """A message that was out is free again, and has to be read before it is handed out."""
+
+    def take_away(self, sequences: set[int]) -> None:
+        """Messages that may be next are not: something else is done to them."""
+        raise NotImplementedError
+
+    def begin_handing(self, consumer: Consumer, count: int) -> None:
+        """So many messages are being deleted, to be delivered then."""
+        raise NotImplementedError
+
+    def end_handing(self, consumer: Consumer, count: int) -> None:
+        """... and that was done."""
+        raise NotImplementedError
+
+    def restart(self, low: int) -> None:
+        """What is known of messages is void: they are read again, from `low` on."""
+        raise NotImplementedError
+
+
+class Line(LocalDispatch):
     """Messages in order, to whoever is hungry."""
 
     def __init__(self, fragment: Fragment) -> None:
         """Nobody is there yet."""
-        self.consumers: set[Consumer] = set()
+        self._consumers: set[Consumer] = set()
         self.window = Window(fragment.holdings.first)
         self._fragment = fragment
         self._hungry: OrderedDict[Consumer, None] = OrderedDict()
@@ -45,18 +82,23 @@ class Line:
         self._withheld: Withheld | None = None
         """Messages that the exclusive receiver does not want for now."""
 
+    @property
+    def consumers(self) -> set[Consumer]:
+        """All receivers."""
+        return self._consumers
+
     # --- consumers ----------------------------------------------------------------------------------------------------
 
     def add(self, consumer: Consumer) -> None:
         """A receiver has come; it says when it is hungry."""
-        self.consumers.add(consumer)
+        self._consumers.add(consumer)
 
     def remove(self, consumer: Consumer) -> None:
         """A receiver has gone."""
-        self.consumers.discard(consumer)
+        self._consumers.discard(consumer)
         self._draining.pop(consumer, None)
         self._hungry.pop(consumer, None)
-        if not self.consumers:
+        if not self._consumers:
             self.withhold()
             self.window.clear()
 
@@ -74,7 +116,7 @@ class Line:
 
     def feed(self, consumer: Consumer) -> None:
         """A receiver has room."""
-        if consumer in self.consumers:
+        if consumer in self._consumers:
             self._hungry.setdefault(consumer)
         self.dispatch()
 
@@ -104,9 +146,9 @@ class Line:
 
     def close(self, error: ServiceBusError) -> None:
         """Nobody gets anything any more."""
-        for consumer in list(self.consumers):
+        for consumer in list(self._consumers):
             consumer.entity_gone(error)
-        self.consumers.clear()
+        self._consumers.clear()
         self._hungry.clear()
         self._draining.clear()
         self.withhold()
@@ -122,13 +164,13 @@ class Line:
 
     def arrive(self, fresh: list[tuple[int, bytes]], size: int) -> None:
         """Messages are on disk: now they are there for everyone."""
-        if fresh and self.consumers and self._withheld is None:  # else they are read, and looked into then
+        if fresh and self._consumers and self._withheld is None:  # else they are read, and looked into then
             self.window.extend(fresh, size)
 
     def bring_back(self, sequence: int, record: bytes) -> None:
         """A message that was out is free again."""
         window = self.window
-        if self.consumers and sequence < window.next_read:
+        if self._consumers and sequence < window.next_read:
             if self._withheld is None or not self._withheld.skips(sequence, record):
                 window.put_back(sequence, record)
         else:
@@ -147,7 +189,7 @@ class Line:
         """What is known of messages is void: they are read again, from `low` on."""
         for consumer, count in self._handing.items():
             consumer.reserve(-count)
-            if consumer in self.consumers:
+            if consumer in self._consumers:
                 self._hungry.setdefault(consumer)
         self._handing.clear()
         if self._withheld is not None:
@@ -191,7 +233,7 @@ class Line:
 
     def _read_on(self) -> None:
         window, holdings = self.window, self._fragment.holdings
-        if self.consumers and window.wants_more(holdings.shown.next) and self._fragment.journal.trouble is None:
+        if self._consumers and window.wants_more(holdings.shown.next) and self._fragment.journal.trouble is None:
             window.is_reading = True
             start = window.next_read
             end = min(holdings.shown.next, start + SPAN)
@@ -210,6 +252,6 @@ class Line:
             self._fragment.journal.fail(str(rows))
             return
         window.fill(rows, start, end, self._fragment.out.__contains__, self._withheld)
-        if not self.consumers:
+        if not self._consumers:
             window.clear()
         self.dispatch()

@@ -16,6 +16,7 @@ from itertools import islice
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from twinbus.broker.ports.numbers import TOKEN_BYTES, tag_of
 from twinbus.broker.record import HAS_ALARM, IS_SPECIAL, alarm_of, session_of, shared_of
 
 if TYPE_CHECKING:
@@ -27,11 +28,7 @@ if TYPE_CHECKING:
 _NUMBER: Final = Struct(">Q")
 pack_number: Final = _NUMBER.pack
 _LIFE_BYTES: Final = 8
-FRAGMENT_BYTE: Final = 8
-"""Where a token, and the tag that it is, says which fragment of its entity it is of: in the first byte of its number,
-which is at the same place in both."""
 _FRAGMENT_SHIFT: Final = 56
-TOKEN_BYTES: Final = 16
 _LIFE_BITS: Final = 64
 _POOL: Final = 1_024
 """Numbers that are drawn at a time: one call of the operating system for each lock would be felt."""
@@ -114,15 +111,6 @@ class Lock:
             self.alarm_ms = alarm_of(record)
         self.session = session_of(record)
         self.shared = shared_of(record)
-
-
-def tag_of(token: bytes) -> bytes:
-    """A token as .NET writes a GUID: its first three fields the other way round."""
-    return token[3::-1] + token[5:3:-1] + token[7:5:-1] + token[8:]
-
-
-token_of: Final = tag_of
-"""And back: turning round twice changes nothing."""
 
 
 class Locks:

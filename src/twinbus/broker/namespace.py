@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 from twinbus.broker.burial import bury
 from twinbus.broker.clock import Times
 from twinbus.broker.fan_out import TopicFragment
-from twinbus.broker.fragment import Fragment, Policy
+from twinbus.broker.fragment import Fragment
 from twinbus.broker.intake import Intake
 from twinbus.broker.journal import Journal
 from twinbus.broker.keys import Area, area_prefix
 from twinbus.broker.locks import TokenSource
-from twinbus.broker.outage import Outages
+from twinbus.broker.ports.outage import Outages
+from twinbus.broker.ports.reads import Reads
 from twinbus.broker.queue import Queue
-from twinbus.broker.reads import Reads
 from twinbus.broker.receivable_part import QueuePart, SubscriptionPart, policies
 from twinbus.broker.remote.calls import SUB_QUEUES
 from twinbus.broker.remote.fragment import RemoteFragment
-from twinbus.broker.remote.journal import RemoteJournal
+from twinbus.broker.remote.journal import RemoteStore
 from twinbus.broker.remote.part import RemotePart
 from twinbus.broker.subscription import Subscription
 from twinbus.broker.topic import Topic
@@ -48,13 +48,6 @@ if TYPE_CHECKING:
 
 _ID_BITS = 128
 _START_BITS = 16
-_AREAS = {
-    SubQueue.MAIN: Area.MAIN,
-    SubQueue.DEAD_LETTER: Area.DEAD_LETTER,
-    SubQueue.TRANSFER_DEAD_LETTER: Area.TRANSFER_DEAD_LETTER,
-}
-_REMOTE_POLICY = Policy(lock_duration_ms=0, max_delivery_count=None, max_locks=0)
-"""Messages of other processes are locked there, by the policy that is known there."""
 
 
 class _Areas:
@@ -99,7 +92,7 @@ class Namespace:
         self.clock = clock
         self._times = Times(clock)
         self.timers = self._times.timers
-        self.journals: list[Journal] = []
+        self.journals: list[Journal | RemoteStore] = []
         self.entities: dict[str, Queue | Topic | Subscription] = {}
         """By the keys of their paths."""
         self.on_forwarded: Callable[[str, int], None] = lambda _path, _count: None
@@ -131,17 +124,16 @@ class Namespace:
         self.journals.append(journal)
         return journal
 
-    def add_remote_store(self, name: str, owner: Owner) -> Journal:
+    def add_remote_store(self, name: str, owner: Owner) -> RemoteStore:
         """A store that another process has, at its place among all: fragments in it are asked for there."""
-        journal = RemoteJournal(
-            name,
-            len(self.journals),
-            owner,
-            clock=self.clock,
-            timers=self.timers,
-            max_pending_bytes=self.limits.max_pending_bytes,
-        )
-        self.journals.append(journal)
+        store = RemoteStore(name, len(self.journals), owner, max_pending_bytes=self.limits.max_pending_bytes)
+        self.journals.append(store)
+        return store
+
+    def journal(self, store: int) -> Journal:
+        """Return the journal of a store of this process."""
+        journal = self.journals[store]
+        assert isinstance(journal, Journal)
         return journal
 
     # --- finding ------------------------------------------------------------------------------------------------------
@@ -198,7 +190,7 @@ class Namespace:
 
     def _make_queue_part(self, queue: Queue, number: int, store: int) -> Part:
         journal = self.journals[store]
-        if isinstance(journal, RemoteJournal):
+        if isinstance(journal, RemoteStore):
             return self._make_remote_part(queue, number, journal, queue.description)
         return QueuePart(queue, self._make_areas(queue.entity_id, number, journal, queue.description))
 
@@ -240,7 +232,7 @@ class Namespace:
 
     def _make_topic_part(self, topic: Topic, number: int, store: int) -> Part:
         journal = self.journals[store]
-        if isinstance(journal, RemoteJournal):
+        if isinstance(journal, RemoteStore):
             return self._make_remote_part(topic, number, journal, None)
         main = TopicFragment(
             area_prefix(topic.entity_id, number, Area.MAIN),
@@ -281,11 +273,12 @@ class Namespace:
         return subscription
 
     def _make_subscription_part(self, subscription: Subscription, topic: Part, name: str) -> Part:
-        journal, description = topic.main.journal, subscription.description
-        if isinstance(journal, RemoteJournal):
-            return self._make_remote_part(subscription, topic.number, journal, description)
+        description = subscription.description
+        if isinstance(topic, RemotePart):
+            return self._make_remote_part(subscription, topic.number, topic.main.store, description)
         assert isinstance(topic, TopicPart)
-        areas = self._make_areas(subscription.entity_id, topic.number, journal, description, topic.main.bodies)
+        main = topic.main
+        areas = self._make_areas(subscription.entity_id, topic.number, main.journal, description, main.bodies)
         part = SubscriptionPart(subscription, topic, areas)
         topic.main.subscriptions[name] = part
         return part
@@ -358,21 +351,15 @@ class Namespace:
         self,
         entity: Entity,
         number: int,
-        journal: RemoteJournal,
+        store: RemoteStore,
         description: QueueDescription | SubscriptionDescription | None,
     ) -> RemotePart:
         """Make a part whose store belongs to another process; `description` is None for a topic."""
 
         def make(sub_queue: SubQueue) -> RemoteFragment:
-            return RemoteFragment(
-                area_prefix(entity.entity_id, number, _AREAS[sub_queue]),
-                journal,
-                _REMOTE_POLICY,
-                times=self._times,
-                tokens=self._tokens,
-                place=(entity.entity_id, number, SUB_QUEUES.index(sub_queue)),
-                has_sessions=description is not None and description.requires_session and sub_queue is SubQueue.MAIN,
-            )
+            has_sessions = description is not None and description.requires_session and sub_queue is SubQueue.MAIN
+            place = (entity.entity_id, number, SUB_QUEUES.index(sub_queue))
+            return RemoteFragment(place, store, times=self._times, has_sessions=has_sessions)
 
         return RemotePart(entity, number, make)
 
@@ -380,7 +367,7 @@ class Namespace:
         """Remove all records of a deleted entity from a store; `topic_id` is that of a subscription's topic."""
         topics = [entity for entity in self.entities.values() if isinstance(entity, Topic)]
         topic = next((topic for topic in topics if topic.entity_id == topic_id), None)
-        journal = self.journals[store]
+        journal = self.journal(store)
         bodies = [
             (part.number, part.main.bodies)
             for part in (topic.parts if topic is not None else ())

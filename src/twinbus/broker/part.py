@@ -13,6 +13,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from twinbus.broker.local_transaction import LocalTransaction
+from twinbus.broker.ports.fragment import HERE
 from twinbus.model.description import fragment_size_mb
 from twinbus.model.errors import QuotaExceeded
 
@@ -22,8 +24,10 @@ if TYPE_CHECKING:
     from twinbus.broker.entity import Entity
     from twinbus.broker.fan_out import Rule
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.intake import Parcel, Terms
+    from twinbus.broker.intake import Intake
     from twinbus.broker.journal import Answered
+    from twinbus.broker.ports.fragment import FragmentPort, OwnerPort, TransactionPort
+    from twinbus.broker.ports.incoming import Parcel, Terms
     from twinbus.model.errors import ServiceBusError
     from twinbus.model.limits import NamespaceLimits
     from twinbus.model.path import SubQueue
@@ -41,14 +45,19 @@ class Part:
         self.number = number
 
     @property
-    def main(self) -> Fragment:
+    def main(self) -> FragmentPort:
         """Its messages; of a topic, those that are scheduled."""
         raise NotImplementedError
 
     @property
-    def fragments(self) -> list[Fragment]:
+    def fragments(self) -> list[FragmentPort]:
         """All its areas."""
         return [self.main]
+
+    @property
+    def owner(self) -> OwnerPort:
+        """The process that owns it."""
+        return HERE
 
     @property
     def terms(self) -> Terms:
@@ -58,9 +67,9 @@ class Part:
     @property
     def is_in_use(self) -> bool:
         """Whether a receiver or browser is attached."""
-        return any(fragment.line.consumers or fragment.browsers for fragment in self.fragments)
+        return any(fragment.is_in_use for fragment in self.fragments)
 
-    def fragment_of(self, sub_queue: SubQueue) -> Fragment:  # noqa: ARG002
+    def fragment_of(self, sub_queue: SubQueue) -> FragmentPort:  # noqa: ARG002
         """Return the area that receivers of the entity, or of one of its dead-letter queues, take messages from."""
         return self.main
 
@@ -88,6 +97,20 @@ class Part:
 
     def check_takes(self, size: int) -> None:
         """Raise what a send of `size` bytes would raise, as far as that is known before it."""
+        raise NotImplementedError
+
+    def resubmit(
+        self,
+        sequences: list[int],
+        edited: bytes | None,
+        intake: Intake,
+        done: Callable[[list[int] | ServiceBusError], None],
+    ) -> None:
+        """Make dead letters active again, as `Resubmission.resubmit`."""
+        raise NotImplementedError
+
+    def begin_transaction(self, intake: Intake) -> TransactionPort:
+        """Begin the part of a transaction that this part's owner carries out."""
         raise NotImplementedError
 
     def runtime(self) -> QueueRuntime:
@@ -123,6 +146,15 @@ class Part:
 
 class StoredPart(Part):
     """A part whose store belongs to this process."""
+
+    @property
+    def main(self) -> Fragment:
+        """Its messages."""
+        raise NotImplementedError
+
+    def begin_transaction(self, intake: Intake) -> TransactionPort:
+        """Begin a transaction on it."""
+        return LocalTransaction(self, intake)
 
     def send(
         self,

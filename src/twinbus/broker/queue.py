@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.broker.intake import VIA_PARTITION_KEY, Parcel, Terms
 from twinbus.broker.partitioned import arriving, sending
 from twinbus.broker.partitioned.ordering import SendOrder
 from twinbus.broker.partitioned.spread import Spread
+from twinbus.broker.ports.incoming import Parcel, Terms
 from twinbus.broker.receivable import Receivable
 from twinbus.broker.record import annotation_pairs_of, take_apart
+from twinbus.model.annotations import VIA_PARTITION_KEY
 from twinbus.model.path import SubQueue
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from twinbus.model.path import SubQueue
 from twinbus.model.queue import QueueRuntime
 
 if TYPE_CHECKING:
-    from twinbus.broker.fragment import Fragment
-    from twinbus.broker.outage import Outage
+    from twinbus.broker.ports.fragment import FragmentPort
+    from twinbus.broker.ports.outage import Outage
 
 _PAGE_ENDS: Final = 1_000
 
@@ -39,7 +39,7 @@ class Receivable(Entity):
         """Return the path that messages are forwarded to, or None."""
         raise NotImplementedError
 
-    def fragments_of(self, sub_queue: SubQueue) -> list[Fragment]:
+    def fragments_of(self, sub_queue: SubQueue) -> list[FragmentPort]:
         """Return where a receiver of the entity, or of one of its dead-letter queues, takes messages from."""
         return [part.fragment_of(sub_queue) for part in self.parts]
 

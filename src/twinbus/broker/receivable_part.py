@@ -14,9 +14,9 @@ from twinbus.broker.fragment import Policy
 from twinbus.broker.holdings import Marks
 from twinbus.broker.keys import MARKS, Area
 from twinbus.broker.part import StoredPart
+from twinbus.broker.ports.settlement import reasons
 from twinbus.broker.record import NEVER_MS, expires_ms, make_record, session_in, with_properties, with_ttl
 from twinbus.broker.resubmission import Resubmission
-from twinbus.broker.settlement import reasons
 from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import NotAllowed, StoreUnavailable
 from twinbus.model.path import SubQueue
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from twinbus.broker.entity import Entity
     from twinbus.broker.fan_out import Rule
     from twinbus.broker.fragment import Fragment
+    from twinbus.broker.intake import Intake
     from twinbus.broker.journal import Answered
+    from twinbus.broker.ports.fragment import FragmentPort
     from twinbus.broker.queue import Queue
     from twinbus.broker.record import Parts
     from twinbus.broker.subscription import Subscription
@@ -73,7 +75,7 @@ class ReceivablePart(StoredPart):
         self.transfers: Fragment | None = None
         """Messages that are sent via the entity to others, until they have arrived; made when first needed."""
         self._areas = areas
-        self.resubmission = Resubmission(self)
+        self._resubmission = Resubmission(self)
         self._main.check_room = self.dead_letters.check_room = self.check_room
 
     @property
@@ -82,8 +84,11 @@ class ReceivablePart(StoredPart):
         return self._main
 
     @property
-    def fragments(self) -> list[Fragment]:
+    def fragments(self) -> list[FragmentPort]:
         """All its areas."""
+        return [*self._stored()]
+
+    def _stored(self) -> list[Fragment]:
         rare = (self.transfers, self.transfer_dead_letters)
         return [self._main, self.dead_letters, *[fragment for fragment in rare if fragment is not None]]
 
@@ -125,6 +130,16 @@ class ReceivablePart(StoredPart):
         if self.transfer_dead_letters is not None:
             held += self.transfer_dead_letters.holdings.size
         return held
+
+    def resubmit(
+        self,
+        sequences: list[int],
+        edited: bytes | None,
+        intake: Intake,
+        done: Callable[[list[int] | ServiceBusError], None],
+    ) -> None:
+        """Make dead letters active again."""
+        self._resubmission.resubmit(sequences, edited, intake, done)
 
     # --- forwarding ---------------------------------------------------------------------------------------------------
 
@@ -170,7 +185,7 @@ class ReceivablePart(StoredPart):
             for value, open_it in zip(values, rare.values(), strict=True):
                 if value is not None:
                     open_it()
-            self._load_each(self.fragments, done)
+            self._load_each(self._stored(), done)
 
         self._main.journal.get([self._areas.prefix(area) + MARKS for area in rare], looked, Table.INDEX)
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.broker import keys
 from twinbus.broker.record import SCHEDULED_STATE, with_delivery
+from twinbus.model.callbacks import ignore
 from twinbus.store.protocol import Table
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Redelivery:
             if is_half_used:
                 wanted.add(block + 1)
             if not wanted <= self.noted:
-                self._write(wanted, _nobody)
+                self._write(wanted, ignore)
         return reached
 
     def secure(self, sequences: list[int], then: Answered) -> None:
@@ -230,7 +231,7 @@ class Redelivery:
         self._drop_done()
         blocks = self._in_use() if self.noted else set()
         if pack_ranges(self._earlier + _ranges_of(blocks)) != self._row:
-            self._write(blocks, _nobody)
+            self._write(blocks, ignore)
         if self.noted:
             self._forget_later()
 
@@ -275,7 +276,3 @@ def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
         at = gaps.index(min(gaps))
         found[at : at + 2] = [(found[at][0], found[at + 1][1])]
     return found
-
-
-def _nobody(_error: ServiceBusError | None) -> None:
-    """Nobody waits for this."""

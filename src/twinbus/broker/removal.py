@@ -16,6 +16,7 @@ from twinbus.broker.line import SPAN
 from twinbus.broker.locks import Lock
 from twinbus.broker.lookup import look_up
 from twinbus.broker.record import IS_SPECIAL, enqueued_of, session_of, weight_of
+from twinbus.model.callbacks import do_nothing, ignore
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
 from twinbus.store.protocol import StoreError
 
@@ -129,7 +130,7 @@ class Walk:
         if chosen:
             self._delete(chosen)
         next_start = sequence_of(rows[-1][0]) + 1 if rows and outcome.removed < wanted.most else None
-        self._fragment.journal.add(self._fragment, 0, _nothing, lambda error: self._told(error, next_start))
+        self._fragment.journal.add(self._fragment, 0, do_nothing, lambda error: self._told(error, next_start))
 
     def _delete_records(self, sequences: list[int]) -> None:
         """Ranges have no gaps: what was not there when it was looked at may have come meanwhile."""
@@ -206,7 +207,7 @@ class Removal:
             for sequence in numbers:
                 fragment.out.remove(sequence)
 
-        fragment.journal.add(fragment, 0, applied, _nobody)
+        fragment.journal.add(fragment, 0, applied, ignore)
 
     def _delete_deferred(self, items: list[Item]) -> None:
         fragment, holdings = self._fragment, self._fragment.holdings
@@ -218,7 +219,7 @@ class Removal:
             for sequence, _ in items:
                 fragment.deferred_out.pop(sequence, None)
 
-        fragment.journal.add(fragment, 0, applied, _nobody)
+        fragment.journal.add(fragment, 0, applied, ignore)
 
     # --- by number ----------------------------------------------------------------------------------------------------
 
@@ -250,15 +251,7 @@ class Removal:
             if error is not None:
                 done(error)
                 return
-            fragment.journal.add(fragment, 0, _nothing, lambda error: done(error if error is not None else removed))
+            fragment.journal.add(fragment, 0, do_nothing, lambda error: done(error if error is not None else removed))
 
         keys = [place + pack_sequence(sequence) for sequence in asked for place, _, _ in places]
         look_up(fragment, keys, visit, looked_up)
-
-
-def _nothing() -> None:
-    """Nothing in memory has to change."""
-
-
-def _nobody(_error: ServiceBusError | None) -> None:
-    """Nobody waits for this."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.intake import Parcel
 from twinbus.broker.keys import pack_sequence
 from twinbus.broker.locks import Lock
 from twinbus.broker.lookup import look_up
+from twinbus.broker.ports.incoming import Parcel
 from twinbus.broker.record import make_record, render_open, take_apart, without_properties
 from twinbus.broker.settlement import NOTED
+from twinbus.model.callbacks import ignore
 from twinbus.model.errors import InvalidArgument, MessageNotFound, ServiceBusError
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Resubmission:
         numbers: list[int] = []
         first = self._queue.main.enqueue(parcel.records, lambda error: done(error if error is not None else numbers))
         numbers.extend(range(first, first + len(parcel.records)))
-        self._queue.dead_letters.remove(locks, _nobody)
+        self._queue.dead_letters.remove(locks, ignore)
 
     def _read_anew(self, records: list[bytes], edited: bytes | None, intake: Intake) -> Parcel:
         parcel, now_ms = Parcel(), self._queue.main.clock.wall_ms()
@@ -102,7 +103,3 @@ class Resubmission:
 def _as_sent(record: bytes) -> bytes:
     parts = take_apart(record)
     return render_open(make_record(parts._replace(bare=without_properties(parts.bare, NOTED))), 0)
-
-
-def _nobody(_error: ServiceBusError | None) -> None:
-    """Nobody waits for this."""

@@ -19,6 +19,7 @@ from twinbus.broker.record import (
     session_of,
     take_apart,
 )
+from twinbus.model.callbacks import do_nothing, ignore
 from twinbus.model.errors import MessageNotFound
 from twinbus.store.protocol import StoreError
 
@@ -53,7 +54,7 @@ class Schedule:
         fragment = self._fragment
         for number, record in zip(numbers, records, strict=True):
             fragment.holdings.schedule(number, record)
-        fragment.journal.add(fragment, sum([len(record) for record in records]), _nothing, _nobody)
+        fragment.journal.add(fragment, sum([len(record) for record in records]), do_nothing, ignore)
 
     def activate(self, moments: Moments) -> None:
         """The agenda says that these are due."""
@@ -91,7 +92,7 @@ class Schedule:
                 applied()
                 return
             size = sum([len(record) for _, _, record in found])
-            fragment.in_order(lambda: self._make_active(found, applied), _nobody, size)
+            fragment.in_order(lambda: self._make_active(found, applied), ignore, size)
 
         keys = [fragment.holdings.scheduled + pack_sequence(sequence) for _, sequence in ready]
         fragment.journal.get(keys, read)
@@ -120,7 +121,7 @@ class Schedule:
         self._going.update(numbers)
         for sequence, record in items:
             holdings.count_unscheduled(sequence, alarm_of(record), len(record), session_of(record))
-        fragment.journal.add(fragment, 0, lambda: self._going.difference_update(numbers), _nobody)
+        fragment.journal.add(fragment, 0, lambda: self._going.difference_update(numbers), ignore)
 
     def find(self, sequences: list[int], answer: Answered) -> None:
         """MessageNotFound is told if one of these messages is not scheduled."""
@@ -193,11 +194,3 @@ def not_scheduled(sequence: int) -> MessageNotFound:
     return MessageNotFound(
         f"Failed to find the scheduled message {sequence}: it was enqueued or cancelled already, or never scheduled."
     )
-
-
-def _nothing() -> None:
-    """What a commit changed is told by others."""
-
-
-def _nobody(_error: ServiceBusError | None) -> None:
-    """Nobody waits for this."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.broker import keys
 from twinbus.broker.keys import LAST_SEQUENCE, after_kind, pack_session, session_of_key
+from twinbus.model.callbacks import do_nothing, ignore
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
 from twinbus.store.protocol import StoreError, Table
 
@@ -174,7 +175,7 @@ class SessionStates:
             else:
                 fragment.holdings.add_counted_states(total)
                 done(None)
-                fragment.journal.add(fragment, 0, _nothing, _nobody)
+                fragment.journal.add(fragment, 0, do_nothing, ignore)
 
         ask(self._states)
 
@@ -286,11 +287,3 @@ class SessionStates:
 
 def _unavailable(error: StoreError) -> StoreUnavailable:
     return StoreUnavailable(f"the store is unavailable: {error}")
-
-
-def _nobody(_error: ServiceBusError | None) -> None:
-    """Nobody waits for this."""
-
-
-def _nothing() -> None:
-    """Nothing in memory has to change."""

@@ -15,17 +15,20 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from twinbus.broker.hold import READ_AHEAD, READ_AHEAD_BYTES, Hold
 from twinbus.broker.keys import LAST_SEQUENCE, pack_sequence, pack_session, sequence_of
-from twinbus.broker.line import DRAIN_PATIENCE_S, SPAN
+from twinbus.broker.line import SPAN, LocalDispatch
+from twinbus.broker.ports.gathering import DRAIN_PATIENCE_S
+from twinbus.broker.ports.settlement import session_lock_lost
 from twinbus.broker.record import session_of
-from twinbus.model.errors import ServiceBusError, SessionCannotBeLocked, SessionLockLost
+from twinbus.model.callbacks import ignore
+from twinbus.model.errors import ServiceBusError, SessionCannotBeLocked
 from twinbus.store.protocol import StoreError, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.broker.consumer import Consumer
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.locks import Lock
+    from twinbus.broker.ports.consumer import Consumer
     from twinbus.store.protocol import Row
 
     Granted: TypeAlias = Callable[[Hold], None]
@@ -40,7 +43,7 @@ REMOVALS: Final = 1_000
 """After so many messages are gone it is looked where the oldest is now."""
 
 
-class Sessions:
+class Sessions(LocalDispatch):
     """The sessions of one fragment."""
 
     def __init__(self, fragment: Fragment) -> None:
@@ -100,6 +103,10 @@ class Sessions:
             self._offer()  # the session that was meant for it may be had by another
             return True
         return self._waiting.pop(consumer, None) is not None
+
+    def gave(self, hold: Hold) -> bool:
+        """Whether a session that a receiver has is of this fragment."""
+        return self.holds.get(hold.session) is hold
 
     def _hold(self, session: bytes, consumer: Consumer, granted: Granted) -> Hold:
         hold = Hold(session, consumer, granted, self._lowest)
@@ -225,7 +232,7 @@ class Sessions:
         locks = self._let_go(hold)
         hold.consumer.session_lost(session_lock_lost(hold.session))
         if locks and self._fragment.is_loaded:
-            self._fragment.settlement.return_counted(locks, _nobody)
+            self._fragment.settlement.return_counted(locks, ignore)
         self._offer()
 
     def _let_go(self, hold: Hold) -> list[Lock]:
@@ -317,7 +324,7 @@ class Sessions:
         """Below it there is nothing that is not out."""
         return self._lowest
 
-    def arrive(self, fresh: list[tuple[int, bytes]], _size: int) -> None:
+    def arrive(self, fresh: list[tuple[int, bytes]], size: int) -> None:  # noqa: ARG002
         """Messages are on disk: now they are there for everyone."""
         for sequence, record in fresh:
             self._place(sequence, record)
@@ -485,17 +492,5 @@ class Sessions:
         fragment.journal.scan(start, holdings.active + LAST_SEQUENCE, found, limit=1, max_bytes=1)
 
 
-def session_lock_lost(session: bytes) -> SessionLockLost:
-    """Whoever settles, renews or asks does not have the session."""
-    return SessionLockLost(
-        f"The session lock has expired or is not held for session '{session.decode(errors='replace')}': "
-        "accept the session again."
-    )
-
-
 def _by_serial(lock: Lock) -> int:
     return lock.serial
-
-
-def _nobody(_error: ServiceBusError | None) -> None:
-    """Nobody waits for this."""

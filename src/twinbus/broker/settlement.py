@@ -6,14 +6,14 @@ is not kept in memory while it is out, since most are completed unseen: what has
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from twinbus.amqp.message import Message, Section
 from twinbus.broker.agenda import FAR_MS
 from twinbus.broker.keys import pack_sequence
-from twinbus.broker.line import Line
 from twinbus.broker.locks import Lock
+from twinbus.broker.ports.fragment import SettlementPort
+from twinbus.broker.ports.settlement import How, lock_lost, reasons
 from twinbus.broker.record import (
     ACTIVE_STATE,
     NEVER_MS,
@@ -25,15 +25,16 @@ from twinbus.broker.record import (
     shared_of,
     take_apart,
 )
+from twinbus.model.callbacks import do_nothing, ignore
 from twinbus.model.errors import (
     InternalFault,
-    MessageLockLost,
     MessageTooLarge,
     NotAllowed,
     QuotaExceeded,
     ServiceBusError,
     StoreUnavailable,
 )
+from twinbus.model.message import message_id_text
 from twinbus.store.protocol import StoreError
 
 if TYPE_CHECKING:
@@ -41,9 +42,9 @@ if TYPE_CHECKING:
 
     from twinbus.broker.agenda import Moments
     from twinbus.broker.clock import Timer
-    from twinbus.broker.consumer import Consumer
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Answered
+    from twinbus.broker.ports.consumer import Consumer
 
 EXPIRE_AT_ONCE: Final = 500
 """Locks that are ended in one turn when many expire."""
@@ -67,22 +68,10 @@ Held: TypeAlias = "tuple[Lock, bytes]"
 """A message that is out: as what, and its record."""
 
 
-class How(Enum):
-    """In which way messages are settled."""
-
-    COMPLETE = "complete"
-    ABANDON = "abandon"
-    DEFER = "defer"
-    DEAD_LETTER = "dead-letter"
-    RELEASE = "release"
-    FREE = "free"
-    """Of a receiver that is gone for good."""
-
-
 _SPARE: Final = {How.DEAD_LETTER: REASON_BYTES, How.DEFER: MARK_BYTES}
 
 
-class Settlement:
+class Settlement(SettlementPort):
     """The ends of locks, of one fragment."""
 
     def __init__(self, fragment: Fragment) -> None:
@@ -124,7 +113,7 @@ class Settlement:
         self._fragment.redelivery.take_back([lock.sequence for lock in locks])
         for lock in locks:
             self._fragment.forget(lock)
-            if isinstance(self._fragment.line, Line) and not lock.is_deferred:
+            if not lock.is_deferred:
                 self._fragment.line.read_again(lock.sequence)
 
     def abandon(
@@ -202,18 +191,6 @@ class Settlement:
             self._read(locks, answer, lambda found, answer: self._bury_all(found, answer, changes))
         return lost
 
-    def settle(self, how: How, numbers: Iterable[int], answer: Answered, properties: Mapping[str, object]) -> list[int]:
-        """In any of these ways; `properties` are changed in the messages, or say why they are dead-lettered."""
-        if how is How.COMPLETE:
-            return self.complete(numbers, answer)
-        if how is How.RELEASE:
-            return self.release(numbers, answer)
-        if how is How.DEFER:
-            return self.defer(numbers, answer, properties)
-        if how is How.DEAD_LETTER:
-            return self.dead_letter(numbers, answer, properties=properties)
-        return self.abandon(numbers, answer, properties)
-
     def renew(self, number: int) -> int:
         """Let a lock last its duration from now; the time on the wall clock until when. MessageLockLost."""
         fragment = self._fragment
@@ -226,6 +203,27 @@ class Settlement:
             raise lock_lost()
         self.watch(now_s + duration_ms / 1000)
         return fragment.clock.wall_ms() + duration_ms
+
+    def renew_lock(self, number: int, done: Callable[[int | ServiceBusError], None]) -> None:
+        """Renew a lock, and tell until when."""
+        done(self.renew(number))
+
+    def find_locked(self, number: int, done: Callable[[tuple[int, str | None] | ServiceBusError], None]) -> None:
+        """Find the message that a lock is on. Its record is not in memory."""
+        lock = self._fragment.locks.by_number.get(number)
+        if lock is None or not self.holds(number):
+            raise lock_lost()
+        holdings, sequence = self._fragment.holdings, lock.sequence
+
+        def read(values: list[bytes | None] | StoreError) -> None:
+            if isinstance(values, StoreError):
+                done(StoreUnavailable("the store failed before the message was found: try again in a moment"))
+                return
+            record = values[0]
+            done((sequence, message_id_text(Message(take_apart(record).bare)) if record is not None else None))
+
+        area = holdings.deferred if lock.is_deferred else holdings.active
+        self._fragment.journal.get([area + pack_sequence(sequence)], read)
 
     def holds(self, number: int, holder_of: Callable[[bytes], Consumer | None] | None = None) -> bool:
         """Whether a lock is there, has not expired, and may be ended by the caller.
@@ -267,7 +265,7 @@ class Settlement:
         if fragment.sessions is not None:
             fragment.sessions.note_locks(kept)
         if free:
-            self._read(free, _nobody, self._return_unchanged)
+            self._read(free, ignore, self._return_unchanged)
 
     def prepare(
         self, how: How, locks: list[Lock], records: Mapping[int, bytes], properties: Mapping[str, object]
@@ -277,18 +275,18 @@ class Settlement:
         `records` are theirs, but for those to be completed. MessageTooLarge if they cannot be changed so.
         """
         if how is How.COMPLETE:
-            return lambda: self._fragment.remove(locks, _nobody)
+            return lambda: self._fragment.remove(locks, ignore)
         found = [(lock, records[lock.sequence]) for lock in locks if lock.sequence in records]
         changed = [(lock, self._changed(record, properties)) for lock, record in found]
         self._check_growth(found, changed, spare=_SPARE.get(how, 0))
         if how is How.RELEASE:
-            return lambda: self._return_unchanged(found, _nobody)
+            return lambda: self._return_unchanged(found, ignore)
         if how is How.DEFER:
-            return lambda: self._set_aside(found, _nobody, properties, is_checked=True)
+            return lambda: self._set_aside(found, ignore, properties, is_checked=True)
         if how is How.DEAD_LETTER and self._fragment.dead_letters is not None:
-            return lambda: self._bury_all(found, _nobody, properties, is_checked=True)
+            return lambda: self._bury_all(found, ignore, properties, is_checked=True)
         kept = _unexplained(properties) if how is How.DEAD_LETTER else properties
-        return lambda: self._return_counted(found, _nobody, kept, is_checked=True)
+        return lambda: self._return_counted(found, ignore, kept, is_checked=True)
 
     def _take(self, numbers: Iterable[int]) -> tuple[list[Lock], list[int]]:
         self._fragment.journal.check_works()
@@ -429,7 +427,7 @@ class Settlement:
             self._check_growth(found, changed, spare=REASON_BYTES)
         for lock, record in changed:
             self._bury(lock, record)
-        self._fragment.journal.add(self._fragment, 0, _nothing, answer)
+        self._fragment.journal.add(self._fragment, 0, do_nothing, answer)
 
     def _check_growth(self, found: list[Held], changed: list[Held], *, spare: int = 0) -> None:
         """Refuse properties that a receiver adds to messages if they do not fit; up to `spare` bytes always fit.
@@ -460,7 +458,7 @@ class Settlement:
         fragment = self._fragment
         dead_letters = fragment.dead_letters
         assert dead_letters is not None
-        fragment.remove([lock], _nobody)
+        fragment.remove([lock], ignore)
         parts = numbered(take_apart(record), lock.sequence)
         parts = parts._replace(state=ACTIVE_STATE, alarm_ms=NEVER_MS, session=None, shared=0)
         if fragment.redelivery.was_delivered(lock.sequence):
@@ -556,7 +554,7 @@ class Settlement:
         for lock, record in found:
             lock.size, lock.session, lock.shared = len(record), session_of(record), shared_of(record)
         self._drop_expired(found)
-        fragment.journal.add(fragment, 0, _nothing, answer)
+        fragment.journal.add(fragment, 0, do_nothing, answer)
 
     def end_stale(self, found: list[Held]) -> None:
         """These were to be handed out, and their time is over."""
@@ -569,24 +567,11 @@ class Settlement:
             for lock, record in [(lock, change_record(record, properties=why)) for lock, record in found]:
                 self._bury(lock, record)
         elif found:
-            self._fragment.remove([lock for lock, _ in found], _nobody)
+            self._fragment.remove([lock for lock, _ in found], ignore)
 
 
 def _by_sequence(lock: Lock) -> int:
     return lock.sequence
-
-
-def lock_lost() -> MessageLockLost:
-    """Whoever settles or renews has no lock."""
-    return MessageLockLost(
-        "The lock supplied is invalid. Either the lock expired, or the message has already been removed from the queue."
-    )
-
-
-def reasons(reason: str | None, description: str | None) -> dict[str, object]:
-    """Why a message was dead-lettered, as its properties say it."""
-    found = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
-    return {name: text for name, text in found.items() if text is not None}
 
 
 def _unexplained(properties: Mapping[str, object] | None) -> dict[str, object]:
@@ -597,11 +582,3 @@ def _unexplained(properties: Mapping[str, object] | None) -> dict[str, object]:
 def exhausted(most: int) -> dict[str, object]:
     """The properties of a message that was delivered too often."""
     return reasons("MaxDeliveryCountExceeded", f"Message could not be consumed after {most} delivery attempts.")
-
-
-def _nothing() -> None:
-    """What a commit changed is told by others."""
-
-
-def _nobody(_error: ServiceBusError | None) -> None:
-    """Nobody waits for this."""

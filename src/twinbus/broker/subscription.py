@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinbus.broker.fan_out import Rule
-from twinbus.broker.intake import Terms
+from twinbus.broker.ports.incoming import Terms
 from twinbus.broker.queue import forwarding_target
 from twinbus.broker.receivable import Receivable
 from twinbus.model.path import key_of

@@ -8,15 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinbus.broker.entity import Entity
-from twinbus.broker.intake import Terms
 from twinbus.broker.partitioned import arriving, sending
 from twinbus.broker.partitioned.ordering import SendOrder
 from twinbus.broker.partitioned.spread import Spread
+from twinbus.broker.ports.incoming import Terms
 from twinbus.model.topic import TopicRuntime
 
 if TYPE_CHECKING:
-    from twinbus.broker.intake import Parcel
     from twinbus.broker.journal import Answered
+    from twinbus.broker.ports.incoming import Parcel
     from twinbus.broker.subscription import Subscription
     from twinbus.model.limits import NamespaceLimits
     from twinbus.model.topic import TopicDescription

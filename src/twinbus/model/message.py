@@ -15,8 +15,8 @@ import uuid
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp import message as sections
-from twinbus.amqp.errors import EncodeError
-from twinbus.amqp.fields import DELIVERY_COUNT, LARGEST_TTL_MS, TTL
+from twinbus.amqp.errors import DecodeError, EncodeError
+from twinbus.amqp.fields import DELIVERY_COUNT, LARGEST_TTL_MS, MESSAGE_ID, TTL
 from twinbus.amqp.message import Header, Message, Properties, Section
 from twinbus.amqp.outline import binaries_of, outline_of
 from twinbus.amqp.types import Timestamp
@@ -47,6 +47,23 @@ POSSIBLE_DUPLICATE: Final = "x-ms-possible-duplicate"
 MAX_ID_CHARACTERS: Final = 128
 _ID_BYTES: Final = 16
 _STATES: Final = ("active", "deferred", "scheduled")
+
+
+def message_id_text(message: Message) -> str | None:
+    """Return the id of an encoded message as text, or None. Ids may be numbers, uuids or bytes in AMQP."""
+    try:
+        return id_text(message.field(Section.PROPERTIES, MESSAGE_ID))
+    except DecodeError:
+        return None
+
+
+def id_text(found: object) -> str | None:
+    """Return a message id, session id or correlation id as text."""
+    if found is None or isinstance(found, str):
+        return None if found is None else str(found)
+    if isinstance(found, bytes):
+        return found.hex()
+    return str(int(found)) if isinstance(found, int) else str(found)
 
 
 class BrokeredMessage:

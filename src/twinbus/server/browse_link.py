@@ -8,13 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from twinbus.amqp.types import Symbol
-from twinbus.broker.browser import Browser
-from twinbus.broker.line import DRAIN_PATIENCE_S
-from twinbus.broker.reads import Reads
-from twinbus.broker.remote.browsing import RemoteBrowser
-from twinbus.broker.remote.calls import Look, Numbers
-from twinbus.broker.remote.fragment import RemoteFragment
-from twinbus.broker.remote.loan import Card
+from twinbus.broker.ports.consumer import Card
+from twinbus.broker.ports.gathering import DRAIN_PATIENCE_S
+from twinbus.broker.ports.reads import Reads
 from twinbus.model.errors import InvalidArgument, RangeSeen, ServiceBusError
 from twinbus.server.answers import error_of
 from twinbus.server.keys import Right
@@ -26,9 +22,8 @@ if TYPE_CHECKING:
 
     from twinbus.amqp.aio import Peer
     from twinbus.amqp.sender import Sender
-    from twinbus.broker.consumer import Delivery
-    from twinbus.broker.fragment import Fragment
-    from twinbus.broker.remote.calls import Answer
+    from twinbus.broker.ports.consumer import Delivery
+    from twinbus.broker.ports.fragment import BrowserPort, FragmentPort
     from twinbus.server.socket_room import Soon
 
 FRAGMENT: Final = "twinbus:fragment"
@@ -90,7 +85,7 @@ class BrowseLink:
         link: Sender,
         peer: Peer,
         path: str,
-        fragments: Sequence[Fragment],
+        fragments: Sequence[FragmentPort],
         entity_id: int,
         soon: Soon,
         *,
@@ -111,41 +106,37 @@ class BrowseLink:
         self._draining = 0
         self._reserved = 0
         self._entity_id = entity_id
-        self._browsers: list[Browser | RemoteBrowser] = []
-        self._is_remote = any(isinstance(fragment, RemoteFragment) for fragment in fragments)
+        self._browsers: list[tuple[FragmentPort, BrowserPort]] = []
+        self._reserves = any(fragment.reserves_credit for fragment in fragments)
         number, self._first, self._last = _range(link, len(fragments))
         chosen = fragments if number is None else [fragments[number]]
         if len(chosen) > 1:  # their numbers say nothing of each other
             self._begin(chosen, ())
-        elif isinstance(chosen[0], RemoteFragment):
-            self._look(chosen[0])
         else:
-            self._begin(chosen, (chosen[0].holdings.low, chosen[0].holdings.shown.next))
+            self._look(chosen[0])
 
-    def _look(self, fragment: RemoteFragment) -> None:
-        """Only its owner knows from where to where there are messages."""
+    def _look(self, fragment: FragmentPort) -> None:
+        """Ask from where to where there are messages, and begin then."""
 
-        def told(answer: Answer | ServiceBusError) -> None:
+        def told(reach: tuple[int, int] | ServiceBusError) -> None:
             if self.is_gone:
                 return
-            if isinstance(answer, Numbers):
-                self._begin([fragment], answer.numbers)
+            if isinstance(reach, ServiceBusError):
+                self.link.refuse(error_of(reach))
             else:
-                assert isinstance(answer, ServiceBusError)
-                self.link.refuse(error_of(answer))
+                self._begin([fragment], reach)
 
-        fragment.owner.ask(Look(fragment.place), told)
+        fragment.browsing.find_reach(told)
 
-    def _begin(self, fragments: Sequence[Fragment], reach: Sequence[int]) -> None:
+    def _begin(self, fragments: Sequence[FragmentPort], reach: Sequence[int]) -> None:
         said: dict[str, object] = {Symbol("twinbus:entity-id"): self._entity_id}
         names = (Symbol("twinbus:low-sequence-number"), Symbol("twinbus:next-sequence-number"))
         said.update(zip(names, reach, strict=False))
         ends = len(fragments) == 1 and _ends(self.link)
         self.link.accept(properties=said)
+        reads = self._share.reads
         self._browsers = [
-            RemoteBrowser(fragment, self, self._first, self._last, ends=ends)
-            if isinstance(fragment, RemoteFragment)
-            else Browser(fragment, self, self._first, self._last, ends=ends, reads=self._share.reads)
+            (fragment, fragment.browsing.browse(self, self._first, self._last, ends=ends, reads=reads))
             for fragment in fragments
         ]
         if self.link.credit > 0:  # the client did not wait for that
@@ -162,7 +153,7 @@ class BrowseLink:
     def room(self) -> int:
         """How many messages the link takes now."""
         room = self.link.sendable - self._reserved if self._socket.is_there() else 0
-        if room <= 0 or not self._is_remote or self.link.drain_requested:  # a drain would end with less than there is
+        if room <= 0 or not self._reserves or self.link.drain_requested:  # a drain would end with less than there is
             return room
         return min(room, self._share.room(self))
 
@@ -186,7 +177,7 @@ class BrowseLink:
 
     def feed(self) -> None:
         """There is credit, or room in the socket."""
-        for browser in self._browsers:
+        for _, browser in self._browsers:
             browser.go_on()
 
     def receive_credit(self) -> None:
@@ -194,16 +185,16 @@ class BrowseLink:
         self.used_s = self._clock.monotonic_s()
         if not self.link.drain_requested:
             self.feed()
-        elif any(isinstance(browser, RemoteBrowser) for browser in self._browsers):
+        elif any(fragment.reserves_credit for fragment, _ in self._browsers):
             self._drain_in_turn()
         else:
             self._draining = len(self._browsers)
-            for browser in self._browsers:
+            for _, browser in self._browsers:
                 browser.drain(self._drained)
 
     def _drain_in_turn(self) -> None:
         """One fragment after the other: room that is lent to one cannot be lent to the next. As `Gathering` does it."""
-        waiting = sorted(self._browsers, key=lambda browser: not _is_lent(browser))
+        waiting = sorted([browser for _, browser in self._browsers], key=lambda browser: not browser.has_reserved)
         is_over = False
 
         def finish() -> None:
@@ -213,15 +204,15 @@ class BrowseLink:
                 self.link.drained()
 
         def show_next() -> None:
-            is_hungry = waiting and (self.link.sendable > self._reserved or _is_lent(waiting[0]))
+            is_hungry = waiting and (self.link.sendable > self._reserved or waiting[0].has_reserved)
             if is_over or self.is_gone or not is_hungry:
                 finish()
             else:
                 waiting.pop(0).drain(show_next)
 
         self._timers.call_at(self._clock.monotonic_s() + DRAIN_PATIENCE_S, finish)
-        for browser in self._browsers:
-            if isinstance(browser, Browser):
+        for fragment, browser in self._browsers:
+            if not fragment.reserves_credit:
                 browser.go_on()  # what is here is not waited for behind a process that is slow
         show_next()
 
@@ -244,14 +235,9 @@ class BrowseLink:
     def detached(self) -> None:
         """The link is over."""
         self.is_gone = True
-        for browser in self._browsers:
+        for _, browser in self._browsers:
             browser.leave()
         self._share.forget(self)
-
-
-def _is_lent(browser: Browser | RemoteBrowser) -> bool:
-    """Another process has room of the link."""
-    return isinstance(browser, RemoteBrowser) and browser.is_claiming
 
 
 def _ends(link: Sender) -> bool:

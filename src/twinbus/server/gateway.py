@@ -33,10 +33,10 @@ from twinbus.amqp.sender import Sender
 from twinbus.amqp.settings import Limits, Settings
 from twinbus.amqp.shared_input import SharedInput
 from twinbus.amqp.terminus import Coordinator, Source, Target
-from twinbus.broker.outage import Silence
+from twinbus.broker.ports.consumer import Card
+from twinbus.broker.ports.fragment import PATIENCE_S
+from twinbus.broker.ports.outage import Silence
 from twinbus.broker.queue import Queue
-from twinbus.broker.remote.calls import Hear
-from twinbus.broker.remote.loan import PATIENCE_S, Card
 from twinbus.model import path
 from twinbus.model.errors import InvalidArgument, NotAllowed, QuotaExceeded, ServiceBusError, Unauthorized
 from twinbus.model.path import SubQueue
@@ -74,10 +74,9 @@ if TYPE_CHECKING:
     from twinbus.amqp.events import Event
     from twinbus.amqp.performatives import Attach
     from twinbus.broker.clock import Timer
-    from twinbus.broker.consumer import Consumer
-    from twinbus.broker.fragment import Fragment
     from twinbus.broker.namespace import Namespace
-    from twinbus.broker.remote.owner import Owner
+    from twinbus.broker.ports.consumer import Consumer
+    from twinbus.broker.ports.fragment import FragmentPort, OwnerPort
     from twinbus.broker.subscription import Subscription
     from twinbus.broker.topic import Topic
     from twinbus.server.administration import Administration
@@ -502,7 +501,7 @@ class Client:
         clock, soon, counter = self._namespace.clock, self._gateway.soon, self._tab.counter(self.access, where)
         if getattr(attach.source, "distribution_mode", None) == "copy":
             return self._browse(link, where, fragments, source.entity_id, counter)
-        has_sessions = fragments[0].sessions is not None
+        has_sessions = fragments[0].has_sessions
         asks_session = SESSION_FILTER in (getattr(attach.source, "filter", None) or {})
         if asks_session and not has_sessions:
             raise NotAllowed(f"'{where}' has no sessions: receive from it without one")
@@ -534,7 +533,7 @@ class Client:
         return use
 
     def _browse(
-        self, link: Sender, where: str, fragments: Sequence[Fragment], entity_id: int, counter: Counter
+        self, link: Sender, where: str, fragments: Sequence[FragmentPort], entity_id: int, counter: Counter
     ) -> BrowseLink:
         if self._browse_links >= MAX_BROWSE_LINKS:
             text = f"the connection has {MAX_BROWSE_LINKS} browse links, its limit: detach some, or open another"
@@ -569,7 +568,7 @@ class Client:
         elif isinstance(use, RequestLink):
             self._forget_user(use)
 
-    def _wait_for(self, owners: set[Owner]) -> None:
+    def _wait_for(self, owners: set[OwnerPort]) -> None:
         """Say nothing to the client before other processes know that it has left them.
 
         It takes the answer to its detach for a sign that another may have what it had. One that does not answer is
@@ -580,7 +579,7 @@ class Client:
             return
         release = self._peer.hold_output()
 
-        def heard(owner: Owner, _answer: object) -> None:
+        def heard(owner: OwnerPort, _answer: object) -> None:
             silent.discard(owner)
             if not silent:
                 release()
@@ -592,7 +591,7 @@ class Client:
 
         self._namespace.timers.call_at(self._namespace.clock.monotonic_s() + PATIENCE_S, give_up)
         for owner in owners:
-            owner.ask(Hear(), partial(heard, owner))
+            owner.confirm(partial(heard, owner))
 
     def _forget_user(self, use: RequestLink) -> None:
         entity = self._namespace.entities.get(path.key_of(path.parse(use.path).entity))

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from twinbus.amqp.outcomes import ACCEPTED, Rejected
 from twinbus.amqp.types import Symbol
-from twinbus.broker.intake import Parcel, Terms
 from twinbus.broker.partitioned.transacting import part_for_payload
+from twinbus.broker.ports.incoming import Parcel, Terms
 from twinbus.broker.queue import Queue
-from twinbus.broker.record import mark_record
 from twinbus.model.errors import ServiceBusError
 from twinbus.server.answers import error_of
 from twinbus.server.keys import Right
@@ -156,7 +155,7 @@ class Incoming:
             parcel = Parcel()
             self._namespace.intake.add_to(parcel, delivery.payload, delivery.message_format, now_ms, self._terms)
             if is_in_doubt:
-                parcel.records = [mark_record(record) for record in parcel.records]
+                parcel.mark()
             self._send(parcel, [delivery], is_in_doubt=is_in_doubt)
 
     def _answer(

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from twinbus.broker.clock import Clock
-    from twinbus.broker.outage import Outage
+    from twinbus.broker.ports.outage import Outage
     from twinbus.model.info import Description
     from twinbus.model.limits import NamespaceLimits
     from twinbus.server.changes import Change

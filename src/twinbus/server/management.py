@@ -12,7 +12,7 @@ from twinbus.server.keys import Right
 from twinbus.server.metering.operations import count_operation
 from twinbus.server.operations import messages, removals, rules, sessions, transacted, withholding
 from twinbus.server.operations.arguments import Arguments
-from twinbus.server.operations.carrying import act_there
+from twinbus.server.operations.carrying import carry_out
 from twinbus.server.operations.division import DIVIDED
 from twinbus.server.operations.outcomes import failure
 from twinbus.server.requests import ANSWER_BYTES
@@ -141,7 +141,7 @@ class Management:
             if divided is not None:
                 divided(subject, arguments, reply)
             else:
-                act_there(act, subject, arguments, reply)
+                carry_out(act, subject, arguments, reply)
         elif operation in IN_TRANSACTIONS:
             IN_TRANSACTIONS[operation](subject, arguments, request.transaction, reply)
         else:

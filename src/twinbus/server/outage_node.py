@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Coroutine
 
-    from twinbus.broker.outage import Outage, Outages
+    from twinbus.broker.ports.outage import Outage, Outages
     from twinbus.model.errors import ServiceBusError
     from twinbus.server.access import Access
     from twinbus.server.requests import Reply, Request, Response

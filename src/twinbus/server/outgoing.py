@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Accepted, Modified, Rejected, Released, TransactionalState
 from twinbus.amqp.states import SenderSettleMode
 from twinbus.amqp.terminus import Source
-from twinbus.broker.gathering import Gathering
-from twinbus.broker.remote.loan import PATIENCE_S, Card
-from twinbus.broker.remote.settlement import SomeLocksLost
-from twinbus.broker.settlement import lock_lost
+from twinbus.broker.ports.consumer import Card
+from twinbus.broker.ports.fragment import PATIENCE_S
+from twinbus.broker.ports.gathering import Gathering
+from twinbus.broker.ports.settlement import SomeLocksLost, lock_lost
+from twinbus.model.callbacks import ignore
 from twinbus.model.errors import LinkStolen, NotImplementedHere, ServiceBusError, StoreUnavailable
 from twinbus.server.answers import error_of
 from twinbus.server.keys import Right
@@ -34,12 +35,10 @@ if TYPE_CHECKING:
     from twinbus.amqp.sender import Sender
     from twinbus.broker.claim import Claim
     from twinbus.broker.clock import Clock
-    from twinbus.broker.consumer import Delivery
-    from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Answered
+    from twinbus.broker.ports.consumer import Delivery
+    from twinbus.broker.ports.fragment import FragmentPort, OwnerPort, SettlementPort
     from twinbus.broker.queue import Queue
-    from twinbus.broker.remote.owner import Owner
-    from twinbus.broker.settlement import Settlement
     from twinbus.broker.subscription import Subscription
     from twinbus.server.socket_room import Soon
     from twinbus.server.transactions import Transactions
@@ -60,7 +59,7 @@ class Outgoing:
         link: Sender,
         peer: Peer,
         path: str,
-        fragments: Sequence[Fragment],
+        fragments: Sequence[FragmentPort],
         clock: Clock,
         soon: Soon,
         card: Card | None = None,
@@ -100,7 +99,7 @@ class Outgoing:
 
     def _enter(self) -> None:
         gathering = self._gathering
-        self._strange = gathering.count_remote()
+        self._strange = gathering.count_admitting()
         if not self._strange:
             self._accept()
             gathering.add(self)
@@ -199,7 +198,7 @@ class Outgoing:
         self._give_up_claim()
         self._release([delivery for delivery in lost if delivery.delivery_id is None])
 
-    def owners(self) -> set[Owner]:
+    def owners(self) -> set[OwnerPort]:
         """Other processes that it received from."""
         return self._gathering.owners()
 
@@ -212,11 +211,11 @@ class Outgoing:
             return
         for fragment, some in self._by_fragment(deliveries):
             with suppress(ServiceBusError):  # its store does not answer: they are free when their locks are over
-                fragment.settlement.release(_numbers(fragment, some), _ignore)
+                fragment.settlement.release(_numbers(fragment, some), ignore)
 
-    def _give_back(self, fragment: Fragment, deliveries: list[OutgoingDelivery]) -> None:
+    def _give_back(self, fragment: FragmentPort, deliveries: list[OutgoingDelivery]) -> None:
         """Free messages that the client has seen: an exclusive receiver knows by their count that it has."""
-        if self.card.epoch is None or fragment.sessions is not None:
+        if self.card.epoch is None or fragment.has_sessions:
             self._release(deliveries)
             return
         with suppress(ServiceBusError):  # its process is gone, and the locks with it
@@ -236,7 +235,9 @@ class Outgoing:
             else:
                 self._settle(fragment, some, state, settled=settled)
 
-    def _settle(self, fragment: Fragment, deliveries: list[OutgoingDelivery], state: object, *, settled: bool) -> None:
+    def _settle(
+        self, fragment: FragmentPort, deliveries: list[OutgoingDelivery], state: object, *, settled: bool
+    ) -> None:
         numbers, held = _numbers(fragment, deliveries), deliveries
         confirmation: Composite
 
@@ -274,7 +275,7 @@ class Outgoing:
         self._confirm(gone, Rejected(error=error_of(self._lost())), settled=settled)
 
     def _settle_later(
-        self, fragment: Fragment, deliveries: list[OutgoingDelivery], state: TransactionalState, *, settled: bool
+        self, fragment: FragmentPort, deliveries: list[OutgoingDelivery], state: TransactionalState, *, settled: bool
     ) -> None:
         """Messages that are settled when their transaction is committed: until then they are on condition."""
         assert self.transactions is not None
@@ -318,7 +319,7 @@ class Outgoing:
         return lock_lost()
 
     def _choose(
-        self, settlement: Settlement, state: object
+        self, settlement: SettlementPort, state: object
     ) -> tuple[Callable[[list[int], Answered], list[int]], Composite]:
         """What an outcome asks of the fragment, and how it is confirmed."""
         if isinstance(state, Accepted):
@@ -334,7 +335,7 @@ class Outgoing:
             return lambda numbers, answer: settlement.abandon(numbers, answer, changes), _BARE_MODIFIED
         raise NotImplementedHere(f"a message cannot be settled with {type(state).__name__}")
 
-    def _dead_letter(self, settlement: Settlement, state: Rejected) -> Callable[[list[int], Answered], list[int]]:
+    def _dead_letter(self, settlement: SettlementPort, state: Rejected) -> Callable[[list[int], Answered], list[int]]:
         info = properties_of(state.error.info if state.error is not None else None)
         reason, description = info.pop("DeadLetterReason", None), info.pop("DeadLetterErrorDescription", None)
         if description is None and state.error is not None:
@@ -347,18 +348,18 @@ class Outgoing:
         if not settled:
             self.link.settle(deliveries, state)
 
-    def _by_fragment(self, deliveries: list[OutgoingDelivery]) -> list[tuple[Fragment, list[OutgoingDelivery]]]:
+    def _by_fragment(self, deliveries: list[OutgoingDelivery]) -> list[tuple[FragmentPort, list[OutgoingDelivery]]]:
         """Which fragment gave them, as their tags say."""
         gathering = self._gathering
         if len(gathering.fragments) == 1:
             return [(gathering.fragments[0], deliveries)] if deliveries else []
-        found: dict[Fragment, list[OutgoingDelivery]] = {}
+        found: dict[FragmentPort, list[OutgoingDelivery]] = {}
         for delivery in deliveries:
             found.setdefault(gathering.find(delivery.tag), []).append(delivery)
         return list(found.items())
 
 
-def _numbers(fragment: Fragment, deliveries: list[OutgoingDelivery]) -> list[int]:
+def _numbers(fragment: FragmentPort, deliveries: list[OutgoingDelivery]) -> list[int]:
     return fragment.lock_numbers([delivery.tag for delivery in deliveries])
 
 
@@ -377,7 +378,3 @@ def properties_of(pairs: Mapping[Any, object] | None) -> dict[str, object]:
 def text_or_none(value: object) -> str | None:
     """A reason or description, as text."""
     return str(value) if value is not None else None
-
-
-def _ignore(_error: ServiceBusError | None) -> None:
-    """Nobody waits for this."""

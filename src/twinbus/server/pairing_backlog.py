@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterable
 
-    from twinbus.broker.fragment import Fragment
     from twinbus.broker.namespace import Namespace
+    from twinbus.broker.ports.fragment import FragmentPort
     from twinbus.server.administration import Administration
 
 MOST_MESSAGES: Final = 10_000
@@ -124,7 +124,7 @@ class Backlogs:
             return queue
 
 
-async def _read_fragment(fragment: Fragment, tally: _Tally) -> None:
+async def _read_fragment(fragment: FragmentPort, tally: _Tally) -> None:
     start = 0
     while not tally.is_full:
         page = await _peek(fragment, start, min(PAGE_MESSAGES, tally.messages_left))
@@ -133,7 +133,7 @@ async def _read_fragment(fragment: Fragment, tally: _Tally) -> None:
         start = tally.add(page) + 1
 
 
-async def _peek(fragment: Fragment, start: int, count: int) -> list[bytes]:
+async def _peek(fragment: FragmentPort, start: int, count: int) -> list[bytes]:
     answer: asyncio.Future[list[bytes] | ServiceBusError] = asyncio.get_running_loop().create_future()
 
     def peeked(found: list[bytes] | ServiceBusError) -> None:

@@ -25,7 +25,7 @@ from twinbus.server.entity_info import info_of, queue_info, subscription_info, t
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Mapping, Sequence
 
-    from twinbus.broker.journal import Journal
+    from twinbus.broker.journal import StoreState
     from twinbus.broker.namespace import Namespace
     from twinbus.model.info import EntityInfo, QueueInfo, SubscriptionInfo, TopicInfo
     from twinbus.model.rule import RuleDescription
@@ -212,9 +212,9 @@ def kind_of(entity: Queue | Topic | Subscription) -> str:
     return type(entity).__name__.lower()
 
 
-def _health_of(journal: Journal) -> dict[str, object]:
+def _health_of(journal: StoreState) -> dict[str, object]:
     health: dict[str, object] = {
-        "name": journal.store.name,
+        "name": journal.name,
         "is_available": journal.trouble is None,
         "takes_messages": journal.trouble is None and journal.refusal is None,
     }

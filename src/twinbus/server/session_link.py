@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.types import Symbol
-from twinbus.broker.gathering import Gathering
-from twinbus.broker.sessions import session_lock_lost
+from twinbus.broker.ports.gathering import Gathering
+from twinbus.broker.ports.settlement import session_lock_lost
 from twinbus.model.errors import (
     ArgumentOutOfRange,
     InvalidArgument,
@@ -28,11 +28,10 @@ if TYPE_CHECKING:
     from twinbus.amqp.delivery import OutgoingDelivery
     from twinbus.amqp.sender import Sender
     from twinbus.broker.clock import Timer
-    from twinbus.broker.fragment import Fragment
     from twinbus.broker.hold import Hold
     from twinbus.broker.namespace import Namespace
-    from twinbus.broker.remote.loan import Card
-    from twinbus.broker.sessions import Sessions
+    from twinbus.broker.ports.consumer import Card
+    from twinbus.broker.ports.fragment import FragmentPort
     from twinbus.server.metering.counter import Counter
     from twinbus.server.socket_room import Soon
 
@@ -54,7 +53,7 @@ class SessionLink(Outgoing):
         link: Sender,
         peer: Peer,
         path: str,
-        fragments: Sequence[Fragment],
+        fragments: Sequence[FragmentPort],
         namespace: Namespace,
         soon: Soon,
         card: Card | None = None,
@@ -80,23 +79,23 @@ class SessionLink(Outgoing):
             return
         fragments = self._gathering.fragments
         self._gathering = Gathering([fragments[0] if len(fragments) == 1 else fragments[fragment_of(session)]])
-        self._sessions()[0].accept(self, session, self._granted)
+        self._gathering.fragments[0].line.accept(self, session, self._granted)
 
     def _accept_any(self) -> None:
         """Wait for a session of any fragment, also of one that does not work now; the first that has one is the one."""
         fragments = self._gathering.begin()
         if not any(fragment.is_available for fragment in fragments):
-            fragments[0].journal.check_works()
+            fragments[0].check_works()
             fragments[0].check_loaded()
         for fragment in fragments:
-            if fragment.sessions is not None:
-                fragment.sessions.wait(self, self._granted)
+            fragment.line.wait(self, self._granted)
             if self.hold is not None:
                 return
         self._patience = self._timers.call_at(self._clock.monotonic_s() + self._wait_s(), self._give_up)
 
-    def _sessions(self) -> list[Sessions]:
-        return [fragment.sessions for fragment in self._gathering.fragments if fragment.sessions is not None]
+    def _stop_waiting(self) -> None:
+        for fragment in self._gathering.fragments:
+            fragment.line.give_up(self)
 
     def _wait_s(self) -> float:
         attach = self.link.remote_attach
@@ -116,19 +115,16 @@ class SessionLink(Outgoing):
     def _settle_on(self, hold: Hold) -> None:
         """The fragment that has its session is the only one for it from now on."""
         for fragment in self._gathering.fragments:
-            sessions = fragment.sessions
-            assert sessions is not None
-            if sessions.holds.get(hold.session) is hold:
+            if fragment.line.gave(hold):
                 self._gathering = Gathering([fragment])
             else:
-                sessions.give_up(self)
+                fragment.line.give_up(self)
 
     def _give_up(self) -> None:
         if self.hold is None and not self.is_gone:
             self.is_gone = True
             self._counter.empty_receives += 1
-            for sessions in self._sessions():
-                sessions.give_up(self)
+            self._stop_waiting()
             text = f"No session of '{self.path}' became free in time: accept one again."
             self.link.refuse(error_of(OperationTimeout(text)))
 
@@ -139,8 +135,7 @@ class SessionLink(Outgoing):
         self.is_gone = True
         self._give_up_claim()
         if self.hold is None:
-            for sessions in self._sessions():
-                sessions.give_up(self)
+            self._stop_waiting()
             self.link.refuse(error_of(error))
         else:
             self.link.detach(error=error_of(error))

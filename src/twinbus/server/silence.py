@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.broker.outage import Silence
+from twinbus.broker.ports.outage import Silence
 
 if TYPE_CHECKING:
     from collections.abc import Callable

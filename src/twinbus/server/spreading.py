@@ -10,9 +10,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from twinbus.broker.intake import Parcel
 from twinbus.broker.partitioned.ordering import Turn
 from twinbus.broker.partitioned.sending import of_fragment
+from twinbus.broker.ports.incoming import Parcel
 from twinbus.model.description import FRAGMENTS
 from twinbus.model.errors import ServiceBusError
 from twinbus.server.incoming import Incoming

@@ -96,6 +96,11 @@ class Stores:
             self._own[number] = self._namespace.add_store(store)
         self._start(self._look_at_disks())
 
+    @property
+    def own(self) -> dict[int, Journal]:
+        """Those of this process, by their numbers."""
+        return self._own
+
     def reopen(self, journal: Journal) -> None:
         """A store failed: close it, and open it anew as soon as that works."""
         if not self._is_closing:

@@ -21,7 +21,7 @@ from twinbus.amqp.outcomes import (
     Released,
     TransactionalState,
 )
-from twinbus.broker.settlement import How
+from twinbus.broker.ports.settlement import How
 from twinbus.broker.transaction import Transaction
 from twinbus.model.errors import (
     InvalidOperation,

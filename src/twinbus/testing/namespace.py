@@ -38,8 +38,8 @@ from twinbus.testing.outage import Outage
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from twinbus.broker.fragment import Fragment
     from twinbus.broker.namespace import Namespace
+    from twinbus.broker.ports.fragment import FragmentPort
     from twinbus.model.errors import ServiceBusError
     from twinbus.model.info import QueueInfo, SubscriptionInfo, TopicInfo
     from twinbus.model.queue import QueueRuntime
@@ -261,7 +261,7 @@ class InMemoryNamespace:
         return factory
 
 
-async def _peek(fragment: Fragment, from_sequence: int) -> list[BrokeredMessage]:
+async def _peek(fragment: FragmentPort, from_sequence: int) -> list[BrokeredMessage]:
     answer: asyncio.Future[list[bytes] | ServiceBusError] = asyncio.get_running_loop().create_future()
     fragment.browsing.peek(from_sequence, _PAGE, _PAGE_BYTES, answer.set_result)
     found = await answer

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.outage import Outage as RehearsedOutage
+from twinbus.broker.ports.outage import Outage as RehearsedOutage
 from twinbus.broker.queue import Queue
 from twinbus.broker.topic import Topic
 from twinbus.model.outage import OutageKind

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from tests.broker.rig import Answers
 from twinbus.amqp.message import Message, Properties, build, data
 from twinbus.amqp.types import Timestamp
-from twinbus.broker.gathering import Gathering
-from twinbus.broker.intake import PARTITION_KEY, SCHEDULED_TIME, Parcel
 from twinbus.broker.namespace import Namespace
+from twinbus.broker.ports.gathering import Gathering
+from twinbus.broker.ports.incoming import Parcel
+from twinbus.model.annotations import PARTITION_KEY, SCHEDULED_TIME
 from twinbus.model.description import FRAGMENTS
 from twinbus.model.message import BATCH_FORMAT
 from twinbus.model.partition_key import fragment_of
@@ -22,9 +23,10 @@ from twinbus.testing.clock import FakeClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Journal
+    from twinbus.broker.ports.consumer import Delivery
+    from twinbus.broker.ports.fragment import FragmentPort
     from twinbus.broker.queue import Queue
     from twinbus.broker.topic import Topic
     from twinbus.model.errors import ServiceBusError
@@ -82,7 +84,7 @@ class PartitionedRig:
 
     @property
     def mains(self) -> list[Fragment]:
-        return [part.main for part in self.queue.parts]
+        return [part.main.local for part in self.queue.parts]
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -118,7 +120,7 @@ class PartitionedRig:
     def break_down(self, *stores: int) -> None:
         """They fail now, with what they hold on disk."""
         for store in stores:
-            self.namespace.journals[store].fail("it broke")
+            self.namespace.journal(store).fail("it broke")
         self.settle()
 
     def reopen(self) -> None:
@@ -192,7 +194,7 @@ class PartitionedRig:
 class GatheringConsumer:
     """A receiving link over several fragments, that counts as the server's does."""
 
-    def __init__(self, fragments: Sequence[Fragment], *, deletes: bool = False) -> None:
+    def __init__(self, fragments: Sequence[FragmentPort], *, deletes: bool = False) -> None:
         self.deletes = deletes
         self.is_gone = False
         self.credit = 0

@@ -80,7 +80,7 @@ class TopicRig(PartitionedRig):
 
 
 def counts(subscription: Subscription) -> list[int]:
-    return [part.main.count for part in subscription.parts]
+    return [part.main.local.count for part in subscription.parts]
 
 
 def test_each_part_of_a_subscription_gets_what_its_part_of_the_topic_gets() -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.broker.partitioned.rig import PartitionedRig, key_for, message
 from tests.broker.rig import Answers
 from twinbus.broker.partitioned.transacting import part_for_payload
-from twinbus.broker.settlement import How
+from twinbus.broker.ports.settlement import How
 from twinbus.broker.transaction import Transaction
 from twinbus.model.errors import InvalidOperation, StoreUnavailable, TransactionRolledBack
 from twinbus.model.queue import QueueDescription

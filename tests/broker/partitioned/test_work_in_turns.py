@@ -12,7 +12,7 @@ from tests.broker.rig import Answers
 from tests.broker.topics import letter
 from tests.parts import part_of
 from twinbus.amqp.message import data
-from twinbus.broker.intake import Parcel
+from twinbus.broker.ports.incoming import Parcel
 from twinbus.broker.work import WorkBudget
 from twinbus.model.message import BATCH_FORMAT
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
@@ -37,10 +37,10 @@ def test_a_batch_of_several_keys_is_published_in_all_its_parts() -> None:
     parcel = Parcel()
     rig.namespace.intake.add_to(parcel, batch, BATCH_FORMAT, rig.clock.wall_ms(), rig.topic.terms)
     rig.topic.send(parcel, answers, numbers)
-    assert sum(part.main.is_busy for part in rig.topic.parts) == 3
+    assert sum(part.main.local.is_busy for part in rig.topic.parts) == 3
     rig.settle()
     assert answers == [None]
-    assert [part.main.count for part in subscription.parts[:4]] == [2, 2, 2, 0]
+    assert [part.main.local.count for part in subscription.parts[:4]] == [2, 2, 2, 0]
     assert len(numbers) == 6
 
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from twinbus.amqp.aio import Peer
     from twinbus.amqp.sender import Sender
-    from twinbus.broker.consumer import Delivery
-    from twinbus.broker.fragment import Fragment
+    from twinbus.broker.ports.consumer import Delivery
+    from twinbus.broker.ports.fragment import FragmentPort
 
 PEER = cast("Peer", SimpleNamespace(is_writable=True, connection=SimpleNamespace(queued_bytes=0)))
 
@@ -58,7 +58,7 @@ class ClientLink:
 
 def browse(
     see: Callable[[Delivery], object],
-    fragments: Sequence[Fragment],
+    fragments: Sequence[FragmentPort],
     soon: Callable[[Callable[[], None]], object],
     limits: dict[str, int] | None = None,
 ) -> tuple[ClientLink, BrowseLink]:

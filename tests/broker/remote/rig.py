@@ -10,10 +10,10 @@ import msgspec
 
 from tests.broker.partitioned.rig import GatheringConsumer, Keeping
 from tests.broker.rig import Answers
-from twinbus.broker.gathering import Gathering
-from twinbus.broker.intake import Parcel
 from twinbus.broker.namespace import Namespace
-from twinbus.broker.remote.loan import Card
+from twinbus.broker.ports.consumer import Card
+from twinbus.broker.ports.gathering import Gathering
+from twinbus.broker.ports.incoming import Parcel
 from twinbus.broker.remote.owner import Owner
 from twinbus.model.description import FRAGMENTS
 from twinbus.model.partition_key import fragment_of
@@ -26,9 +26,9 @@ from twinbus.testing.clock import FakeClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from twinbus.broker.fragment import Fragment
     from twinbus.broker.hold import Hold
     from twinbus.broker.journal import Journal
+    from twinbus.broker.ports.fragment import FragmentPort
     from twinbus.broker.queue import Queue
     from twinbus.broker.remote.calls import Answer, Call
     from twinbus.model.limits import NamespaceLimits
@@ -169,13 +169,13 @@ class TwoProcesses:
         """It fails now, with what it holds on disk."""
         process = (self.near, self.far)[store % PROCESSES]
         self.disks[store].crash(Keeping(all_of_it=True))
-        process.namespace.journals[store].fail("it broke")
+        process.namespace.journal(store).fail("it broke")
         self.settle()
 
     def reopen(self, store: int) -> None:
         """It works again."""
         self.stores[store] = MemoryStore(self.disks[store], name=str(store), post=self.mail.append)
-        (self.near, self.far)[store % PROCESSES].namespace.journals[store].resume(self.stores[store])
+        (self.near, self.far)[store % PROCESSES].namespace.journal(store).resume(self.stores[store])
         self.settle()
 
     # --- messages -----------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class TwoProcesses:
     def counts(self) -> list[int]:
         """Active messages, fragment by fragment, as their owners know."""
         return [
-            self.queue((self.near, self.far)[number % PROCESSES]).parts[number].main.count
+            self.queue((self.near, self.far)[number % PROCESSES]).parts[number].main.local.count
             for number in range(len(self.queue().parts))
         ]
 
@@ -228,7 +228,7 @@ class Receiver(GatheringConsumer):
     """A receiving link over fragments of both processes."""
 
     def __init__(
-        self, fragments: Sequence[Fragment], *, deletes: bool = False, epoch: int | None = None, client: int = 1
+        self, fragments: Sequence[FragmentPort], *, deletes: bool = False, epoch: int | None = None, client: int = 1
     ) -> None:
         self.card = Card(client=client, epoch=epoch, link=next(_links))
         self.let_in_count = 0
@@ -248,29 +248,28 @@ class Receiver(GatheringConsumer):
 class SessionReceiver(Receiver):
     """A receiving link that wants a session: one that it names, or any."""
 
-    def __init__(self, fragments: Sequence[Fragment], session: bytes | None = None, *, deletes: bool = False) -> None:
+    def __init__(
+        self, fragments: Sequence[FragmentPort], session: bytes | None = None, *, deletes: bool = False
+    ) -> None:
         self.holds: list[Hold] = []
         self._wanted = session
         super().__init__(fragments, deletes=deletes)
 
     def begin(self) -> None:
-        sessions = [one.sessions for one in self.gathering.fragments if one.sessions is not None]
         if self._wanted is not None:
             self.gathering = Gathering([self.gathering.fragments[fragment_of(self._wanted)]])
-            sessions = [one.sessions for one in self.gathering.fragments if one.sessions is not None]
-            sessions[0].accept(self, self._wanted, self._granted)
+            self.gathering.fragments[0].line.accept(self, self._wanted, self._granted)
             return
-        for one in sessions:
-            one.wait(self, self._granted)
+        for fragment in self.gathering.fragments:
+            fragment.line.wait(self, self._granted)
 
     def _granted(self, hold: Hold) -> None:
         self.holds.append(hold)
         for fragment in self.gathering.fragments:
-            assert fragment.sessions is not None
-            if fragment.sessions.holds.get(hold.session) is hold:
+            if fragment.line.gave(hold):
                 self.gathering = Gathering([fragment])
             else:
-                fragment.sessions.give_up(self)
+                fragment.line.give_up(self)
         self.feed()
 
 

@@ -9,7 +9,8 @@ from tests.broker.remote.rig import TwoProcesses
 from tests.broker.rig import Answers
 from tests.parts import part_of
 from twinbus.amqp.message import Message, build
-from twinbus.broker.intake import VIA_PARTITION_KEY, Parcel
+from twinbus.broker.ports.incoming import Parcel
+from twinbus.model.annotations import VIA_PARTITION_KEY
 from twinbus.model.errors import FragmentUnavailable, PartlyStored, QuotaExceeded, ServerBusy
 from twinbus.model.limits import NamespaceLimits
 
@@ -42,7 +43,7 @@ def bodies(rig: TwoProcesses, number: int) -> list[bytes]:
 @pytest.mark.parametrize("held", [FULL, FULL - 20])
 def test_q27_nothing_is_stored_of_a_batch_that_a_fragment_of_another_process_has_no_room_for(held: int) -> None:
     rig = TwoProcesses()
-    rig.queue(rig.far).parts[3].main.holdings.active_bytes = held
+    rig.queue(rig.far).parts[3].main.local.holdings.active_bytes = held
     (error,) = rig.send(part(NEAR), part(FAR), part(3))
     assert isinstance(error, QuotaExceeded)
     assert "fragment 3:" in str(error)
@@ -88,7 +89,7 @@ def test_q27_if_a_process_ends_between_the_check_and_the_commit_the_stored_messa
 def test_q27_nothing_is_stored_if_an_own_fragment_fills_up_while_the_other_process_is_asked() -> None:
     rig = TwoProcesses()
     answers = begin(rig, part(NEAR), part(FAR))
-    rig.queue().parts[NEAR].main.holdings.active_bytes = FULL
+    rig.queue().parts[NEAR].main.local.holdings.active_bytes = FULL
     rig.settle()
     (error,) = answers
     assert isinstance(error, QuotaExceeded)
@@ -97,7 +98,7 @@ def test_q27_nothing_is_stored_if_an_own_fragment_fills_up_while_the_other_proce
 
 def test_q27_of_two_batches_that_both_pass_the_check_the_second_names_the_messages_it_stored() -> None:
     rig = TwoProcesses()
-    rig.queue(rig.far).parts[FAR].main.holdings.active_bytes = FULL - 150  # one such message has about 100 bytes
+    rig.queue(rig.far).parts[FAR].main.local.holdings.active_bytes = FULL - 150  # one such message has about 100 bytes
     first, second = begin(rig, part(NEAR), part(FAR)), begin(rig, part(2), part(FAR))
     rig.settle()
     assert first == [None]
@@ -145,7 +146,7 @@ def test_what_goes_to_one_fragment_is_not_checked_before(payloads: list[bytes]) 
 
 def test_nothing_is_sent_on_by_way_of_a_queue_that_a_fragment_of_another_process_has_no_room_for() -> None:
     rig = TwoProcesses()
-    rig.queue(rig.far).parts[FAR].main.holdings.active_bytes = FULL
+    rig.queue(rig.far).parts[FAR].main.local.holdings.active_bytes = FULL
     answers, parcel, queue = Answers(), Parcel(), rig.queue()
     for number in (NEAR, FAR):
         payload = build(message_annotations={VIA_PARTITION_KEY: key_for(number)}) + message()

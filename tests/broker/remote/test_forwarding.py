@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.broker.partitioned.rig import message
 from tests.broker.remote.rig import QUEUE_ID, TwoProcesses
 from tests.broker.rig import Answers
-from twinbus.broker.intake import Parcel
+from twinbus.broker.ports.incoming import Parcel
 from twinbus.model.queue import QueueDescription
 
 PLAIN = QueueDescription()

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 from tests.broker.partitioned.rig import key_for, message
 from tests.broker.remote.rig import TwoProcesses
 from twinbus.amqp.message import Message
-from twinbus.broker.remote.browsing import RemoteBrowser
+from twinbus.broker.ports.consumer import Card
+from twinbus.broker.ports.reads import Reads
 from twinbus.broker.remote.fragment import RemoteFragment
-from twinbus.broker.remote.loan import Card
 
 if TYPE_CHECKING:
-    from twinbus.broker.consumer import Delivery
+    from twinbus.broker.ports.consumer import Delivery
+    from twinbus.broker.ports.fragment import BrowserPort
     from twinbus.model.errors import ServiceBusError
 
 FRAGMENT = 1
@@ -31,7 +32,7 @@ class Reader:
         self.credit = self.reserved = 0
         self.seen: list[Delivery] = []
         self.errors: list[ServiceBusError] = []
-        self.browser: RemoteBrowser
+        self.browser: BrowserPort
 
     @property
     def room(self) -> int:
@@ -47,7 +48,13 @@ class Reader:
         return len(taken)
 
     def feed(self) -> None:
-        self.browser.feed()
+        self.browser.go_on()
+
+    show = deliver
+
+    @property
+    def is_hungry(self) -> bool:
+        return self.credit > 0
 
     def let_in(self) -> None:
         pass
@@ -65,7 +72,7 @@ class Reader:
 def begun(rig: TwoProcesses, first: int = 0, last: int = LAST) -> Reader:
     reader, fragment = Reader(), rig.queue().parts[FRAGMENT].main
     assert isinstance(fragment, RemoteFragment)
-    reader.browser = RemoteBrowser(fragment, reader, first, last)
+    reader.browser = fragment.browsing.browse(reader, first, last, ends=False, reads=Reads())
     rig.settle()
     return reader
 
@@ -139,4 +146,4 @@ def test_a_reader_that_leaves_is_forgotten() -> None:
     reader = begun(rig)
     reader.browser.leave()
     rig.settle()
-    assert not rig.queue(rig.far).parts[FRAGMENT].main.browsers
+    assert not rig.queue(rig.far).parts[FRAGMENT].main.local.browsers

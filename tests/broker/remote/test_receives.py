@@ -8,8 +8,8 @@ from tests.broker.partitioned.rig import key_for, message
 from tests.broker.remote.rig import Receiver, TwoProcesses
 from tests.broker.rig import Answers
 from tests.simulation.letter import read_delivery
+from twinbus.broker.ports.settlement import SomeLocksLost
 from twinbus.broker.remote.calls import Health
-from twinbus.broker.remote.settlement import SomeLocksLost
 from twinbus.model.description import FRAGMENTS
 from twinbus.model.errors import StoreUnavailable
 
@@ -34,7 +34,8 @@ def test_q29_no_more_is_locked_than_there_is_credit_for() -> None:
     rig.stored(*[message() for _ in range(4 * FRAGMENTS)])
     receiver = rig.receiver(5)
     assert len(receiver.deliveries) == 5
-    out = [len(rig.queue(process).parts[n].main.out.locks) for n in range(16) for process in (rig.near, rig.far)]
+    owners = [(rig.near, rig.far)[number % 2] for number in range(FRAGMENTS)]
+    out = [len(rig.queue(owner).parts[number].main.local.out.locks) for number, owner in enumerate(owners)]
     assert sum(out) == 5
     assert receiver.room == 0
 

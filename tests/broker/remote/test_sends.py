@@ -7,7 +7,7 @@ import pytest
 from tests.broker.partitioned.rig import key_for, message
 from tests.broker.remote.rig import TwoProcesses
 from tests.broker.rig import Answers
-from twinbus.broker.intake import Parcel
+from twinbus.broker.ports.incoming import Parcel
 from twinbus.model.description import FRAGMENTS
 from twinbus.model.errors import QuotaExceeded, StoreUnavailable
 from twinbus.model.queue import QueueDescription
@@ -85,7 +85,7 @@ def test_duplicates_are_found_by_the_owner() -> None:
 
 def test_a_fragment_that_is_full_refuses_what_its_owner_has_no_room_for() -> None:
     rig = TwoProcesses()
-    rig.queue(rig.far).parts[1].main.holdings.active_bytes = 2**30
+    rig.queue(rig.far).parts[1].main.local.holdings.active_bytes = 2**30
     assert isinstance(rig.send(message(key=key_for(1)))[0], QuotaExceeded)
     rig.stored(message(key=key_for(3)))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tests.broker.partitioned.rig import key_for, message
 from tests.broker.remote.rig import TwoProcesses
 from tests.broker.rig import Answers
-from twinbus.broker.remote.calls import Health, Manage
+from twinbus.broker.remote.calls import Health, Purge
 from twinbus.model.errors import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def test_a_process_that_falls_silent_later_is_unavailable_then() -> None:
 def test_who_is_patient_is_answered_too_where_a_process_says_nothing_at_all() -> None:
     rig, told = TwoProcesses(), list[object]()
     rig.silent.add(1)
-    rig.near.owner.ask(Manage((7, WORKING, 0), "purge", b"", 1, 0), told.append)
+    rig.near.owner.ask(Purge((7, WORKING, 0), b"", 1, 0), told.append)
     for _ in range(10):
         rig.wait(1.0)
     assert told == []

@@ -7,7 +7,7 @@ import pytest
 from tests.broker.partitioned.rig import key_for, message
 from tests.broker.remote.rig import TwoProcesses
 from tests.broker.rig import Answers
-from twinbus.broker.settlement import How
+from twinbus.broker.ports.settlement import How
 from twinbus.broker.transaction import Transaction
 from twinbus.model.errors import InvalidOperation, StoreUnavailable, TransactionRolledBack
 

@@ -14,8 +14,9 @@ from tests.simulation.processes.settling import renew, settle
 from tests.simulation.processes.takers import SessionTaker, Taker
 from tests.simulation.processes.world import LOCK_S
 from twinbus.amqp.message import build
-from twinbus.broker.intake import PARTITION_KEY, Parcel
-from twinbus.broker.settlement import How
+from twinbus.broker.ports.incoming import Parcel
+from twinbus.broker.ports.settlement import How
+from twinbus.model.annotations import PARTITION_KEY
 from twinbus.model.errors import QuotaExceeded, ServerBusy, ServiceBusError, StoreUnavailable
 from twinbus.model.partition_key import fragment_of
 from twinbus.model.path import SubQueue

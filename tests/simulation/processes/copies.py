@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tests.ledger.messages import Copy as Seen
 from tests.ledger.messages import State
 from tests.ledger.problems import Violation
-from twinbus.broker.settlement import How
+from twinbus.broker.ports.settlement import How
 
 if TYPE_CHECKING:
     from tests.simulation.processes.takers import SessionTaker, Taker

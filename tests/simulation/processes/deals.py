@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tests.simulation.processes.copies import Lock, Message
     from tests.simulation.processes.process import Process
-    from twinbus.broker.settlement import How
+    from twinbus.broker.ports.settlement import How
 
 
 class OpenDeal:
@@ -52,7 +52,7 @@ class OpenDeal:
             self.transaction.fail(StoreUnavailable("a lock is lost"))
         kept = [lock for lock, number in zip(locks, numbers, strict=True) if number not in lost]
         if kept:
-            self.deal.settle(kept, how, is_certain=self.transaction.remote is None)
+            self.deal.settle(kept, how, is_certain=not part.owner.decides_room)
 
     def _hear(self, is_done: bool) -> None:  # noqa: FBT001
         if is_done and not self.deal.settled:

@@ -10,7 +10,8 @@ from tests.simulation.processes.looking import look_well
 from tests.simulation.processes.settling import settle
 from tests.simulation.processes.takers import SessionTaker, Taker
 from tests.simulation.processes.world import LOCK_S
-from twinbus.broker.settlement import How
+from twinbus.broker.fragment import Fragment
+from twinbus.broker.ports.settlement import How
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
 from twinbus.model.path import SubQueue
 
@@ -49,7 +50,7 @@ def finish(world: World) -> None:
         for process in world.living
         for sub_queue in (SubQueue.MAIN, SubQueue.DEAD_LETTER)
         for fragment in process.fragments(sub_queue)
-        if fragment.count
+        if isinstance(fragment, Fragment) and fragment.count
     ]
     if left:
         raise Violation(f"not received: {left}")
@@ -133,7 +134,7 @@ def _receive_aside(world: World, number: int, sub_queue: SubQueue, readings: lis
     assert owner is not None
     answers: list[list[tuple[bytes, bytes]] | ServiceBusError] = []
     sequences = [reading.sequence for reading in readings]
-    owner.fragments(sub_queue)[number].deferral.receive(sequences, answers.append, deletes=True)
+    owner.fragments(sub_queue)[number].local.deferral.receive(sequences, answers.append, deletes=True)
     heal(world)
     (found,) = answers
     if isinstance(found, ServiceBusError) and not isinstance(found, StoreUnavailable):

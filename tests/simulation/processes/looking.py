@@ -13,6 +13,7 @@ from tests.simulation.processes.takers import SessionTaker, Taker
 from twinbus.broker.keys import LAST_SEQUENCE, sequence_of
 from twinbus.broker.record import session_of
 from twinbus.broker.remote.fragment import RemoteFragment
+from twinbus.broker.remote.transaction import RemoteTransaction
 from twinbus.model.path import SubQueue
 from twinbus.store.protocol import Table
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tests.simulation.processes.readers import Reader
     from tests.simulation.processes.world import World
     from twinbus.broker.fragment import Fragment
+    from twinbus.broker.ports.fragment import FragmentPort
     from twinbus.broker.remote.owner import Owner
 
 TIME_OUTS_S = (0.11, 0.15, 0.2)
@@ -65,7 +67,7 @@ def _idle(world: World, fragment: Fragment) -> list[tuple[int, bytes]]:
     return [row for row in rows(world, fragment) if row[0] not in fragment.out]
 
 
-def _source(world: World, process: Process, near: Fragment, *, is_dead: bool) -> Fragment | None:
+def _source(world: World, process: Process, near: FragmentPort, *, is_dead: bool) -> Fragment | None:
     """The fragment itself, where what it has must reach a process now."""
     owner = world.owner_of(near.number)
     if owner is None or owner.is_silent or owner.is_late or not near.may_hand_out:
@@ -73,7 +75,7 @@ def _source(world: World, process: Process, near: Fragment, *, is_dead: bool) ->
     wire = world.wire(process, owner)
     if owner is not process and (wire is None or wire.desk is None or wire.is_cut):
         return None
-    fragment = owner.fragments(SubQueue.DEAD_LETTER if is_dead else SubQueue.MAIN)[near.number]
+    fragment = owner.fragments(SubQueue.DEAD_LETTER if is_dead else SubQueue.MAIN)[near.number].local
     is_hanging = world.store_of(near.number) in owner.hanging
     return fragment if fragment.may_hand_out and fragment.free_locks > 0 and not is_hanging else None
 
@@ -137,9 +139,9 @@ def _check_confident(process: Process) -> None:
     for owner in process.owners:
         if owner.is_doubted:
             raise Violation(f"{process!r} doubts {owner.name}")
-        for store, journal in owner.journals.items():
-            if journal.trouble is not None:
-                raise Violation(f"{process!r} believes of store {store}: {journal.trouble}")
+        for number, store in owner.stores.items():
+            if store.trouble is not None:
+                raise Violation(f"{process!r} believes of store {number}: {store.trouble}")
 
 
 def _check_forgotten(world: World) -> None:
@@ -172,14 +174,15 @@ def _check_visitors(world: World, process: Process, other: Process) -> None:
     parties = [visitor for party in desk._parties.values() for visitor in party.visitors]
     if len(parties) != len(desk._visitors):
         raise Violation(f"{other!r} has parties of {len(parties)} visitors of {process!r}, not {len(desk._visitors)}")
-    remote = [deal.transaction.remote for deal in process.deals]
-    open_ones = {one.number for one in remote if one is not None and one._owner is process.owner(other.number)}
+    works = [deal.transaction._work for deal in process.deals]
+    remote = [work for work in works if isinstance(work, RemoteTransaction)]
+    open_ones = {work.number for work in remote if work._owner is process.owner(other.number)}
     left = desk._transactions.keys() - open_ones
     if left:
         raise Violation(f"{other!r} has the transactions {left} of {process!r}, which are over")
 
 
-def _check_line(process: Process, fragment: Fragment) -> None:
+def _check_line(process: Process, fragment: FragmentPort) -> None:
     for consumer in fragment.line.consumers:
         if isinstance(consumer, Taker) and consumer not in process.takers:
             raise Violation(f"{consumer!r} has gone, and is still at fragment {fragment.number}")

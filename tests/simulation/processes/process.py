@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tests.simulation.processes.readers import Reader
     from tests.simulation.processes.takers import Taker
     from tests.simulation.processes.world import World
-    from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Journal
+    from twinbus.broker.ports.fragment import FragmentPort
     from twinbus.broker.remote.owner import Owner
     from twinbus.model.errors import ServiceBusError
     from twinbus.model.path import SubQueue
@@ -110,8 +110,8 @@ class Process:
     def parts(self) -> list[Any]:
         return list(self.queue.parts)
 
-    def fragments(self, sub_queue: SubQueue) -> list[Fragment]:
-        found: list[Fragment] = self.queue.fragments_of(sub_queue)
+    def fragments(self, sub_queue: SubQueue) -> list[FragmentPort]:
+        found: list[FragmentPort] = self.queue.fragments_of(sub_queue)
         return found
 
     def takes(self) -> list[int]:
@@ -156,7 +156,7 @@ class Process:
         self.closed.discard(store)
         self.hanging.discard(store)
         self.stores[store] = self._open(store)
-        self.namespace.journals[store].resume(self.stores[store])
+        self.namespace.journal(store).resume(self.stores[store])
 
     def hang(self, store: int) -> None:
         self.hanging.add(store)

@@ -13,7 +13,7 @@ from twinbus.model.path import SubQueue
 
 if TYPE_CHECKING:
     from tests.simulation.processes.process import Process
-    from twinbus.broker.consumer import Delivery
+    from twinbus.broker.ports.consumer import Delivery
 
 
 class Reader:
@@ -52,7 +52,7 @@ class Reader:
 
     def _is_late(self) -> bool:
         """A drain asks others for no longer than that. Where there are none, it waits for its own disks."""
-        is_shared = any(isinstance(browser, RemoteBrowser) for browser in self.use._browsers)  # noqa: SLF001
+        is_shared = any(isinstance(browser, RemoteBrowser) for _, browser in self.use._browsers)  # noqa: SLF001
         is_over = self.drain_until_s is not None and self.drain_until_s <= self._world.clock.monotonic_s()
         return is_over and is_shared
 

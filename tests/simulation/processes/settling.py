@@ -6,16 +6,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.ledger.problems import Violation
-from twinbus.broker.remote.calls import Numbers, Renew
-from twinbus.broker.remote.fragment import RemoteFragment
-from twinbus.broker.remote.settlement import SomeLocksLost, tags_of
+from twinbus.broker.ports.settlement import SomeLocksLost
 from twinbus.model.errors import MessageLockLost, ServiceBusError
 from twinbus.model.path import SubQueue
 
 if TYPE_CHECKING:
     from tests.simulation.processes.copies import Lock
     from tests.simulation.processes.process import Process
-    from twinbus.broker.settlement import How
+    from twinbus.broker.ports.settlement import How
 
 
 def settle(process: Process, locks: list[Lock], how: How) -> None:
@@ -40,18 +38,15 @@ def renew(process: Process, lock: Lock) -> None:
         is_held = not lock.is_void and not lock.asked and lock.until_ms > now_ms() + 1
         if isinstance(outcome, MessageLockLost) and is_held and not lock.copy.deals:
             raise Violation(f"a lock on {lock.copy!r} is not lost, and is not renewed")
-        if isinstance(outcome, Numbers):
+        if isinstance(outcome, int):
             if was_lost:
                 raise Violation(f"a lock on {lock.copy!r} was void or over, and is renewed")
-            lock.until_ms = max(lock.until_ms, outcome.numbers[0])
+            lock.until_ms = max(lock.until_ms, outcome)
 
     lock.is_renewed = True
     world.say(f"  renewed: {lock.copy!r}")
     try:
-        if isinstance(fragment, RemoteFragment):
-            fragment.owner.ask(Renew(fragment.place, *tags_of(numbers)), renewed)
-        else:
-            renewed(Numbers([fragment.settlement.renew(*numbers)]))
+        fragment.settlement.renew_lock(numbers[0], renewed)
     except ServiceBusError as error:
         renewed(error)
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.ledger.problems import Violation
-from twinbus.broker.gathering import Gathering
-from twinbus.broker.remote.loan import Card
+from twinbus.broker.ports.consumer import Card
+from twinbus.broker.ports.gathering import Gathering
 from twinbus.model.errors import ServiceBusError, SessionCannotBeLocked, SessionLockLost, StoreUnavailable
 from twinbus.model.partition_key import fragment_of
 from twinbus.model.path import SubQueue
 
 if TYPE_CHECKING:
     from tests.simulation.processes.process import Process
-    from twinbus.broker.consumer import Delivery
     from twinbus.broker.hold import Hold
+    from twinbus.broker.ports.consumer import Delivery
 
 DRAIN_S = 0.15
 
@@ -156,17 +156,14 @@ class SessionTaker(Taker):
         fragments = self.gathering.fragments
         if self.wanted is None:
             for fragment in self.gathering.begin():
-                assert fragment.sessions is not None
-                fragment.sessions.wait(self, self._granted)
+                fragment.line.wait(self, self._granted)
                 if self.hold is not None:
                     return
             return
         session = self.wanted.encode()
         self.gathering = Gathering([fragments[0] if len(fragments) == 1 else fragments[fragment_of(session)]])
-        sessions = self.gathering.fragments[0].sessions
-        assert sessions is not None
         try:
-            sessions.accept(self, session, self._granted)
+            self.gathering.fragments[0].line.accept(self, session, self._granted)
         except (SessionCannotBeLocked, StoreUnavailable) as error:
             self._world.say(f"  refused: {error}")
             self.end()
@@ -182,11 +179,10 @@ class SessionTaker(Taker):
             self._world.ledger.grant(self, self.session, hold.until_ms)
         self._world.say(f"  granted: {self!r}")
         for fragment in self.gathering.fragments:
-            assert fragment.sessions is not None
-            if fragment.sessions.holds.get(hold.session) is hold:
+            if fragment.line.gave(hold):
                 self.gathering = Gathering([fragment])
             else:
-                fragment.sessions.give_up(self)
+                fragment.line.give_up(self)
         self.feed()
 
     def entity_gone(self, error: ServiceBusError) -> None:
@@ -199,8 +195,7 @@ class SessionTaker(Taker):
         self._world.say(f"  {self!r}: {error}")
         self.end()
         for fragment in self.gathering.fragments:
-            assert fragment.sessions is not None
-            fragment.sessions.give_up(self)
+            fragment.line.give_up(self)
 
     session_lost = entity_gone
 

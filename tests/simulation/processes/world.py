@@ -112,7 +112,7 @@ class World:
         """The one that gave it until then has not died since."""
         number = fragment_of(session.encode()) if self.description.enable_partitioning else 0
         owner = self.owner_of(number)
-        sessions = owner.fragments(SubQueue.MAIN)[number].sessions if owner is not None else None
+        sessions = owner.fragments(SubQueue.MAIN)[number].local.sessions if owner is not None else None
         hold = sessions.holds.get(session.encode()) if sessions is not None else None
         return hold is not None and hold.until_ms == until_ms
 

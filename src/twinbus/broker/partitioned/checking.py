@@ -13,16 +13,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from twinbus.broker.partitioned.ordering import Turn
-from twinbus.broker.remote.calls import Check, Refusals, error_of
-from twinbus.broker.remote.journal import RemoteJournal
 from twinbus.model.errors import ServiceBusError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from twinbus.broker.ports.fragment import OwnerPort
     from twinbus.broker.queue import Queue
-    from twinbus.broker.remote.calls import Answer
-    from twinbus.broker.remote.owner import Owner
     from twinbus.broker.topic import Topic
 
 
@@ -67,33 +64,29 @@ class Checked:
             return next(iter(sizes)), error
         self._unanswered = len(questions)
         for owner, asked in questions.items():
-            told = partial(self._answered, turn, next(iter(asked)))
+            told = partial(self._answered, turn)
             try:
-                owner.ask(Check(self._target.entity_id, asked), told)
+                owner.check_room(self._target.entity_id, asked, told)
             except ServiceBusError as error:
-                told(error)
+                told(dict.fromkeys(asked, error))
         return None
 
-    def _questions(self) -> dict[Owner, dict[int, int]]:
+    def _questions(self) -> dict[OwnerPort, dict[int, int]]:
         """The portions of other processes. A single one needs no question: its owner stores all of it, or nothing."""
-        found: dict[Owner, dict[int, int]] = {}
+        questions: dict[OwnerPort, dict[int, int]] = {}
         if len(self._sizes) == 1:
-            return found
+            return questions
         for number, size in self._sizes.items():
-            journal = self._target.parts[number].main.journal
-            if isinstance(journal, RemoteJournal):
-                found.setdefault(journal.owner, {})[number] = size
-        return found
+            owner = self._target.parts[number].owner
+            if owner.decides_room:
+                questions.setdefault(owner, {})[number] = size
+        return questions
 
-    def _answered(self, turn: Turn, number: int, answer: Answer | ServiceBusError) -> None:
-        """A process has answered, or will not: `number` is one of its fragments."""
+    def _answered(self, turn: Turn, refusals: dict[int, ServiceBusError]) -> None:
+        """A process has said which of its fragments cannot store their portions."""
         self._unanswered -= 1
-        if isinstance(answer, ServiceBusError):
-            self._refusal = self._refusal or (number, answer)
-        else:
-            assert isinstance(answer, Refusals)
-            for refused, (kind, text) in answer.fragments.items():
-                self._refusal = self._refusal or (refused, error_of(kind, text))
+        for number, error in refusals.items():
+            self._refusal = self._refusal or (number, error)
         if not self._unanswered:
             self._target.order.set_ready(turn)
 

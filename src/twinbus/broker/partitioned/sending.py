@@ -16,11 +16,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from twinbus.amqp.fields import MESSAGE_ID
 from twinbus.amqp.message import Message, Section
-from twinbus.broker.intake import Parcel
 from twinbus.broker.partitioned.checking import Checked
 from twinbus.broker.partitioned.ordering import Turn
-from twinbus.broker.record import mark_record, take_apart
+from twinbus.broker.ports.incoming import Parcel
+from twinbus.broker.record import take_apart
 from twinbus.model.errors import (
     DiskFull,
     FragmentUnavailable,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from twinbus.broker.queue import Queue
     from twinbus.broker.topic import Topic
 
-_MESSAGE_ID: Final = 0
 _NAMED: Final = 100
 """Messages that are named where a batch was stored in part."""
 _ELSEWHERE: Final = (StoreUnavailable, ServerBusy, QuotaExceeded)
@@ -136,7 +136,7 @@ def _or_elsewhere(
         numbers.clear()
         onward = answer
         if error.may_have_happened:
-            parcel.records = [mark_record(record) for record in parcel.records]
+            parcel.mark()
             onward = _in_doubt(answer)
         try:
             _send_anywhere(target, parcel, onward, numbers, tried)
@@ -323,4 +323,4 @@ class _Mixed:
 
 
 def _id_of(record: bytes) -> str:
-    return str(Message(take_apart(record).bare).field(Section.PROPERTIES, _MESSAGE_ID))
+    return str(Message(take_apart(record).bare).field(Section.PROPERTIES, MESSAGE_ID))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.broker.intake import Parcel
+from twinbus.broker.ports.incoming import Parcel
 from twinbus.broker.queue import via_key_of
 from twinbus.model.errors import InvalidOperation, NotAllowed, ServiceBusError
 from twinbus.model.partition_key import fragment_of

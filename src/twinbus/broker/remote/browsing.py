@@ -7,27 +7,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.broker.browsing import Browsing
-from twinbus.broker.remote.calls import Browse, FindTime, Numbers, Page, Peek
+from twinbus.broker.ports.fragment import BrowserPort, BrowsingPort
+from twinbus.broker.remote.calls import Browse, FindTime, Look, Numbers, Page, Peek
 from twinbus.broker.remote.loan import Loan
+from twinbus.model.callbacks import do_nothing
 from twinbus.model.errors import ServiceBusError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.broker.consumer import Delivery
+    from twinbus.broker.ports.consumer import Delivery, GatewayReader
+    from twinbus.broker.ports.reads import Reads
     from twinbus.broker.remote.calls import Answer, Call
     from twinbus.broker.remote.fragment import RemoteFragment
-    from twinbus.broker.remote.loan import Borrowed
 
 
-class RemoteBrowsing(Browsing):
+class RemoteBrowsing(BrowsingPort):
     """Looks into one fragment that another process has."""
 
     def __init__(self, fragment: RemoteFragment) -> None:
         """Made by its fragment."""
-        super().__init__(fragment)
         self._remote = fragment
+        self._latest_ms = 0
 
     def peek(
         self,
@@ -43,7 +44,7 @@ class RemoteBrowsing(Browsing):
 
         def told(answer: Answer | ServiceBusError) -> None:
             if isinstance(answer, Page):
-                fragment.holdings.latest_ms = answer.latest_ms
+                self._latest_ms = answer.latest_ms
                 done(answer.messages)
             else:
                 assert isinstance(answer, ServiceBusError)
@@ -65,27 +66,65 @@ class RemoteBrowsing(Browsing):
 
         self._remote.owner.ask(FindTime(self._remote.place, enqueued_ms), told)
 
+    def find_reach(self, done: Callable[[tuple[int, int] | ServiceBusError], None]) -> None:
+        """Ask the owner from where to where there are messages."""
 
-class RemoteBrowser(Loan):
+        def told(answer: Answer | ServiceBusError) -> None:
+            if isinstance(answer, Numbers):
+                done((answer.numbers[0], answer.numbers[1]))
+            else:
+                assert isinstance(answer, ServiceBusError)
+                done(answer)
+
+        self._remote.owner.ask(Look(self._remote.place), told)
+
+    @property
+    def latest_ms(self) -> int:
+        """When the last message was enqueued, as the owner said with the last page."""
+        return self._latest_ms
+
+    def browse(self, reader: GatewayReader, first: int, last: int, *, ends: bool, reads: Reads) -> BrowserPort:  # noqa: ARG002
+        """Have the owner show active messages to a reader."""
+        return RemoteBrowser(_Reading(self._remote, reader, first, last, ends=ends))
+
+
+class RemoteBrowser(BrowserPort):
+    """One reader's way through the log of a fragment that another process owns."""
+
+    def __init__(self, reading: _Reading) -> None:
+        """Made by `RemoteBrowsing`."""
+        self._reading = reading
+
+    def go_on(self) -> None:
+        """Ask for more."""
+        self._reading.feed()
+
+    def drain(self, drained: Callable[[], None]) -> None:
+        """Ask for what there is now."""
+        self._reading.drain(drained)
+
+    def leave(self) -> None:
+        """Ask for nothing more."""
+        self._reading.close()
+
+    @property
+    def has_reserved(self) -> bool:
+        """Whether the owner holds room of the reader."""
+        return self._reading.is_claiming
+
+
+class _Reading(Loan):
     """One way through the log of a fragment that another process has. What it is lent is room, as for a receiver."""
 
     def __init__(
-        self, fragment: RemoteFragment, reader: Borrowed, first: int, last: int, *, ends: bool = False
+        self, fragment: RemoteFragment, reader: GatewayReader, first: int, last: int, *, ends: bool = False
     ) -> None:
         """From one sequence number to another, both of which are seen. `ends`: it is told when that is over."""
         self._next = first
         self._last = last
         self._ends = ends
         self._is_returned = False
-        super().__init__(fragment, reader, _nothing)
-
-    def leave(self) -> None:
-        """It sees nothing more."""
-        self.close()
-
-    def go_on(self) -> None:
-        """There is room."""
-        self.feed()
+        super().__init__(fragment, reader, do_nothing)
 
     def _opening(self) -> Call:
         return Browse(self._number, self._fragment.place, self._next, self._last, self._ends)
@@ -102,7 +141,3 @@ class RemoteBrowser(Loan):
         self._is_returned = True
         self._next = int.from_bytes(deliveries[0][1])
         self.begin_again()
-
-
-def _nothing() -> None:
-    """Nobody knows it but the link that it reads for."""

@@ -110,13 +110,88 @@ class Renew(_Word):
 
 
 class Manage(_Word):
-    """A request to `$management`; `client` is who asks, `transaction` of what it is part, if not 0. `Managed`."""
+    """A request to `$management`: one subclass for each operation. Answered by `Managed`.
+
+    `arguments` are encoded as AMQP; `client` is the number of the client that asks, `transaction` that of the
+    transaction that the operation is part of, or 0.
+    """
 
     place: Place
-    operation: str
     arguments: bytes
     client: int
     transaction: int
+
+
+class PeekMessages(Manage):
+    """Look at messages."""
+
+
+class CancelScheduled(Manage):
+    """Cancel scheduled messages."""
+
+
+class FindScheduled(Manage):
+    """Whether messages are scheduled."""
+
+
+class RenewLocks(Manage):
+    """Let locks last longer."""
+
+
+class ReceiveDeferred(Manage):
+    """Receive deferred messages."""
+
+
+class UpdateDisposition(Manage):
+    """Settle messages by their lock tokens."""
+
+
+class ScheduleMessages(Manage):
+    """Store scheduled messages, in a transaction."""
+
+
+class RenewSession(Manage):
+    """Let a session's lock last longer."""
+
+
+class SetSessionState(Manage):
+    """Set or clear a session's state."""
+
+
+class GetSessionState(Manage):
+    """Get a session's state."""
+
+
+class ListSessions(Manage):
+    """List sessions."""
+
+
+class BatchDelete(Manage):
+    """Delete the oldest messages."""
+
+
+class Purge(Manage):
+    """Delete all messages of a state."""
+
+
+class DeleteByNumber(Manage):
+    """Delete messages by their sequence numbers."""
+
+
+class Resubmit(Manage):
+    """Make dead letters active again."""
+
+
+class CompleteUpTo(Manage):
+    """Complete messages up to a sequence number."""
+
+
+class ListFragments(Manage):
+    """From where to where the fragment's log reaches."""
+
+
+class Withhold(Manage):
+    """Skip messages that an exclusive receiver does not want."""
 
 
 class Weigh(_Word):
@@ -212,7 +287,24 @@ Call: TypeAlias = (
     | Look
     | FindLock
     | Renew
-    | Manage
+    | PeekMessages
+    | CancelScheduled
+    | FindScheduled
+    | RenewLocks
+    | ReceiveDeferred
+    | UpdateDisposition
+    | ScheduleMessages
+    | RenewSession
+    | SetSessionState
+    | GetSessionState
+    | ListSessions
+    | BatchDelete
+    | Purge
+    | DeleteByNumber
+    | Resubmit
+    | CompleteUpTo
+    | ListFragments
+    | Withhold
     | Weigh
     | Open
     | Browse

@@ -1,61 +1,103 @@
-"""A fragment that another process has.
+"""A fragment that another process owns.
 
-Owns: nothing but the way to it. To the rest of the broker it is a fragment without messages: whoever receives from it,
-settles or looks goes by `line`, `settlement` and `browsing`, which ask the owner.
+Owns: nothing but the way to it: receivers, settlements and readers ask the owner.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.broker.fragment import Fragment
+from twinbus.broker.ports.fragment import FragmentPort
 from twinbus.broker.remote.browsing import RemoteBrowsing
-from twinbus.broker.remote.line import RemoteLine, RemoteSessions
+from twinbus.broker.remote.calls import Managed
+from twinbus.broker.remote.line import RemoteDispatch
 from twinbus.broker.remote.settlement import TAG_BYTES, RemoteSettlement
+from twinbus.model.errors import ServiceBusError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from twinbus.broker.clock import Times
-    from twinbus.broker.fragment import Policy
-    from twinbus.broker.locks import TokenSource
-    from twinbus.broker.remote.calls import Place
-    from twinbus.broker.remote.journal import RemoteJournal
-    from twinbus.model.errors import ServiceBusError
+    from twinbus.broker.ports.fragment import ManagementRequest
+    from twinbus.broker.remote.calls import Answer, Place
+    from twinbus.broker.remote.journal import RemoteStore
+    from twinbus.broker.remote.owner import Owner
 
 
-class RemoteFragment(Fragment):
-    """One fragment, seen from another process."""
+class RemoteFragment(FragmentPort):
+    """One fragment, as another process than its owner sees it."""
 
-    def __init__(
-        self,
-        prefix: bytes,
-        journal: RemoteJournal,
-        policy: Policy,
-        *,
-        times: Times,
-        tokens: TokenSource,
-        place: Place,
-        has_sessions: bool = False,
-    ) -> None:
+    def __init__(self, place: Place, store: RemoteStore, *, times: Times, has_sessions: bool = False) -> None:
         """`place` is how its owner knows it."""
-        super().__init__(prefix, journal, policy, times=times, tokens=tokens)
-        self.owner = journal.owner
+        super().__init__(place[1], times, has_sessions=has_sessions)
+        self.store = store
         self.place = place
-        if has_sessions:
-            self.sessions = RemoteSessions(self)
-        self.line = self.sessions or RemoteLine(self)
-        self.settlement = RemoteSettlement(self)
-        self.browsing = RemoteBrowsing(self)
+        self._line = RemoteDispatch(self)
+        self._settlement = RemoteSettlement(self)
+        self._browsing = RemoteBrowsing(self)
+
+    @property
+    def line(self) -> RemoteDispatch:
+        """Who receives from it."""
+        return self._line
+
+    @property
+    def settlement(self) -> RemoteSettlement:
+        """The ends of its locks."""
+        return self._settlement
+
+    @property
+    def browsing(self) -> RemoteBrowsing:
+        """Looking at its messages."""
+        return self._browsing
+
+    @property
+    def owner(self) -> Owner:
+        """The process that owns it."""
+        return self.store.owner
+
+    @property
+    def is_available(self) -> bool:
+        """Whether its store works, as far as is known."""
+        return self.store.trouble is None
+
+    @property
+    def takes_sends(self) -> bool:
+        """Whether its store takes messages, as far as is known."""
+        return self.store.takes_sends
+
+    def check_works(self) -> None:
+        """Raise StoreUnavailable if its store does not work, as far as is known."""
+        self.store.check_works()
+
+    def check_takes_sends(self) -> None:
+        """Raise StoreUnavailable or ServerBusy if its store takes no messages, as far as is known."""
+        self.store.check_takes_sends()
 
     def lock_numbers(self, tags: Iterable[bytes]) -> list[int]:
-        """Only the owner knows which locks there are: to it a lock's number is its tag."""
+        """Return tags as numbers: only the owner knows which locks there are."""
         return [int.from_bytes(tag) if len(tag) == TAG_BYTES else 0 for tag in tags]
 
-    def load(self, done: Callable[[ServiceBusError | None], None]) -> None:
-        """There is nothing to be read here."""
-        done(None)
+    @property
+    def admits_later(self) -> bool:
+        """Whether the owner is connected, and will admit a receiver."""
+        return self.owner.is_there
 
-    def settled_down(self) -> None:
-        """An outage that was rehearsed is over."""
-        self.line.dispatch()
+    @property
+    def reserves_credit(self) -> bool:
+        """Credit that is lent to the owner cannot be offered to others."""
+        return True
+
+    def manage(self, request: ManagementRequest, act: Callable[[], None]) -> None:  # noqa: ARG002
+        """Have a request carried out by the owner. StoreUnavailable."""
+        reply = request.reply
+
+        def told(answer: Answer | ServiceBusError) -> None:
+            if isinstance(answer, Managed):
+                reply(answer.response)
+            else:
+                assert isinstance(answer, ServiceBusError)
+                reply(answer)
+
+        call = request.kind(self.place, request.arguments(), request.client, request.transaction)
+        self.owner.ask(call, told)

@@ -13,54 +13,25 @@ time.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.consumer import Consumer
 from twinbus.broker.hold import Hold
-from twinbus.broker.line import DRAIN_PATIENCE_S
+from twinbus.broker.ports.fragment import PATIENCE_S
+from twinbus.broker.ports.gathering import DRAIN_PATIENCE_S
+from twinbus.broker.ports.settlement import session_lock_lost
 from twinbus.broker.remote.calls import Claim, Close, Open, Untaken
-from twinbus.broker.sessions import session_lock_lost
 from twinbus.model.errors import ServiceBusError, SessionLockLost, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.broker.consumer import Delivery
+    from twinbus.broker.ports.consumer import Delivery, GatewayConsumer
     from twinbus.broker.remote.calls import Answer, Call
     from twinbus.broker.remote.fragment import RemoteFragment
 
-PATIENCE_S: Final = 0.25
-"""How long credit is lent to an owner that gives nothing for it."""
 PATIENCE_MAX_S: Final = 4.0
-"""... and to one that was late before: twice as long as it took then, but not longer than that."""
-
-
-class Card:
-    """Who a receiver is: its link, the client that this is of, and the epoch with which it claims the entity."""
-
-    __slots__ = ("client", "epoch", "if_free", "link", "withholds")
-
-    def __init__(self, link: int = 0, client: int = 0, epoch: int | None = None, *, if_free: bool = False) -> None:
-        """Numbers of the process that the client is connected to; 0 if it has no link."""
-        self.link = link
-        self.client = client
-        self.epoch = epoch
-        self.if_free = if_free
-        """It claims the entity only if nobody has it."""
-        self.withholds = False
-        """The owners of fragments were told to withhold messages from it."""
-
-
-class Borrowed(Consumer, Protocol):
-    """A receiver that lends its credit: a consumer, and a little more."""
-
-    card: Card
-
-    def feed(self) -> None:
-        """There is room again."""
-
-    def let_in(self) -> None:
-        """One more fragment knows it."""
+"""How long credit is lent to an owner that was late before, at most: else twice as long as it took then. An owner that
+was in time is lent credit for `PATIENCE_S`."""
 
 
 class Loan:
@@ -69,7 +40,7 @@ class Loan:
     def __init__(
         self,
         fragment: RemoteFragment,
-        consumer: Borrowed,
+        consumer: GatewayConsumer,
         left: Callable[[], None],
         *,
         session: bytes | None = None,
@@ -279,8 +250,6 @@ class Loan:
         self.hold = hold = Hold(session, self.consumer, self._on_granted, 0)
         hold.is_open, hold.until_ms = True, until_ms
         self._is_open = self._is_ready = True
-        assert self._fragment.sessions is not None
-        self._fragment.sessions.holds[session] = hold
         self._on_granted(hold)
 
     def gone(self, error: ServiceBusError) -> None:
@@ -295,9 +264,8 @@ class Loan:
         self._owner.guests.pop(self._number, None)
         self._owner.tell(Close(self._number, self._seen))
         self._is_open = False
-        if self.hold is not None and self._fragment.sessions is not None:
+        if self.hold is not None:
             self.hold.is_over = True
-            self._fragment.sessions.holds.pop(self.hold.session, None)
         self._left()
         self._take_back()
 

@@ -12,9 +12,11 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
+from twinbus.broker.ports.fragment import OwnerPort
 from twinbus.broker.remote.calls import (
     Browse,
     Call,
+    Check,
     Failed,
     Given,
     Gone,
@@ -24,17 +26,20 @@ from twinbus.broker.remote.calls import (
     Manage,
     Open,
     Ready,
+    Refusals,
     error_of,
 )
 from twinbus.broker.remote.calls import Drained as DrainedNotice
+from twinbus.model.callbacks import ignore
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.clock import Clock, Timers
+    from twinbus.broker.ports.fragment import RoomChecked
     from twinbus.broker.remote.calls import Answer
-    from twinbus.broker.remote.journal import RemoteJournal
+    from twinbus.broker.remote.journal import RemoteStore
 
     Transmit: TypeAlias = Callable[[int, Call], None]
     Told: TypeAlias = Callable[[Answer | ServiceBusError], None]
@@ -86,7 +91,7 @@ class _Waiting:
         self.is_patient = self.comes or isinstance(call, Manage)
 
 
-class Owner:
+class Owner(OwnerPort):
     """One other process."""
 
     def __init__(self, name: str, *, clock: Clock, timers: Timers, timeout_s: float) -> None:
@@ -95,8 +100,8 @@ class Owner:
         self.guests: dict[int, Guest] = {}
         self.life = 0
         """Another one each time it is found: it knows nothing of what it was told before."""
-        self.journals: dict[int, RemoteJournal] = {}
-        """Those of its stores, by the stores' numbers."""
+        self.stores: dict[int, RemoteStore] = {}
+        """By their numbers."""
         self._clock = clock
         self._timers = timers
         self._timeout_s = timeout_s
@@ -117,6 +122,32 @@ class Owner:
     def is_there(self) -> bool:
         """Calls get to it."""
         return self._transmit is not None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it is connected and answers, as far as is known."""
+        return self.is_there and not self.is_doubted
+
+    @property
+    def decides_room(self) -> bool:
+        """Whether its fragments have room is known to it alone."""
+        return True
+
+    def confirm(self, told: Callable[[object], None]) -> None:
+        """Call `told` when it has heard all that it was told before. StoreUnavailable."""
+        self.ask(Hear(), told)
+
+    def check_room(self, entity_id: int, sizes: dict[int, int], told: RoomChecked) -> None:
+        """Ask whether fragments of an entity can store so many bytes each. StoreUnavailable."""
+
+        def answered(answer: Answer | ServiceBusError) -> None:
+            if isinstance(answer, ServiceBusError):
+                told(dict.fromkeys(sizes, answer))
+            else:
+                assert isinstance(answer, Refusals)
+                told({number: error_of(kind, text) for number, (kind, text) in answer.fragments.items()})
+
+        self.ask(Check(entity_id, sizes), answered)
 
     def next_number(self) -> int:
         """A number that nothing else has had here."""
@@ -147,8 +178,8 @@ class Owner:
         """It is there."""
         self._transmit = transmit
         self.life += 1
-        for journal in self.journals.values():
-            journal.reported = None  # it was said of an earlier life; of this one it says so itself
+        for store in self.stores.values():
+            store.reported = None  # it was said of an earlier life; of this one it says so itself
         self._speaks()
         for guest in list(self.guests.values()):
             guest.owner_found()
@@ -156,8 +187,8 @@ class Owner:
     def disconnected(self) -> None:
         """It is not there any more: what was asked may have been done, or not."""
         self._transmit = None
-        for journal in self.journals.values():
-            journal.trouble, journal.refusal = AWAY, None  # when the owner is back, it reports its disks again
+        for store in self.stores.values():
+            store.trouble, store.refusal = AWAY, None  # when the owner is back, it reports its disks again
         self._refuse(AWAY, self._waiting)
         for guest in list(self.guests.values()):
             guest.owner_lost()
@@ -183,11 +214,11 @@ class Owner:
     def _note_health(self, health: Health) -> None:
         is_better = False
         for number, (trouble, refusal) in health.stores.items():
-            journal = self.journals.get(number)
-            if journal is not None:
-                is_better = is_better or (journal.trouble is not None and trouble is None)
-                journal.trouble = journal.reported = trouble
-                journal.refusal = refusal
+            store = self.stores.get(number)
+            if store is not None:
+                is_better = is_better or (store.trouble is not None and trouble is None)
+                store.trouble = store.reported = trouble
+                store.refusal = refusal
         if is_better:
             self._feed_all()
 
@@ -214,7 +245,7 @@ class Owner:
         if oldest is not None and oldest.since_s + self._timeout_s <= now_s:
             self._give_up(now_s)
         elif longest is not None and longest.since_s + self._timeout_s / 2 <= now_s and self._transmit is not None:
-            self.ask(Hear(), _ignore)
+            self.ask(Hear(), ignore)
         self._is_watched = False
         self._watch()
 
@@ -226,20 +257,20 @@ class Owner:
             self._refuse(trouble, late)
             return
         self._is_silent = True
-        for journal in self.journals.values():
-            journal.trouble = trouble
+        for store in self.stores.values():
+            store.trouble = trouble
         self._refuse(trouble, {number: one for number, one in self._waiting.items() if not one.comes})
 
     def doubt(self) -> None:
         """It has not answered what credit was lent for. It is asked for a word: without one it stays in doubt."""
         if not self.is_doubted and self._transmit is not None:
             self.is_doubted = True
-            self.ask(Hear(), _ignore)
+            self.ask(Hear(), ignore)
 
     def _speaks(self) -> None:
         self._is_silent = self.is_doubted = False
-        for journal in self.journals.values():
-            journal.trouble = journal.reported
+        for store in self.stores.values():
+            store.trouble = store.reported
         self._feed_all()
 
     def _feed_all(self) -> None:
@@ -250,10 +281,6 @@ class Owner:
         self._waiting = {number: one for number, one in self._waiting.items() if number not in refused}
         for one in refused.values():
             one.told(StoreUnavailable(f"{self.name} is unavailable: {reason}"))
-
-
-def _ignore(_answer: object) -> None:
-    """That it spoke is enough."""
 
 
 def _tell_guest(guest: Guest, notice: Given | DrainedNotice | Ready | Granted | Gone) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.broker.part import Part
 from twinbus.broker.remote.calls import Arrive, Numbers, Send, SendOn
+from twinbus.broker.remote.transaction import RemoteTransaction
 from twinbus.model.errors import ServiceBusError
 from twinbus.model.path import SubQueue
 from twinbus.model.queue import QueueRuntime
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.entity import Entity
-    from twinbus.broker.fragment import Fragment
-    from twinbus.broker.intake import Parcel
+    from twinbus.broker.intake import Intake
     from twinbus.broker.journal import Answered
+    from twinbus.broker.ports.fragment import FragmentPort
+    from twinbus.broker.ports.incoming import Parcel
     from twinbus.broker.remote.calls import Answer, Call
     from twinbus.broker.remote.fragment import RemoteFragment
     from twinbus.broker.remote.owner import Owner
@@ -54,7 +56,7 @@ class RemotePart(Part):
         return self._main.owner
 
     @property
-    def fragments(self) -> list[Fragment]:
+    def fragments(self) -> list[FragmentPort]:
         """Those of its areas that are used here."""
         return list(self._areas.values())
 
@@ -76,7 +78,6 @@ class RemotePart(Part):
         """Have messages stored by the owner."""
         assert beside is None
         self.entity.check_sends()
-        self._main.check_loaded()
         records = parcel.records
         call = Send(self.entity.entity_id, self.number, records, parcel.ids)
         self._carry(call, sum([len(record) for record in records]), answer, numbers)
@@ -95,16 +96,15 @@ class RemotePart(Part):
     def check_takes(self, size: int) -> None:  # noqa: ARG002
         """Raise what a send would raise, as far as that is known here; its size is known to the owner."""
         self.entity.check_sends()
-        self._main.journal.check_takes_sends()
-        self._main.check_loaded()
+        self._main.check_takes_sends()
 
     def _carry(self, call: Call, size: int, answer: Answered, numbers: list[int] | None = None) -> None:
         """Have something stored by the owner; `answer` is called when it is on disk."""
-        journal = self._main.journal
-        journal.check_takes_sends()
+        store = self._main.store
+        store.check_takes_sends()
 
         def told(outcome: Answer | ServiceBusError) -> None:
-            journal.pending_bytes -= size
+            store.pending_bytes -= size
             if isinstance(outcome, ServiceBusError):
                 answer(outcome)
                 return
@@ -113,7 +113,11 @@ class RemotePart(Part):
             answer(None)
 
         self.owner.ask(call, told)
-        journal.pending_bytes += size
+        store.pending_bytes += size
+
+    def begin_transaction(self, intake: Intake) -> RemoteTransaction:  # noqa: ARG002
+        """Begin the part of a transaction that the owner carries out."""
+        return RemoteTransaction(self)
 
     def load(self, done: Callable[[ServiceBusError | None], None]) -> None:
         """Read nothing: the owner does."""

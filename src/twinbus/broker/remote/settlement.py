@@ -9,29 +9,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinbus.amqp.encode import encode
-from twinbus.broker.remote.calls import Lost, Settle
-from twinbus.broker.settlement import How, Settlement, lock_lost, reasons
-from twinbus.model.errors import MessageLockLost, ServiceBusError
+from twinbus.broker.ports.fragment import SettlementPort
+from twinbus.broker.ports.settlement import How, SomeLocksLost, reasons
+from twinbus.broker.remote.calls import FindLock, FoundLock, Lost, Numbers, Renew, Settle
+from twinbus.model.callbacks import ignore
+from twinbus.model.errors import ServiceBusError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from twinbus.broker.consumer import Consumer
     from twinbus.broker.journal import Answered
-    from twinbus.broker.locks import Lock
+    from twinbus.broker.ports.consumer import Consumer
     from twinbus.broker.remote.calls import Answer
     from twinbus.broker.remote.fragment import RemoteFragment
 
 TAG_BYTES = 16
-
-
-class SomeLocksLost(MessageLockLost):
-    """The locks of some messages are lost; the others are settled."""
-
-    def __init__(self, numbers: list[int]) -> None:
-        """`numbers` are those that are lost."""
-        super().__init__(str(lock_lost()))
-        self.numbers = numbers
 
 
 def tags_of(numbers: Iterable[int]) -> list[bytes]:
@@ -44,12 +36,11 @@ def encoded(properties: Mapping[str, object] | None) -> bytes:
     return encode(dict(properties)) if properties else b""
 
 
-class RemoteSettlement(Settlement):
+class RemoteSettlement(SettlementPort):
     """The ends of locks, of one fragment that another process has."""
 
     def __init__(self, fragment: RemoteFragment) -> None:
         """Made by its fragment."""
-        super().__init__(fragment)
         self._remote = fragment
 
     def complete(self, numbers: Iterable[int], answer: Answered) -> list[int]:
@@ -62,7 +53,7 @@ class RemoteSettlement(Settlement):
 
     def free(self, numbers: Iterable[int]) -> None:
         """Give messages back when their receiver is gone for good."""
-        self._ask(How.FREE, numbers, _nobody, None)
+        self._ask(How.FREE, numbers, ignore, None)
 
     def abandon(
         self, numbers: Iterable[int], answer: Answered, properties: Mapping[str, object] | None = None
@@ -88,16 +79,33 @@ class RemoteSettlement(Settlement):
         """Move messages to the dead-letter queue."""
         return self._ask(How.DEAD_LETTER, numbers, answer, dict(properties or {}) | reasons(reason, description))
 
-    def holds(self, _number: int, _holder_of: Callable[[bytes], Consumer | None] | None = None) -> bool:
+    def holds(self, number: int, holder_of: Callable[[bytes], Consumer | None] | None = None) -> bool:  # noqa: ARG002
         """That is for the owner to say, when it is asked for something."""
         return True
 
-    def set_apart(self, numbers: Iterable[int]) -> tuple[list[Lock], list[int]]:
-        """What is settled in a transaction is set apart by the owner."""
-        raise AssertionError(numbers)
+    def renew_lock(self, number: int, done: Callable[[int | ServiceBusError], None]) -> None:
+        """Have the owner renew a lock."""
 
-    def settled_down(self) -> None:
-        """Nothing expires here."""
+        def told(answer: Answer | ServiceBusError) -> None:
+            if isinstance(answer, Numbers):
+                done(answer.numbers[0])
+            else:
+                assert isinstance(answer, ServiceBusError)
+                done(answer)
+
+        self._remote.owner.ask(Renew(self._remote.place, *tags_of([number])), told)
+
+    def find_locked(self, number: int, done: Callable[[tuple[int, str | None] | ServiceBusError], None]) -> None:
+        """Ask the owner which message a lock is on."""
+
+        def told(answer: Answer | ServiceBusError) -> None:
+            if isinstance(answer, FoundLock):
+                done((answer.sequence, answer.message_id))
+            else:
+                assert isinstance(answer, ServiceBusError)
+                done(answer)
+
+        self._remote.owner.ask(FindLock(self._remote.place, *tags_of([number])), told)
 
     def _ask(
         self, how: How, numbers: Iterable[int], answer: Answered, properties: Mapping[str, object] | None
@@ -114,7 +122,3 @@ class RemoteSettlement(Settlement):
         call = Settle(self._remote.place, how.value, tags_of(known), encoded(properties))
         self._remote.owner.ask(call, told)
         return []
-
-
-def _nobody(_error: ServiceBusError | None) -> None:
-    """Nobody waits for this."""

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from twinbus.broker.ports.fragment import TransactionPort
 from twinbus.broker.remote.calls import Commit, RollBack, SetApart
+from twinbus.broker.remote.fragment import RemoteFragment
 from twinbus.broker.remote.settlement import encoded, tags_of
+from twinbus.model.callbacks import ignore
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Answered
+    from twinbus.broker.ports.fragment import FragmentPort
+    from twinbus.broker.ports.settlement import How
     from twinbus.broker.remote.calls import Answer, Sent
     from twinbus.broker.remote.part import RemotePart
-    from twinbus.broker.settlement import How
 
 
-class RemoteTransaction:
+class RemoteTransaction(TransactionPort):
     """What one client wants done together, elsewhere."""
 
     def __init__(self, part: RemotePart) -> None:
@@ -35,25 +38,30 @@ class RemoteTransaction:
 
     def settle(
         self,
-        fragment: Fragment,
+        fragment: FragmentPort,
         numbers: list[int],
         how: How,
         properties: Mapping[str, object] | None,
         told: Callable[[bool], None],
-    ) -> None:
-        """Settle messages that are locked; one whose lock is lost fails the commit. StoreUnavailable."""
-        fragment.journal.check_works()
+    ) -> list[int]:
+        """Settle messages at the commit; a lock that is lost fails the commit. StoreUnavailable."""
+        assert isinstance(fragment, RemoteFragment)
+        fragment.check_works()
         self._check_known()
         self._told.append(told)
-        call = SetApart(self.number, fragment.place, tags_of(numbers), how.value, encoded(properties))  # type: ignore[attr-defined]
-        self._owner.tell(call)
+        self._owner.tell(SetApart(self.number, fragment.place, tags_of(numbers), how.value, encoded(properties)))
+        return []
+
+    def schedule(self, records: list[bytes]) -> list[int]:
+        """Scheduled messages are carried to the owner as a request to `$management`."""
+        raise AssertionError(records)
 
     def roll_back(self) -> None:
         """Nothing of it is done."""
         self._owner.tell(RollBack(self.number))
         self._end(is_done=False)
 
-    def commit(self, sent: list[Sent], answer: Answered) -> None:
+    def commit(self, sent: list[Sent], answer: Answered = ignore) -> None:
         """Do all of it; `answer` hears when it is on disk, or why nothing of it was done."""
 
         def told(outcome: Answer | ServiceBusError) -> None:
@@ -62,6 +70,8 @@ class RemoteTransaction:
             answer(error)
 
         try:
+            if sent:
+                self._part.entity.check_sends()
             self._check_known()
             self._owner.ask(Commit(self.number, self._part.entity.entity_id, self._part.number, sent), told)
         except ServiceBusError as error:

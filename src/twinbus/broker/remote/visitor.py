@@ -10,15 +10,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from twinbus.broker.remote.calls import Drained, Given, Gone, Granted, Ready, kind_of
+from twinbus.model.callbacks import ignore
 from twinbus.model.errors import ServiceBusError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.hold import Hold
     from twinbus.broker.journal import Answered
+    from twinbus.broker.ports.consumer import Delivery
     from twinbus.broker.remote.calls import Answer
 
 
@@ -45,15 +46,15 @@ class Visitor:
         """That there is something for it."""
         self._given: list[bytes] = []
         """The tags of what it was given since it claimed."""
-        self._kept: dict[int, bytes] = {}
-        """What was deleted for it and may come back, by sequence numbers."""
+        if deletes:
+            fragment.returnable[self] = {}
 
     # --- its process calls these --------------------------------------------------------------------------------------
 
     def claim(self, count: int) -> None:
         """It takes so many now. What it was given before it has, or it was brought back."""
         self._given.clear()
-        self._kept.clear()
+        self._returnable().clear()
         if self.is_gone:
             return
         self._claimed, self._is_claiming, self._is_drained = count, True, False
@@ -61,11 +62,16 @@ class Visitor:
 
     def bring_back(self, sequences: list[int], answer: Answered) -> None:
         """Messages that were deleted for it were not taken."""
-        items = [(number, self._kept.pop(number)) for number in sequences if number in self._kept]
+        returnable = self._returnable()
+        items = [(number, returnable.pop(number)) for number in sequences if number in returnable]
         if items:
             self.fragment.store_again(items, answer)
         else:
             answer(None)
+
+    def _returnable(self) -> dict[int, bytes]:
+        """Messages that were deleted for it since it claimed, and may come back."""
+        return self.fragment.returnable.get(self, {})
 
     def granted(self, hold: Hold) -> None:
         """It has a session."""
@@ -78,10 +84,11 @@ class Visitor:
         tags = self._given[seen:] if seen is not None else []
         if self.deletes:  # its session is free when they are back: who has that next gets them first
             self.bring_back([int.from_bytes(tag) for tag in tags], lambda _error: fragment.line.remove(self))
+            fragment.returnable.pop(self, None)
             return
         fragment.line.remove(self)
         with suppress(ServiceBusError):  # its store does not work, and the locks are void, or will be over
-            fragment.settlement.release(fragment.lock_numbers(tags), _ignore)
+            fragment.settlement.release(fragment.lock_numbers(tags), ignore)
 
     def _drained(self) -> None:
         self._is_drained = True
@@ -111,10 +118,6 @@ class Visitor:
         self._claimed -= count
         self._handing += count
         self._finish()
-
-    def keep(self, items: list[tuple[int, bytes]]) -> None:
-        """What it is given next was deleted, and may come back."""
-        self._kept.update(items)
 
     def deliver(self, deliveries: list[Delivery]) -> int:
         """Messages for it."""
@@ -181,7 +184,3 @@ class VisitingReader:
     def entity_gone(self, error: ServiceBusError) -> None:
         """The entity was deleted or disabled."""
         self._notify(Gone(self.number, kind_of(error), str(error)))
-
-
-def _ignore(_error: ServiceBusError | None) -> None:
-    """Nobody waits for this."""

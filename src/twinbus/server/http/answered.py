@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from twinbus.model.errors import ServiceBusError
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.journal import Answered
-    from twinbus.broker.remote.calls import Answer, Call
-    from twinbus.broker.remote.owner import Owner
+
+T = TypeVar("T")
 
 
 async def answered(start: Callable[[Answered], None]) -> None:
@@ -29,16 +29,16 @@ async def answered(start: Callable[[Answered], None]) -> None:
         raise error
 
 
-async def asked(owner: Owner, call: Call) -> Answer:
-    """Ask another process, and wait for its answer. Raises the error that it is, if it is one."""
-    told: asyncio.Future[Answer | ServiceBusError] = asyncio.get_running_loop().create_future()
+async def outcome_of(start: Callable[[Callable[[T | ServiceBusError], None]], None]) -> T:
+    """Begin something whose outcome is told later, and wait for that. Raises the outcome if it is an error."""
+    told: asyncio.Future[T | ServiceBusError] = asyncio.get_running_loop().create_future()
 
-    def hear(answer: Answer | ServiceBusError) -> None:
+    def hear(outcome: T | ServiceBusError) -> None:
         if not told.done():
-            told.set_result(answer)
+            told.set_result(outcome)
 
-    owner.ask(call, hear)
-    answer = await told
-    if isinstance(answer, ServiceBusError):
-        raise answer
-    return answer
+    start(hear)
+    outcome = await told
+    if isinstance(outcome, ServiceBusError):
+        raise outcome
+    return outcome

@@ -42,6 +42,7 @@ from twinbus.model.annotations import (
 )
 from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import InvalidArgument
+from twinbus.model.message import id_text
 from twinbus.model.times import milliseconds_of
 
 if TYPE_CHECKING:
@@ -160,25 +161,25 @@ def describe(message: Message, lock_token: uuid.UUID | None) -> bytes:
         )
     }
     found = {
-        "CorrelationId": _text(_of(message, Section.PROPERTIES, CORRELATION_ID)),
-        "DeadLetterSource": _text(_annotation(message, DEADLETTER_SOURCE)),
+        "CorrelationId": id_text(_of(message, Section.PROPERTIES, CORRELATION_ID)),
+        "DeadLetterSource": id_text(_annotation(message, DEADLETTER_SOURCE)),
         "DeliveryCount": (count if isinstance(count, int) else 0) + 1,  # this one counts: so .NET has it
         "EnqueuedSequenceNumber": annotation["enqueue-sequence-number"] or 0,
         "EnqueuedTimeUtc": write_time(annotation["enqueued-time"]),
-        "Label": _text(_of(message, Section.PROPERTIES, SUBJECT)),
+        "Label": id_text(_of(message, Section.PROPERTIES, SUBJECT)),
         "LockToken": str(lock_token) if lock_token is not None else None,
         "LockedUntilUtc": write_time(annotation["locked-until"]) if lock_token is not None else None,
-        "MessageId": _text(_of(message, Section.PROPERTIES, MESSAGE_ID)),
-        "PartitionKey": _text(_annotation(message, PARTITION_KEY)),
-        "ReplyTo": _text(_of(message, Section.PROPERTIES, REPLY_TO)),
-        "ReplyToSessionId": _text(_of(message, Section.PROPERTIES, REPLY_TO_GROUP_ID)),
+        "MessageId": id_text(_of(message, Section.PROPERTIES, MESSAGE_ID)),
+        "PartitionKey": id_text(_annotation(message, PARTITION_KEY)),
+        "ReplyTo": id_text(_of(message, Section.PROPERTIES, REPLY_TO)),
+        "ReplyToSessionId": id_text(_of(message, Section.PROPERTIES, REPLY_TO_GROUP_ID)),
         "ScheduledEnqueueTimeUtc": write_time(annotation["scheduled-enqueue-time"]),
         "SequenceNumber": annotation["sequence-number"],
-        "SessionId": _text(_of(message, Section.PROPERTIES, GROUP_ID)),
+        "SessionId": id_text(_of(message, Section.PROPERTIES, GROUP_ID)),
         "State": _STATES.get(_number(annotation["message-state"]), "Active"),
         "TimeToLive": ttl_ms / 1000 if isinstance(ttl_ms, int) else _long_life_s(message),
-        "To": _text(_of(message, Section.PROPERTIES, TO)),
-        "ViaPartitionKey": _text(_annotation(message, VIA_PARTITION_KEY)),
+        "To": id_text(_of(message, Section.PROPERTIES, TO)),
+        "ViaPartitionKey": id_text(_annotation(message, VIA_PARTITION_KEY)),
     }
     told = {name: value for name, value in found.items() if value is not None}
     return json.dumps(told, separators=(",", ":")).encode("ascii")
@@ -211,11 +212,6 @@ def sequence_of(message: Message) -> int:
     return _number(_annotation(message, SEQUENCE_NUMBER))
 
 
-def message_id_of(message: Message) -> str | None:
-    """As BrokerProperties have it."""
-    return _text(_of(message, Section.PROPERTIES, MESSAGE_ID))
-
-
 def write_time(when_ms: object) -> str | None:
     """As RFC 1123 writes it; None for what is no time, or none that can be written so."""
     if not isinstance(when_ms, int):
@@ -239,15 +235,6 @@ def _annotation(message: Message, name: str) -> object:
         return message.lookup(Section.MESSAGE_ANNOTATIONS, name)
     except DecodeError:
         return None
-
-
-def _text(found: object) -> str | None:
-    """Ids may be numbers, uuids or bytes in AMQP."""
-    if found is None or isinstance(found, str):
-        return None if found is None else str(found)
-    if isinstance(found, bytes):
-        return found.hex()
-    return str(int(found)) if isinstance(found, int) else str(found)
 
 
 def _number(found: object) -> int:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import quote
 
@@ -24,16 +25,11 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from twinbus.amqp.message import Message
-from twinbus.broker.gathering import Gathering
-from twinbus.broker.intake import Parcel
-from twinbus.broker.keys import pack_sequence
-from twinbus.broker.locks import token_of
-from twinbus.broker.outage import Silence
-from twinbus.broker.record import take_apart
-from twinbus.broker.remote.calls import FindLock, FoundLock, Renew
-from twinbus.broker.remote.fragment import RemoteFragment
-from twinbus.broker.remote.settlement import tags_of
-from twinbus.broker.settlement import lock_lost
+from twinbus.broker.ports.gathering import Gathering
+from twinbus.broker.ports.incoming import Parcel
+from twinbus.broker.ports.numbers import token_of
+from twinbus.broker.ports.outage import Silence
+from twinbus.broker.ports.settlement import lock_lost
 from twinbus.model import path
 from twinbus.model.atom.kinds import PARTITIONING_SINCE
 from twinbus.model.errors import (
@@ -42,11 +38,10 @@ from twinbus.model.errors import (
     MessageTooLarge,
     NotAllowed,
     ServiceBusError,
-    StoreUnavailable,
 )
 from twinbus.model.path import SubQueue
 from twinbus.server.http import body, broker_properties, custom_properties
-from twinbus.server.http.answered import answered, asked
+from twinbus.server.http.answered import answered, outcome_of
 from twinbus.server.http.broker_properties import BrokerProperties, read_json
 from twinbus.server.http.caller import Caller
 from twinbus.server.http.faults import NoSuchResource
@@ -55,16 +50,14 @@ from twinbus.server.http.removal import Removal, RemovingResponse
 from twinbus.server.http.routes import Route
 from twinbus.server.http.taker import Taker
 from twinbus.server.metering.counter import seems_ping
-from twinbus.store.protocol import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.broker.consumer import Delivery
-    from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Answered
-    from twinbus.broker.locks import Lock
     from twinbus.broker.namespace import Namespace
+    from twinbus.broker.ports.consumer import Delivery
+    from twinbus.broker.ports.fragment import FragmentPort
     from twinbus.broker.queue import Queue
     from twinbus.broker.subscription import Subscription
     from twinbus.broker.topic import Topic
@@ -213,7 +206,7 @@ class DataPlane:
         response.removal = Removal(part, fragment, delivery, caller, self._namespace.intake)
         return response
 
-    async def _take(self, call: Call) -> tuple[Queue | Subscription, list[Fragment], Delivery | None]:
+    async def _take(self, call: Call) -> tuple[Queue | Subscription, list[FragmentPort], Delivery | None]:
         wait_s = self._wait_s(call)
         source, sub_queue, fragments = await self._find_receivable(call)
         source.check_receives()
@@ -250,10 +243,7 @@ class DataPlane:
     async def _renew(self, call: Call) -> Response:
         fragment, number = await self._find_lock(call, renews=True)
         try:
-            if isinstance(fragment, RemoteFragment):
-                await asked(fragment.owner, Renew(fragment.place, *tags_of([number])))
-            else:
-                fragment.settlement.renew(number)
+            await outcome_of(partial(fragment.settlement.renew_lock, number))
         except MessageLockLost as error:
             raise NoSuchLock(str(error)) from None
         return Response()
@@ -262,7 +252,7 @@ class DataPlane:
         fragment, number = await self._find_lock(call)
         return await _settle(lambda answer: fragment.settlement.complete([number], answer))
 
-    async def _find_lock(self, call: Call, *, renews: bool = False) -> tuple[Fragment, int]:
+    async def _find_lock(self, call: Call, *, renews: bool = False) -> tuple[FragmentPort, int]:
         """The number of the lock that the address names. NoSuchLock."""
         source, sub_queue, fragments = await self._find_receivable(call)
         with self._meter.counter(call, f"{source.path}{sub_queue.value}") as counter:
@@ -290,12 +280,12 @@ class DataPlane:
             raise NoSuchResource(f"'{call.entity:.300}' has no messages")
         return address
 
-    async def _find_receivable(self, call: Call) -> tuple[Queue | Subscription, SubQueue, list[Fragment]]:
+    async def _find_receivable(self, call: Call) -> tuple[Queue | Subscription, SubQueue, list[FragmentPort]]:
         address = self._address(call)
         source, sub_queue = self._namespace.find_receivable(address.entity), address.sub_queue
         _check_version(call, source)
         fragments = source.fragments_of(sub_queue)
-        if fragments[0].sessions is not None:
+        if fragments[0].has_sessions:
             raise NotAllowed(f"'{call.entity}' requires sessions, which HTTP has not: receive from it over AMQP")
         # Such a request has no body. What it has is read to its end: else it would not be seen that its caller goes.
         await body.read(call.request, limit=0, timeout_s=self._limits.body_timeout_s)
@@ -346,11 +336,11 @@ def _check_version(call: Call, entity: Queue | Topic | Subscription) -> None:
         raise InvalidArgument(f"'{entity.path}' is partitioned: it needs api-version {PARTITIONING_SINCE} or later")
 
 
-def _check_works(fragments: list[Fragment]) -> None:
+def _check_works(fragments: list[FragmentPort]) -> None:
     """StoreUnavailable where nothing can be taken: that is not the same as that there is nothing."""
     if not any(fragment.is_available for fragment in fragments):
         fragments[0].check_loaded()
-        fragments[0].journal.check_works()
+        fragments[0].check_works()
 
 
 async def _settle(settle: Callable[[Answered], list[int]]) -> Response:
@@ -368,33 +358,10 @@ async def _settle(settle: Callable[[Answered], list[int]]) -> Response:
     return Response()
 
 
-async def _is_locked(fragment: Fragment, number: int, written: str) -> bool:
+async def _is_locked(fragment: FragmentPort, number: int, written: str) -> bool:
     """A lock is on the message of that sequence number or id. NoSuchLock."""
-    if isinstance(fragment, RemoteFragment):
-        try:
-            found = await asked(fragment.owner, FindLock(fragment.place, *tags_of([number])))
-        except MessageLockLost as error:
-            raise NoSuchLock(str(error)) from None
-        assert isinstance(found, FoundLock)
-        return written in (str(found.sequence), found.message_id)
-    lock = fragment.locks.by_number.get(number)
-    if lock is None or not fragment.settlement.holds(number):
-        raise NoSuchLock(str(lock_lost()))
-    return written == str(lock.sequence) or written == await _message_id(fragment, lock)
-
-
-async def _message_id(fragment: Fragment, lock: Lock) -> str | None:
-    """The id of a message that is out, which is not in memory then."""
-    place = fragment.holdings.deferred if lock.is_deferred else fragment.holdings.active
-    read: asyncio.Future[list[bytes | None] | StoreError] = asyncio.get_running_loop().create_future()
-
-    def done(values: list[bytes | None] | StoreError) -> None:
-        if not read.done():
-            read.set_result(values)
-
-    fragment.journal.get([place + pack_sequence(lock.sequence)], done)
-    values = await read
-    if isinstance(values, StoreError):
-        raise StoreUnavailable("the store failed before the message was found: try again in a moment")
-    record = values[0]
-    return broker_properties.message_id_of(Message(take_apart(record).bare)) if record is not None else None
+    try:
+        sequence, message_id = await outcome_of(partial(fragment.settlement.find_locked, number))
+    except MessageLockLost as error:
+        raise NoSuchLock(str(error)) from None
+    return written in (str(sequence), message_id)

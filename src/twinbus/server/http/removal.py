@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from twinbus.broker.settlement import How, lock_lost
+from twinbus.broker.ports.settlement import How, lock_lost
 from twinbus.broker.transaction import Transaction
 from twinbus.model.callbacks import ignore
 from twinbus.model.errors import ServiceBusError
@@ -20,17 +20,17 @@ from twinbus.server.http.answered import answered
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from twinbus.broker.consumer import Delivery
-    from twinbus.broker.fragment import Fragment
     from twinbus.broker.intake import Intake
     from twinbus.broker.part import Part
+    from twinbus.broker.ports.consumer import Delivery
+    from twinbus.broker.ports.fragment import FragmentPort
     from twinbus.server.http.caller import Caller
 
 
 class Removal:
     """Of one message that is locked for a caller. As in a transaction, its lock does not expire until it is decided."""
 
-    def __init__(self, part: Part, fragment: Fragment, delivery: Delivery, caller: Caller, intake: Intake) -> None:
+    def __init__(self, part: Part, fragment: FragmentPort, delivery: Delivery, caller: Caller, intake: Intake) -> None:
         """MessageLockLost if it is not locked any more."""
         self._fragment = fragment
         self._caller = caller

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.requests import ClientDisconnect
 
-from twinbus.broker.gathering import Gathering
-from twinbus.broker.remote.loan import Card
+from twinbus.broker.ports.consumer import Card
+from twinbus.broker.ports.gathering import Gathering
+from twinbus.model.callbacks import ignore
 from twinbus.model.errors import ServiceBusError, Unauthorized
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinbus.broker.consumer import Delivery
-    from twinbus.broker.fragment import Fragment
+    from twinbus.broker.ports.consumer import Delivery
+    from twinbus.broker.ports.fragment import FragmentPort
     from twinbus.server.http.caller import Caller
     from twinbus.server.http.routes import Recheck
 
@@ -30,7 +31,7 @@ class Taker:
 
     deletes = False
 
-    def __init__(self, fragments: Sequence[Fragment], caller: Caller, recheck: Recheck | None = None) -> None:
+    def __init__(self, fragments: Sequence[FragmentPort], caller: Caller, recheck: Recheck | None = None) -> None:
         """Those of the entity, which has no sessions. `recheck` raises if the caller's key was changed meanwhile."""
         self._gathering = Gathering(fragments)
         self._caller = caller
@@ -79,7 +80,7 @@ class Taker:
             if delivery is not None:
                 with suppress(ServiceBusError):  # its store is gone, and the lock with it
                     fragment = self._gathering.find(delivery[1])
-                    fragment.settlement.release(fragment.lock_numbers([delivery[1]]), _ignore)
+                    fragment.settlement.release(fragment.lock_numbers([delivery[1]]), ignore)
 
     def _drained(self) -> None:
         if not self._outcome.done():
@@ -124,7 +125,3 @@ class Taker:
     def session_lost(self, error: ServiceBusError) -> None:
         """There are no sessions here."""
         self.entity_gone(error)
-
-
-def _ignore(_error: ServiceBusError | None) -> None:
-    """Nobody waits for this."""

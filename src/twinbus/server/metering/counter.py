@@ -17,7 +17,7 @@ from twinbus.model.message import BATCH_FORMAT, PING_CONTENT_TYPE
 from twinbus.model.usage import units_of
 
 if TYPE_CHECKING:
-    from twinbus.broker.consumer import Delivery
+    from twinbus.broker.ports.consumer import Delivery
 
 UNIT: Final = 65_536
 """`model.usage.UNIT_BYTES`; written out, it is a number where this is compiled."""

@@ -1,16 +1,36 @@
-"""Operations on a fragment that another process has: they are done there.
+"""Operations of `$management` on one fragment: they are carried out by the process that owns it.
 
-Owns: which operations these are, by their names, and what is carried there and back.
+Owns: which message of the peer protocol asks for which operation.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from twinbus.amqp.decode import decode
 from twinbus.amqp.encode import encode
-from twinbus.broker.remote.calls import SUB_QUEUES, Manage, Managed
-from twinbus.broker.remote.journal import RemoteJournal
+from twinbus.broker.ports.fragment import ManagementRequest
+from twinbus.broker.remote.calls import (
+    BatchDelete,
+    CancelScheduled,
+    CompleteUpTo,
+    DeleteByNumber,
+    FindScheduled,
+    GetSessionState,
+    ListFragments,
+    ListSessions,
+    Manage,
+    PeekMessages,
+    Purge,
+    ReceiveDeferred,
+    RenewLocks,
+    RenewSession,
+    Resubmit,
+    SetSessionState,
+    UpdateDisposition,
+    Withhold,
+)
 from twinbus.model.errors import ServiceBusError
 from twinbus.server.operations import messages, removals, sessions, withholding
 from twinbus.server.operations.outcomes import failure
@@ -19,58 +39,63 @@ from twinbus.server.requests import Response
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.broker.remote.calls import Answer
     from twinbus.server.operations.arguments import Arguments
     from twinbus.server.operations.subject import Subject
     from twinbus.server.requests import Reply
 
     Operation: TypeAlias = Callable[[Subject, Arguments, Reply], None]
 
-CARRIED: Final[dict[str, Operation]] = {
-    act.__name__: act
-    for act in (
-        messages.peek,
-        messages.cancel,
-        messages.find_scheduled,
-        messages.renew_lock,
-        messages.receive_deferred,
-        messages.update_disposition,
-        sessions.renew,
-        sessions.set_state,
-        sessions.get_state,
-        sessions.list_sessions,
-        removals.batch_delete,
-        removals.purge,
-        removals.delete_numbers,
-        removals.resubmit,
-        removals.complete_up_to,
-        removals.list_fragments,
-        withholding.withhold,
-    )
+BY_MESSAGE: Final[dict[type[Manage], Operation]] = {
+    PeekMessages: messages.peek,
+    CancelScheduled: messages.cancel,
+    FindScheduled: messages.find_scheduled,
+    RenewLocks: messages.renew_lock,
+    ReceiveDeferred: messages.receive_deferred,
+    UpdateDisposition: messages.update_disposition,
+    RenewSession: sessions.renew,
+    SetSessionState: sessions.set_state,
+    GetSessionState: sessions.get_state,
+    ListSessions: sessions.list_sessions,
+    BatchDelete: removals.batch_delete,
+    Purge: removals.purge,
+    DeleteByNumber: removals.delete_numbers,
+    Resubmit: removals.resubmit,
+    CompleteUpTo: removals.complete_up_to,
+    ListFragments: removals.list_fragments,
+    Withhold: withholding.withhold,
 }
-"""By the names under which they are asked for."""
+"""What the owner of a fragment does when another process asks for it."""
+_MESSAGES: Final = {operation: message for message, operation in BY_MESSAGE.items()}
 
 
-def act_there(act: Operation, subject: Subject, arguments: Arguments, reply: Reply) -> None:
-    """Do something in a fragment, wherever it is. StoreUnavailable."""
-    if act.__name__ not in CARRIED or not isinstance(subject.fragment.journal, RemoteJournal):
-        act(subject, arguments, reply)
+def carry_out(operation: Operation, subject: Subject, arguments: Arguments, reply: Reply) -> None:
+    """Carry out an operation where its fragment is; one that concerns no fragment, here. StoreUnavailable."""
+    act = partial(operation, subject, arguments, reply)
+    kind = _MESSAGES.get(operation)
+    if kind is None:
+        act()
     else:
-        carry(act.__name__, subject, arguments, reply)
+        carry(kind, subject, arguments, reply, act)
 
 
-def carry(operation: str, subject: Subject, arguments: Arguments, reply: Reply, transaction: int = 0) -> None:
-    """Have something done by the process that has a fragment; in a transaction of that, if one is named."""
-    journal = subject.fragment.journal
-    assert isinstance(journal, RemoteJournal)
-    place = (subject.entity.entity_id, subject.fragment.number, SUB_QUEUES.index(subject.sub_queue))
+def carry(
+    kind: type[Manage],
+    subject: Subject,
+    arguments: Arguments,
+    reply: Reply,
+    act: Callable[[], None],
+    transaction: int = 0,
+) -> None:
+    """Have something done by the owner of a fragment: by `act` if that is this process, else as the message asks."""
 
-    def told(answer: Answer | ServiceBusError) -> None:
-        if isinstance(answer, Managed):
-            properties, body = cast("tuple[dict[str, Any], object]", decode(answer.response)[0])
-            reply(Response(properties, body))
+    def answered(response: bytes | ServiceBusError) -> None:
+        if isinstance(response, ServiceBusError):
+            reply(failure(response))
         else:
-            assert isinstance(answer, ServiceBusError)
-            reply(failure(answer))
+            properties, body = cast("tuple[dict[str, Any], object]", decode(response)[0])
+            reply(Response(properties, body))
 
-    journal.owner.ask(Manage(place, operation, encode(arguments.body), subject.client, transaction), told)
+    request = ManagementRequest(
+        kind, lambda: encode(arguments.body), answered, client=subject.client, transaction=transaction
+    )
+    subject.fragment.manage(request, act)

@@ -11,15 +11,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.types import Array, Int, Timestamp
-from twinbus.broker.intake import Parcel, Terms
-from twinbus.broker.keys import fragment_of_sequence
-from twinbus.broker.locks import FRAGMENT_BYTE
 from twinbus.broker.partitioned.sending import all_of
-from twinbus.broker.settlement import How, lock_lost
+from twinbus.broker.ports.incoming import Parcel, Terms
+from twinbus.broker.ports.numbers import FRAGMENT_BYTE, fragment_of_sequence
+from twinbus.broker.ports.settlement import How, lock_lost
 from twinbus.model.errors import InvalidArgument, InvalidOperation, ServiceBusError
 from twinbus.model.partition_key import fragment_of
 from twinbus.server.operations import messages, removals, sessions, withholding
-from twinbus.server.operations.carrying import act_there
+from twinbus.server.operations.carrying import carry_out
 from twinbus.server.operations.outcomes import failure, nothing, success
 from twinbus.server.operations.peeking import Peeking
 
@@ -56,7 +55,7 @@ def _ask_all(subject: Subject, act: Operation, requests: Mapping[int, Arguments]
 
     for number, arguments in requests.items():
         try:
-            act_there(act, subject.parts[number], arguments, partial(answered, number))
+            carry_out(act, subject.parts[number], arguments, partial(answered, number))
         except ServiceBusError as error:
             answered(number, failure(error))
 
@@ -143,8 +142,8 @@ def _receive_deferred(subject: Subject, arguments: Arguments, reply: Reply) -> N
     So messages that are to be deleted are locked first, and deleted when all are.
     """
     session = arguments.session()
-    if session is not None and subject.fragment.sessions is not None:  # what is not in its fragment is not its own
-        act_there(messages.receive_deferred, subject.parts[fragment_of(session)], arguments, reply)
+    if session is not None and subject.fragment.has_sessions:  # what is not in its fragment is not its own
+        carry_out(messages.receive_deferred, subject.parts[fragment_of(session)], arguments, reply)
         return
     requests = _by_number(subject, arguments)
     mode = arguments.number("receiver-settle-mode", lowest=0, default=_PEEK_LOCK)
@@ -238,14 +237,14 @@ def _of_session(act: Operation) -> Operation:
 
     def asked(subject: Subject, arguments: Arguments, reply: Reply) -> None:
         session = arguments.session()
-        act_there(act, subject.parts[fragment_of(session) if session is not None else 0], arguments, reply)
+        carry_out(act, subject.parts[fragment_of(session) if session is not None else 0], arguments, reply)
 
     return asked
 
 
 def _list_sessions(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Fragment by fragment; those that come before what is asked for are counted again each time."""
-    subject.sessions()
+    subject.check_sessions()
     skip = arguments.number("skip", lowest=0, default=0)
     top = min(arguments.number("top", lowest=1, default=sessions.LIST_MAX), sessions.LIST_MAX)
     found: list[object] = []
@@ -274,7 +273,7 @@ def _list_sessions(subject: Subject, arguments: Arguments, reply: Reply) -> None
 
         page = arguments.but(skip=at, top=sessions.LIST_MAX)
         try:
-            act_there(sessions.list_sessions, subject.parts[number], page, listed)
+            carry_out(sessions.list_sessions, subject.parts[number], page, listed)
         except ServiceBusError as error:
             reply(failure(error))
 
@@ -286,8 +285,8 @@ def _list_sessions(subject: Subject, arguments: Arguments, reply: Reply) -> None
 
 def _peek(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     session = arguments.session()
-    if session is not None and subject.fragment.sessions is not None:
-        act_there(messages.peek, subject.parts[fragment_of(session)], arguments, reply)
+    if session is not None and subject.fragment.has_sessions:
+        carry_out(messages.peek, subject.parts[fragment_of(session)], arguments, reply)
     else:
         Peeking(subject, arguments, reply).begin()
 
@@ -314,7 +313,7 @@ def _batch_delete(subject: Subject, arguments: Arguments, reply: Reply) -> None:
 
         try:
             page = arguments.but(**{"message-count": most - removed})
-            act_there(removals.batch_delete, subject.parts[number], page, told)
+            carry_out(removals.batch_delete, subject.parts[number], page, told)
         except ServiceBusError as error:
             told(failure(error))
 
@@ -342,7 +341,7 @@ def _complete_up_to(subject: Subject, arguments: Arguments, reply: Reply) -> Non
         raise InvalidArgument(
             f"fragment is {number}, and sequence-number one of fragment {implied}; there are {len(subject.parts)}"
         )
-    act_there(removals.complete_up_to, subject.parts[number], arguments.but(fragment=None), reply)
+    carry_out(removals.complete_up_to, subject.parts[number], arguments.but(fragment=None), reply)
 
 
 def _list_fragments(subject: Subject, arguments: Arguments, reply: Reply) -> None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.message import BODY_SECTIONS, Message, Section
 from twinbus.amqp.types import Array, Timestamp
-from twinbus.broker.intake import SCHEDULED_TIME, Parcel
-from twinbus.broker.sessions import session_lock_lost
-from twinbus.broker.settlement import How, lock_lost, reasons
+from twinbus.broker.ports.incoming import Parcel
+from twinbus.broker.ports.settlement import How, lock_lost, reasons, session_lock_lost
+from twinbus.model.annotations import SCHEDULED_TIME
 from twinbus.model.errors import InvalidArgument, MessageTooLarge, NotAllowed, ServiceBusError
 from twinbus.server.operations.outcomes import done, failure, nothing, success
 from twinbus.server.outgoing import properties_of
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-    from twinbus.broker.consumer import Consumer
     from twinbus.broker.deferral import Found
+    from twinbus.broker.ports.consumer import Consumer
     from twinbus.server.operations.arguments import Arguments
     from twinbus.server.operations.subject import Subject
     from twinbus.server.requests import Reply
@@ -53,8 +53,8 @@ def peek(subject: Subject, arguments: Arguments, reply: Reply) -> None:
         else:
             reply(nothing())
 
-    browsing = subject.fragment.browsing
-    if session is not None and subject.fragment.sessions is not None:
+    browsing = subject.local.browsing
+    if session is not None and subject.fragment.has_sessions:
         browsing.peek_session(session, start, count, PEEK_MAX_BYTES, peeked)
     else:
         browsing.peek(start, count, PEEK_MAX_BYTES, peeked, deferred_only=only_deferred(arguments))
@@ -114,19 +114,19 @@ def _check_sizes(subject: Subject, payloads: list[bytes], most: int) -> None:
 
 def find_scheduled(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Whether all of these messages are scheduled."""
-    subject.fragment.schedule.find(arguments.sequence_numbers(), done(reply))
+    subject.local.schedule.find(arguments.sequence_numbers(), done(reply))
 
 
 def cancel(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Cancel scheduled messages: all of them, or none."""
     _ = subject.sendable  # raises for a subscription
-    subject.fragment.schedule.cancel(arguments.sequence_numbers(), done(reply))
+    subject.local.schedule.cancel(arguments.sequence_numbers(), done(reply))
 
 
 def renew_lock(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Renew locks: all of them, or none where one is lost."""
     check_renews(subject)
-    settlement, numbers = subject.fragment.settlement, _lock_numbers(subject, arguments)
+    settlement, numbers = subject.local.settlement, _lock_numbers(subject, arguments)
     if not all(settlement.holds(number) for number in numbers):
         raise lock_lost()
     expirations: list[object] = [Timestamp(settlement.renew(number)) for number in numbers]
@@ -135,7 +135,7 @@ def renew_lock(subject: Subject, arguments: Arguments, reply: Reply) -> None:
 
 def check_renews(subject: Subject) -> None:
     """NotAllowed where messages are locked as long as their sessions."""
-    if subject.fragment.sessions is not None:
+    if subject.fragment.has_sessions:
         raise NotAllowed(
             f"'{subject.path}' requires sessions: its messages are locked as long as their session. Renew the lock of "
             "the session."
@@ -151,7 +151,7 @@ def receive_deferred(subject: Subject, arguments: Arguments, reply: Reply) -> No
     if mode > _PEEK_LOCK:
         raise InvalidArgument(f"receiver-settle-mode is {mode}; it is 0 (receive and delete) or 1 (peek-lock)")
     session, until_ms = arguments.session(), None
-    if subject.fragment.sessions is not None:
+    if subject.fragment.has_sessions:
         if session is None:
             raise InvalidArgument(f"'{subject.path}' requires sessions: name the one of the messages by session-id")
         until_ms = subject.hold_of(session).until_ms
@@ -164,7 +164,7 @@ def receive_deferred(subject: Subject, arguments: Arguments, reply: Reply) -> No
         else:
             reply(success({"messages": [_received(message, token) for message, token in found]}))
 
-    subject.fragment.deferral.receive(
+    subject.local.deferral.receive(
         numbers, received, deletes=mode != _PEEK_LOCK, session=session, session_until_ms=until_ms
     )
 

@@ -15,10 +15,11 @@ Owns: that order. Fragments that do not answer are left out, and named in the an
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from twinbus.amqp.message import Message, Section
-from twinbus.broker.keys import fragment_of_sequence
+from twinbus.broker.ports.numbers import fragment_of_sequence
+from twinbus.model.annotations import ENQUEUED_TIME, SEQUENCE_NUMBER
 from twinbus.model.errors import ServiceBusError
 from twinbus.model.path import SubQueue
 from twinbus.server.operations import messages
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from twinbus.server.operations.arguments import Arguments
     from twinbus.server.operations.subject import Subject
     from twinbus.server.requests import Reply
-
-ENQUEUED_TIME: Final = "x-opt-enqueued-time"
-SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
 
 
 class Place(NamedTuple):
@@ -76,7 +74,7 @@ class Peeking:
             if isinstance(page, ServiceBusError):
                 self._reply(failure(page))
             elif not page:
-                latest_ms = self._subject.parts[fragment].fragment.holdings.latest_ms
+                latest_ms = self._subject.parts[fragment].fragment.browsing.latest_ms
                 self._look(Place(latest_ms, fragment, self._start))
             else:
                 self._look(Place(self._place_of(page[0]).enqueued_ms, fragment, self._start))

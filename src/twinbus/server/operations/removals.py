@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from twinbus.amqp.types import Array, Int
 from twinbus.broker import purging
 from twinbus.broker.lookup import AT_ONCE
-from twinbus.broker.receivable_part import ReceivablePart
 from twinbus.broker.removal import Outcome, Wanted
 from twinbus.model.errors import EntityNotFound, InvalidArgument, ServiceBusError, StoreUnavailable
 from twinbus.model.path import SubQueue
@@ -44,16 +43,16 @@ def batch_delete(subject: Subject, arguments: Arguments, reply: Reply) -> None:
         else:
             reply(nothing({"message-count": Int(0)}))
 
-    purging.purge(subject.fragment, wanted, removed)
+    purging.purge(subject.local, wanted, removed)
 
 
 def purge(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Delete all messages of a state that nobody has."""
     subject.check_claim(arguments)
     state = arguments.text_or_none("state") or "active"
-    removal = subject.fragment.removal
+    removal = subject.local.removal
     kinds: dict[str, Callable[[Wanted, Done], None]] = {
-        "active": partial(purging.purge, subject.fragment),
+        "active": partial(purging.purge, subject.local),
         "deferred": removal.remove_deferred,
         "scheduled": removal.remove_scheduled,
     }
@@ -68,7 +67,7 @@ def complete_up_to(subject: Subject, arguments: Arguments, reply: Reply) -> None
     _check_fragment(arguments)
     _check_entity(subject, arguments)
     wanted = Wanted(up_to=arguments.number("sequence-number", lowest=0))
-    subject.fragment.removal.remove_active(wanted, _counted(reply, "completed"))
+    subject.local.removal.remove_active(wanted, _counted(reply, "completed"))
 
 
 def delete_numbers(subject: Subject, arguments: Arguments, reply: Reply) -> None:
@@ -81,12 +80,12 @@ def delete_numbers(subject: Subject, arguments: Arguments, reply: Reply) -> None
         else:
             reply(success({"sequence-numbers": Array(int, [*sorted(found)])}))
 
-    subject.fragment.removal.remove_numbers(arguments.sequence_numbers(), removed)
+    subject.local.removal.remove_numbers(arguments.sequence_numbers(), removed)
 
 
 def list_fragments(subject: Subject, _arguments: Arguments, reply: Reply) -> None:
     """From where to where each fragment's log reaches."""
-    fragment = subject.fragment
+    fragment = subject.local
     holdings = fragment.holdings
 
     def told(purged: int | ServiceBusError) -> None:
@@ -131,9 +130,7 @@ def resubmit(subject: Subject, arguments: Arguments, reply: Reply) -> None:
         else:
             reply(success({"sequence-numbers": Array(int, list(found))}))
 
-    part = subject.part
-    assert isinstance(part, ReceivablePart)
-    part.resubmission.resubmit(numbers, edited, subject.namespace.intake, resubmitted)
+    subject.part.resubmit(numbers, edited, subject.namespace.intake, resubmitted)
 
 
 def _counted(reply: Reply, name: str) -> Callable[[Outcome | ServiceBusError], None]:

@@ -32,7 +32,7 @@ def set_state(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     most = subject.namespace.limits.max_message_bytes
     if state is not None and len(state) > most:
         raise MessageTooLarge(f"a session state of {len(state)} bytes; it can have {most}")
-    subject.fragment.session_states.set(session, state, done(reply), lambda: subject.hold_of(session))
+    subject.local.session_states.set(session, state, done(reply), lambda: subject.hold_of(session))
 
 
 def get_state(subject: Subject, arguments: Arguments, reply: Reply) -> None:
@@ -43,12 +43,12 @@ def get_state(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     def got(state: bytes | ServiceBusError | None) -> None:
         reply(failure(state) if isinstance(state, ServiceBusError) else success({"session-state": state}))
 
-    subject.fragment.session_states.get(session, got)
+    subject.local.session_states.get(session, got)
 
 
 def list_sessions(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Sessions with messages or a state; or those whose state was set since a time."""
-    subject.sessions()
+    subject.check_sessions()
     since_ms = arguments.number("last-updated-time", lowest=-(2**63), default=ALL_SESSIONS_MS)
     skip = arguments.number("skip", lowest=0, default=0)
     top = min(arguments.number("top", lowest=1, default=LIST_MAX), LIST_MAX)
@@ -63,9 +63,9 @@ def list_sessions(subject: Subject, arguments: Arguments, reply: Reply) -> None:
             reply(nothing())
 
     if since_ms >= ALL_SESSIONS_MS:
-        subject.fragment.session_states.list_all(skip, top, listed)
+        subject.local.session_states.list_all(skip, top, listed)
     else:
-        subject.fragment.session_states.list_updated(since_ms, skip, top, listed)
+        subject.local.session_states.list_updated(since_ms, skip, top, listed)
 
 
 def _session(arguments: Arguments) -> bytes:

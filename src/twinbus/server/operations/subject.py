@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from twinbus.broker.sessions import session_lock_lost
+from twinbus.broker.ports.settlement import session_lock_lost
 from twinbus.broker.subscription import Subscription
 from twinbus.broker.topic import Topic
 from twinbus.model.errors import EntityClaimed, NotAllowed
@@ -15,10 +15,11 @@ from twinbus.server.outgoing import Outgoing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.broker.consumer import Consumer
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.hold import Hold
     from twinbus.broker.namespace import Namespace
+    from twinbus.broker.ports.consumer import Consumer
+    from twinbus.broker.ports.fragment import FragmentPort
     from twinbus.broker.queue import Queue
     from twinbus.broker.sessions import Sessions
     from twinbus.server.administration import Administration
@@ -50,7 +51,7 @@ class Subject:
         self.sub_queue = sub_queue
         self.client = client
         self.part = part = entity.parts[number]
-        self.fragment: Fragment = part.fragment_of(sub_queue)
+        self.fragment: FragmentPort = part.fragment_of(sub_queue)
         """Where its messages are: of a topic, those for later."""
         self._find_session = find_session
         self._is_mine = is_mine
@@ -71,6 +72,11 @@ class Subject:
             )
             for number in range(len(self.entity.parts))
         ]
+
+    @property
+    def local(self) -> Fragment:
+        """The fragment, for an operation that is carried out where it is."""
+        return self.fragment.local
 
     @property
     def receivable(self) -> Queue | Subscription:
@@ -102,9 +108,15 @@ class Subject:
 
     def sessions(self) -> Sessions:
         """NotAllowed if it has none."""
-        if self.fragment.sessions is None:
+        self.check_sessions()
+        sessions = self.local.sessions
+        assert sessions is not None
+        return sessions
+
+    def check_sessions(self) -> None:
+        """NotAllowed if it has none."""
+        if not self.fragment.has_sessions:
             raise NotAllowed(f"'{self.path}' has no sessions")
-        return self.fragment.sessions
 
     def holder_of(self, session: bytes) -> Consumer | None:
         """The asker's receiver that holds a session, if it has one."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from twinbus.amqp.types import Array
 from twinbus.broker.partitioned.transacting import part_for
-from twinbus.broker.remote.part import RemotePart
-from twinbus.broker.settlement import lock_lost
+from twinbus.broker.ports.settlement import lock_lost
+from twinbus.broker.remote.calls import ScheduleMessages, UpdateDisposition
 from twinbus.server.operations.carrying import carry
 from twinbus.server.operations.division import by_token
 from twinbus.server.operations.messages import held_numbers, read_disposition, read_scheduled
@@ -27,13 +27,12 @@ def schedule(subject: Subject, arguments: Arguments, transaction: Transaction, r
     """Store messages for later."""
     parcel = read_scheduled(subject, arguments)
     part = part_for(transaction, subject.sendable, parcel.keys)
-    if isinstance(part, RemotePart):
-        bound = transaction.bind(part)
-        assert bound is not None
-        carry("com.microsoft:schedule-message", subject.parts[part.number], arguments, reply, bound.number)
-        return
-    numbers = transaction.schedule(part, parcel.records)
-    reply(success({"sequence-numbers": Array(int, list(numbers))}))
+
+    def act() -> None:
+        numbers = transaction.schedule(part, parcel.records)
+        reply(success({"sequence-numbers": Array(int, list(numbers))}))
+
+    carry(ScheduleMessages, subject.parts[part.number], arguments, reply, act, transaction.bind(part))
 
 
 def update_disposition(subject: Subject, arguments: Arguments, transaction: Transaction, reply: Reply) -> None:
@@ -41,12 +40,12 @@ def update_disposition(subject: Subject, arguments: Arguments, transaction: Tran
     how, properties = read_disposition(arguments)
     requests = by_token(subject, arguments)
     bound = [transaction.bind(subject.parts[number].part) for number in requests]
-    if bound[0] is not None:
-        ((number, some),) = requests.items()  # a transaction is bound to one fragment
-        carry("com.microsoft:update-disposition", subject.parts[number], some, reply, bound[0].number)
-        return
-    for number, some in requests.items():
-        part = subject.parts[number]
-        if transaction.settle(part.part, part.fragment, held_numbers(part, some), how, properties):
+    ((number, some),) = requests.items()  # a transaction is bound to one fragment
+    asked = subject.parts[number]
+
+    def act() -> None:
+        if transaction.settle(asked.part, asked.fragment, held_numbers(asked, some), how, properties):
             raise lock_lost()
-    reply(success({}))
+        reply(success({}))
+
+    carry(UpdateDisposition, asked, some, reply, act, bound[0])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.line import Line
 from twinbus.model.errors import InvalidArgument, NotAllowed
 from twinbus.server.operations.outcomes import success
 
@@ -25,7 +24,7 @@ def withhold(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     if len(name) + sum([len(value) for value in values]) > MOST_CHARACTERS:
         raise InvalidArgument(f"property and values have more than {MOST_CHARACTERS} characters together")
     line = subject.fragment.line
-    if not isinstance(line, Line):
+    if subject.fragment.has_sessions:
         raise NotAllowed(f"'{subject.path}' has sessions: its messages cannot be withheld")
     line.withhold(name, values)
     line.dispatch()

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from twinbus.amqp.decode import decode
-from twinbus.amqp.message import Message
 from twinbus.broker.browser import Browser
-from twinbus.broker.intake import Parcel
-from twinbus.broker.keys import pack_sequence
-from twinbus.broker.line import Line
-from twinbus.broker.record import take_apart
+from twinbus.broker.ports.incoming import Parcel
+from twinbus.broker.ports.settlement import How, lock_lost
 from twinbus.broker.remote import calls
 from twinbus.broker.remote.calls import (
     Done,
@@ -32,27 +30,24 @@ from twinbus.broker.remote.calls import (
 )
 from twinbus.broker.remote.part import RemotePart
 from twinbus.broker.remote.visitor import VisitingReader, Visitor
-from twinbus.broker.settlement import How, lock_lost
 from twinbus.broker.transaction import Transaction
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
 from twinbus.model.path import key_of
-from twinbus.server.http.broker_properties import message_id_of
 from twinbus.server.peers.party import Party
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.broker.consumer import Consumer
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Answered
     from twinbus.broker.namespace import Namespace
     from twinbus.broker.part import Part
+    from twinbus.broker.ports.consumer import Consumer
     from twinbus.broker.queue import Queue
     from twinbus.broker.remote.calls import Answer, Call, Place
     from twinbus.broker.subscription import Subscription
     from twinbus.broker.topic import Topic
     from twinbus.model.path import SubQueue
-    from twinbus.store.protocol import StoreError
 
     Respond: TypeAlias = Callable[[int, Answer], None]
     Tell: TypeAlias = Callable[[Answer], None]
@@ -88,7 +83,6 @@ class Desk:
             calls.Look: self._look,
             calls.FindLock: self._find_lock,
             calls.Renew: self._renew,
-            calls.Manage: lambda call, tell: manage(self, call, tell),
             calls.Weigh: self._weigh,
             calls.Open: self._open,
             calls.Browse: self._browse,
@@ -96,6 +90,8 @@ class Desk:
             calls.Untaken: self._bring_back,
             calls.Hear: lambda _call, tell: tell(Done()),
         }
+        for kind in calls.Manage.__subclasses__():
+            self._acts[kind] = partial(manage, self)
         self._notices: dict[type, Callable[[Any], None]] = {
             calls.Claim: self._claim,
             calls.Close: self._close,
@@ -150,7 +146,7 @@ class Desk:
     def fragment(self, place: Place) -> Fragment:
         """The fragment at a place."""
         entity, number, sub_queue = place
-        return self.part(entity, number).fragment_of(calls.SUB_QUEUES[sub_queue])
+        return self.part(entity, number).fragment_of(calls.SUB_QUEUES[sub_queue]).local
 
     def find_session(self, client: int, source: Queue | Subscription, session: bytes) -> Visitor | None:
         """The receiver of a client of the other process that has a session of an entity."""
@@ -309,20 +305,11 @@ class Desk:
     def _find_lock(self, call: calls.FindLock, tell: Tell) -> None:
         fragment = self.fragment(call.place)
         (number,) = fragment.lock_numbers([call.tag])
-        lock = fragment.locks.by_number.get(number)
-        if lock is None or not fragment.settlement.holds(number):
-            raise lock_lost()
-        area, sequence = fragment.holdings.deferred if lock.is_deferred else fragment.holdings.active, lock.sequence
 
-        def read(values: list[bytes | None] | StoreError) -> None:
-            if not isinstance(values, list):
-                tell(failed(StoreUnavailable("the store failed before the message was found: try again in a moment")))
-                return
-            record = values[0]
-            found = message_id_of(Message(take_apart(record).bare)) if record is not None else None
-            tell(FoundLock(sequence, found))
+        def done(found: tuple[int, str | None] | ServiceBusError) -> None:
+            tell(failed(found) if isinstance(found, ServiceBusError) else FoundLock(*found))
 
-        fragment.journal.get([area + pack_sequence(sequence)], read)
+        fragment.settlement.find_locked(number, done)
 
     def _renew(self, call: calls.Renew, tell: Tell) -> None:
         fragment = self.fragment(call.place)
@@ -373,14 +360,14 @@ def partial_notice(respond: Respond) -> Tell:
 
 
 def _receive(visitor: Visitor, session: bytes | None) -> None:
-    """A visitor receives from its fragment; where that has sessions, from one that it names, or any."""
-    line = visitor.fragment.line
-    if isinstance(line, Line):
-        line.add(visitor)
+    """Let a visitor receive from its fragment; where that has sessions, from one that it names, or any."""
+    fragment = visitor.fragment
+    if not fragment.has_sessions:
+        fragment.line.add(visitor)
     elif session is None:
-        line.wait(visitor, visitor.granted)
+        fragment.line.wait(visitor, visitor.granted)
     else:
-        line.accept(visitor, session, visitor.granted)
+        fragment.line.accept(visitor, session, visitor.granted)
 
 
 def _telling(tell: Tell) -> Answered:
@@ -404,7 +391,7 @@ def _properties(encoded: bytes) -> dict[str, object]:
 
 def local_fragments(source: Queue | Subscription, sub_queue: SubQueue) -> list[Fragment]:
     """Return those fragments of an entity that belong to this process."""
-    return [part.fragment_of(sub_queue) for part in source.parts if not isinstance(part, RemotePart)]
+    return [part.fragment_of(sub_queue).local for part in source.parts if not isinstance(part, RemotePart)]
 
 
 def _weight(part: Part) -> Weight:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from twinbus.broker.remote.calls import Health
-from twinbus.broker.remote.journal import RemoteJournal
+from twinbus.broker.remote.journal import RemoteStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +52,6 @@ class HealthReport:
         own = {
             number: (journal.trouble, journal.refusal)
             for number, journal in enumerate(self._namespace.journals)
-            if not isinstance(journal, RemoteJournal)
+            if not isinstance(journal, RemoteStore)
         }
         return Health(own)

@@ -7,15 +7,15 @@ is written in `server.operations`, once.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from twinbus.amqp.decode import decode
 from twinbus.amqp.encode import encode
-from twinbus.broker.remote.calls import SUB_QUEUES, Managed
+from twinbus.broker.remote.calls import SUB_QUEUES, Managed, ScheduleMessages, UpdateDisposition
 from twinbus.model.errors import ServiceBusError
-from twinbus.server.management import IN_TRANSACTIONS
+from twinbus.server.operations import transacted
 from twinbus.server.operations.arguments import Arguments
-from twinbus.server.operations.carrying import CARRIED
+from twinbus.server.operations.carrying import BY_MESSAGE
 from twinbus.server.operations.outcomes import failure
 from twinbus.server.operations.subject import Subject
 
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from twinbus.server.administration import Administration
     from twinbus.server.peers.desk import Desk
     from twinbus.server.requests import Response
+
+_IN_TRANSACTIONS: Final = {
+    ScheduleMessages: transacted.schedule,
+    UpdateDisposition: transacted.update_disposition,
+}
 
 
 def manage(administration: Administration, desk: Desk, call: Manage, tell: Callable[[Answer], None]) -> None:
@@ -50,9 +55,9 @@ def manage(administration: Administration, desk: Desk, call: Manage, tell: Calla
         body = cast("dict[Any, Any]", decode(call.arguments)[0])
         arguments = Arguments(body, max_id_characters=desk.namespace.limits.max_id_characters)
         if call.transaction:
-            IN_TRANSACTIONS[call.operation](subject, arguments, desk.transaction(call.transaction), reply)
+            _IN_TRANSACTIONS[type(call)](subject, arguments, desk.transaction(call.transaction), reply)
         else:
-            CARRIED[call.operation](subject, arguments, reply)
+            BY_MESSAGE[type(call)](subject, arguments, reply)
     except ServiceBusError as error:
         if call.transaction:
             desk.transaction(call.transaction).fail(error)

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinbus.broker.claim import Claim
-    from twinbus.broker.consumer import Delivery
     from twinbus.broker.fragment import Fragment
+    from twinbus.broker.ports.consumer import Delivery
     from twinbus.broker.remote.visitor import Visitor
     from twinbus.model.errors import ServiceBusError
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinbus.broker.clock import Times
-from twinbus.broker.outage import Outages
+from twinbus.broker.ports.outage import Outages
 from twinbus.model.outage import EVERYTHING, SHORTEST_S
 from twinbus.model.path import key_of
 from twinbus.model.topic import SubscriptionDescription
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from twinbus.broker.clock import Clock
-    from twinbus.broker.outage import Outage
+    from twinbus.broker.ports.outage import Outage
     from twinbus.server.keeper import Keeper
     from twinbus.server.workers.words import AnyChange, ReadReports, Request
 

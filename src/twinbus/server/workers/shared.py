@@ -27,7 +27,7 @@ from twinbus.server.workers.words import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.broker.outage import Outages
+    from twinbus.broker.ports.outage import Outages
     from twinbus.server.pairing_report import Leave, Report
     from twinbus.server.workers.control import Control
     from twinbus.server.workers.words import OutageEnded

@@ -171,7 +171,7 @@ class Worker:
         )
         stack.push_async_callback(stores.close)
         await stores.open()
-        self._own = {number: namespace.journals[number] for number in own}
+        self._own = stores.own
         stack.callback(TimerDrive(namespace.timers).stop)
         self.entities = WorkerEntities(namespace, settings.name, self._control, peers, own)
         stack.callback(self.entities.close)

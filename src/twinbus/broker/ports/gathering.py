@@ -6,39 +6,37 @@ gives more than it has room for: what it has not got stays free for others. A pl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.line import DRAIN_PATIENCE_S, Line
-from twinbus.broker.locks import FRAGMENT_BYTE, TOKEN_BYTES
-from twinbus.broker.remote.journal import RemoteJournal
-from twinbus.broker.remote.line import RemoteLine, RemoteSessions
+from twinbus.broker.ports.numbers import FRAGMENT_BYTE, TOKEN_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from twinbus.broker.consumer import Consumer
-    from twinbus.broker.fragment import Fragment
-    from twinbus.broker.remote.owner import Owner
+    from twinbus.broker.ports.consumer import Consumer
+    from twinbus.broker.ports.fragment import FragmentPort, OwnerPort
+
+DRAIN_PATIENCE_S: Final = 0.1
 
 
 class Gathering:
     """The fragments of one receiver."""
 
-    def __init__(self, fragments: Sequence[Fragment]) -> None:
+    def __init__(self, fragments: Sequence[FragmentPort]) -> None:
         """In the order of their numbers."""
         self.fragments = list(fragments)
         self._next = 0
 
-    def count_remote(self) -> int:
-        """How many of them another process has that is there now."""
-        return sum([isinstance(one.journal, RemoteJournal) and one.journal.owner.is_there for one in self.fragments])
+    def count_admitting(self) -> int:
+        """Return how many of them admit a receiver later, by `let_in`."""
+        return sum([fragment.admits_later for fragment in self.fragments])
 
-    def owners(self) -> set[Owner]:
-        """The other processes that have some of them, are there now, and answer as far as is known."""
-        found = {one.journal.owner for one in self.fragments if isinstance(one.journal, RemoteJournal)}
-        return {owner for owner in found if owner.is_there and not owner.is_doubted}
+    def owners(self) -> set[OwnerPort]:
+        """Return the other processes that own some of them, and whose confirmation is worth waiting for."""
+        owners = {fragment.owner for fragment in self.fragments}
+        return {owner for owner in owners if owner.is_awaited}
 
-    def begin(self) -> list[Fragment]:
+    def begin(self) -> list[FragmentPort]:
         """A receiver has come. The fragments, from another one on each time: else the last would wait for ever.
 
         Many a receiver takes one message, or one session, and goes.
@@ -47,13 +45,12 @@ class Gathering:
         self._next, first.newcomers = first.newcomers % len(self.fragments), first.newcomers + 1
         return self._in_turn()
 
-    def _in_turn(self) -> list[Fragment]:
+    def _in_turn(self) -> list[FragmentPort]:
         return self.fragments[self._next :] + self.fragments[: self._next]
 
     def add(self, consumer: Consumer) -> None:
         """A receiver has come; it says when it is hungry."""
         for fragment in self.begin():
-            assert isinstance(fragment.line, Line)
             fragment.line.add(consumer)
 
     def remove(self, consumer: Consumer) -> None:
@@ -76,7 +73,7 @@ class Gathering:
 
     def drain(self, consumer: Consumer, drained: Callable[[], None]) -> None:
         """Give a receiver what there is now; `drained` is called when that was all, or after a tenth of a second."""
-        if self.count_remote():
+        if self.count_admitting():
             self._drain_in_turn(consumer, drained)
             return
         left = len(self.fragments)
@@ -98,7 +95,7 @@ class Gathering:
 
         Those to which something is lent come first, since it is what the others are asked with.
         """
-        waiting = sorted(self._in_turn(), key=lambda one: not _is_lent(one, consumer))
+        waiting = sorted(self._in_turn(), key=lambda fragment: not fragment.line.has_reserved(consumer))
         is_over = False
 
         def finish() -> None:
@@ -108,7 +105,7 @@ class Gathering:
                 drained()
 
         def ask_next() -> None:
-            is_hungry = waiting and (consumer.room > 0 or _is_lent(waiting[0], consumer))
+            is_hungry = waiting and (consumer.room > 0 or waiting[0].line.has_reserved(consumer))
             if is_over or consumer.is_gone or not is_hungry:
                 finish()
             else:
@@ -117,21 +114,14 @@ class Gathering:
         first = self.fragments[0]
         first.timers.call_at(first.clock.monotonic_s() + DRAIN_PATIENCE_S, finish)
         for fragment in self._in_turn():
-            if not isinstance(fragment.journal, RemoteJournal):
+            if not fragment.reserves_credit:
                 fragment.line.feed(consumer)  # what is here is not waited for behind a process that is slow
         ask_next()
 
-    def find(self, tag: bytes) -> Fragment:
+    def find(self, tag: bytes) -> FragmentPort:
         """The fragment that a lock's tag or token is of; any, if it is of none."""
         fragments = self.fragments
         if len(fragments) == 1:
             return fragments[0]
         number = tag[FRAGMENT_BYTE] if len(tag) == TOKEN_BYTES else 0
         return fragments[number] if number < len(fragments) else fragments[0]
-
-
-def _is_lent(fragment: Fragment, consumer: Consumer) -> bool:
-    """A fragment of another process has credit of a receiver."""
-    line = fragment.line
-    loan = line.lending.loans.get(consumer) if isinstance(line, RemoteLine | RemoteSessions) else None
-    return loan is not None and loan.is_claiming

@@ -1,0 +1,409 @@
+"""The port of a fragment: the operations that a gateway may call on it, wherever it is.
+
+Owns: their signatures. A fragment of this process answers some of them at once, a fragment of another process answers
+later; callers are written for the second case. `broker.fragment` and `broker.remote.fragment` implement them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from twinbus.broker.ports.settlement import How
+from twinbus.model.callbacks import ignore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from twinbus.broker.claim import Span
+    from twinbus.broker.clock import Times
+    from twinbus.broker.fragment import Fragment
+    from twinbus.broker.hold import Hold
+    from twinbus.broker.journal import Answered
+    from twinbus.broker.ports.consumer import Consumer, GatewayReader
+    from twinbus.broker.ports.reads import Reads
+    from twinbus.model.errors import ServiceBusError
+
+    RoomChecked: TypeAlias = Callable[[dict[int, ServiceBusError]], None]
+
+PATIENCE_S: Final = 0.25
+"""How long a gateway waits for the owner of a fragment before it goes on without it."""
+
+
+class DispatchPort:
+    """Who receives from a fragment, and who gets a message next."""
+
+    @property
+    def consumers(self) -> Collection[Consumer]:
+        """All receivers; of a fragment with sessions, those that have a session or wait for one."""
+        raise NotImplementedError
+
+    def add(self, consumer: Consumer) -> None:
+        """Add a receiver to a fragment without sessions; it says when it has room (`feed`)."""
+        raise NotImplementedError
+
+    def accept(self, consumer: Consumer, session: bytes, granted: Callable[[Hold], None]) -> None:
+        """Give a receiver the session that it names. SessionCannotBeLocked, raised or reported by `entity_gone`."""
+        raise NotImplementedError
+
+    def wait(self, consumer: Consumer, granted: Callable[[Hold], None]) -> None:
+        """Give a receiver any session that is free and has messages, as soon as there is one."""
+        raise NotImplementedError
+
+    def give_up(self, consumer: Consumer) -> bool:
+        """Stop waiting for a session. Return False if the receiver has one by now."""
+        raise NotImplementedError
+
+    def gave(self, hold: Hold) -> bool:
+        """Whether a session that a receiver has is of this fragment."""
+        raise NotImplementedError
+
+    def remove(self, consumer: Consumer) -> None:
+        """Remove a receiver; its session is free, and messages of that which it has are available as before."""
+        raise NotImplementedError
+
+    def feed(self, consumer: Consumer) -> None:
+        """Give messages to a receiver that has room."""
+        raise NotImplementedError
+
+    def drain(self, consumer: Consumer, drained: Callable[[], None]) -> None:
+        """Give a receiver what there is now; `drained` is called when that was all, or after a tenth of a second."""
+        raise NotImplementedError
+
+    def has_reserved(self, consumer: Consumer) -> bool:  # noqa: ARG002
+        """Whether the fragment has been asked for messages and holds credit of the receiver."""
+        return False
+
+    def close(self, error: ServiceBusError) -> None:
+        """End all receivers."""
+        raise NotImplementedError
+
+    def dispatch(self) -> None:
+        """Hand out what can be handed out."""
+        raise NotImplementedError
+
+    def withhold(self, name: str = "", values: Sequence[str] = ()) -> None:
+        """Skip messages whose property has one of these values, and no others, until the next call."""
+
+
+class SettlementPort:
+    """The ends of locks. Locks are named by numbers (`FragmentPort.lock_numbers`).
+
+    Each method returns the numbers of locks that are known to be lost; `answer` is called for the others. A fragment of
+    another process reports lost locks by `answer` (`SomeLocksLost`).
+    """
+
+    def complete(self, numbers: Iterable[int], answer: Answered) -> list[int]:
+        """Delete messages."""
+        raise NotImplementedError
+
+    def release(self, numbers: Iterable[int], answer: Answered) -> list[int]:
+        """Return messages that nobody has seen."""
+        raise NotImplementedError
+
+    def free(self, numbers: Iterable[int]) -> None:
+        """Return messages at once when their receiver is gone for good; they come with a count of at least 1."""
+        raise NotImplementedError
+
+    def abandon(
+        self, numbers: Iterable[int], answer: Answered, properties: Mapping[str, object] | None = None
+    ) -> list[int]:
+        """Return messages with one more delivery on their count, and perhaps with changed properties."""
+        raise NotImplementedError
+
+    def defer(
+        self, numbers: Iterable[int], answer: Answered, properties: Mapping[str, object] | None = None
+    ) -> list[int]:
+        """Defer messages: a receiver has to name their sequence numbers. That is not counted as a delivery."""
+        raise NotImplementedError
+
+    def dead_letter(
+        self,
+        numbers: Iterable[int],
+        answer: Answered,
+        *,
+        reason: str | None = None,
+        description: str | None = None,
+        properties: Mapping[str, object] | None = None,
+    ) -> list[int]:
+        """Move messages to the dead-letter queue; those of a dead-letter queue stay there, and count a delivery."""
+        raise NotImplementedError
+
+    def settle(self, how: How, numbers: Iterable[int], answer: Answered, properties: Mapping[str, object]) -> list[int]:
+        """Settle in any of these ways; `properties` are changed in the messages, or say why they are dead-lettered."""
+        if how is How.COMPLETE:
+            return self.complete(numbers, answer)
+        if how is How.RELEASE:
+            return self.release(numbers, answer)
+        if how is How.DEFER:
+            return self.defer(numbers, answer, properties)
+        if how is How.DEAD_LETTER:
+            return self.dead_letter(numbers, answer, properties=properties)
+        return self.abandon(numbers, answer, properties)
+
+    def holds(self, number: int, holder_of: Callable[[bytes], Consumer | None] | None = None) -> bool:
+        """Whether a lock is there, has not expired, and may be ended by the caller, as far as that is known here.
+
+        The messages of a session may be settled by the receiver that holds the session and by nobody else: `holder_of`
+        returns the caller's receiver that holds a session, or None.
+        """
+        raise NotImplementedError
+
+    def renew_lock(self, number: int, done: Callable[[int | ServiceBusError], None]) -> None:
+        """Let a lock last its duration from now; `done` gets the time on the wall clock until when, or an error."""
+        raise NotImplementedError
+
+    def find_locked(self, number: int, done: Callable[[tuple[int, str | None] | ServiceBusError], None]) -> None:
+        """Find the sequence number and the message id of a locked message. MessageLockLost."""
+        raise NotImplementedError
+
+
+class BrowserPort:
+    """One reader's way through the log of a fragment."""
+
+    def go_on(self) -> None:
+        """Show more: there is room, or there are messages."""
+        raise NotImplementedError
+
+    def drain(self, drained: Callable[[], None]) -> None:
+        """Show what there is now; `drained` is called when that was all."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """Show nothing more."""
+        raise NotImplementedError
+
+    @property
+    def has_reserved(self) -> bool:
+        """Whether the fragment has been asked for messages and holds room of the reader."""
+        return False
+
+
+class BrowsingPort:
+    """Looking at messages without receiving them."""
+
+    def peek(
+        self,
+        from_sequence: int,
+        count: int,
+        max_bytes: int,
+        done: Callable[[list[bytes] | ServiceBusError], None],
+        *,
+        deferred_only: bool = False,
+    ) -> None:
+        """Read messages from a sequence number on, in any state; `deferred_only`: also those being deferred now."""
+        raise NotImplementedError
+
+    def find_time(self, enqueued_ms: int, done: Callable[[int | ServiceBusError], None]) -> None:
+        """Find the sequence number of the first message that was not enqueued before a time; else the next number."""
+        raise NotImplementedError
+
+    def find_reach(self, done: Callable[[tuple[int, int] | ServiceBusError], None]) -> None:
+        """Find the lowest sequence number that may be there, and the next one to be given."""
+        raise NotImplementedError
+
+    @property
+    def latest_ms(self) -> int:
+        """When the last message was enqueued, as far as is known."""
+        raise NotImplementedError
+
+    def browse(self, reader: GatewayReader, first: int, last: int, *, ends: bool, reads: Reads) -> BrowserPort:
+        """Show active messages to a reader, from one sequence number to another, both included, and those that come.
+
+        `ends`: the reader is notified when all of that was shown. `reads` are those of all browsers of the process.
+        """
+        raise NotImplementedError
+
+
+class OwnerPort:
+    """The process that owns a fragment. This class stands for the process itself, which never has to be waited for."""
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it is connected and answers, so that it is worth waiting for its confirmation."""
+        return False
+
+    def confirm(self, told: Callable[[object], None]) -> None:
+        """Call `told` when the owner has carried out all that it was told before."""
+        told(None)
+
+    @property
+    def decides_room(self) -> bool:
+        """Whether only it can say if its fragments have room (`check_room`)."""
+        return False
+
+    def check_room(self, entity_id: int, sizes: dict[int, int], told: RoomChecked) -> None:
+        """Check whether fragments of an entity can store so many bytes each. StoreUnavailable.
+
+        Nothing is reserved. `told` gets the errors of those that cannot, by their numbers.
+        """
+        raise NotImplementedError
+
+    def doubt(self) -> None:
+        """Do not wait for the owner before it says something: it has not confirmed in time."""
+
+
+HERE: Final = OwnerPort()
+
+
+class ManagementRequest:
+    """A request to `$management`, in a form that can be carried to the owner of a fragment."""
+
+    def __init__(
+        self,
+        kind: type,
+        arguments: Callable[[], bytes],
+        reply: Callable[[bytes | ServiceBusError], None],
+        *,
+        client: int = 0,
+        transaction: int = 0,
+    ) -> None:
+        """`kind` is the message of the peer protocol that asks for the operation, `arguments` encodes its arguments.
+
+        `client` is the number of the client that asks, `transaction` that of its transaction at the owner, or 0.
+        """
+        self.kind = kind
+        self.arguments = arguments
+        self.reply = reply
+        self.client = client
+        self.transaction = transaction
+
+
+class FragmentPort:
+    """One area (messages, dead letters, ...) of one fragment of an entity."""
+
+    def __init__(self, number: int, times: Times, *, has_sessions: bool) -> None:
+        """`number` is that of the fragment."""
+        self.number = number
+        self.clock = times.clock
+        self.timers = times.timers
+        self.has_sessions = has_sessions
+        self.is_held_back = False
+        """An outage is rehearsed: nobody gets anything."""
+        self.newcomers = 0
+        """Receivers that have come to an entity of which this is the first fragment."""
+
+    # --- the groups of operations -------------------------------------------------------------------------------------
+
+    @property
+    def line(self) -> DispatchPort:
+        """Who receives from it."""
+        raise NotImplementedError
+
+    @property
+    def settlement(self) -> SettlementPort:
+        """The ends of its locks."""
+        raise NotImplementedError
+
+    @property
+    def browsing(self) -> BrowsingPort:
+        """Looking at its messages."""
+        raise NotImplementedError
+
+    def manage(self, request: ManagementRequest, act: Callable[[], None]) -> None:  # noqa: ARG002
+        """Carry out a request to `$management`: by `act` in the process that owns the fragment, else by the owner."""
+        act()
+
+    @property
+    def local(self) -> Fragment:
+        """The fragment itself, for operations that run where it is (`manage`)."""
+        raise NotImplementedError
+
+    # --- its state ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_available(self) -> bool:
+        """Whether its store works, and what it holds is known."""
+        raise NotImplementedError
+
+    @property
+    def takes_sends(self) -> bool:
+        """Whether a message that is sent now can be stored, as far as is known."""
+        raise NotImplementedError
+
+    @property
+    def may_hand_out(self) -> bool:
+        """Whether a message that is handed out now can be settled."""
+        return self.is_available and not self.is_held_back
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a receiver or browser is attached."""
+        return bool(self.line.consumers)
+
+    def check_works(self) -> None:
+        """Raise StoreUnavailable if its store does not work now."""
+        raise NotImplementedError
+
+    def check_takes_sends(self) -> None:
+        """Raise StoreUnavailable or ServerBusy if its store takes no messages now."""
+        raise NotImplementedError
+
+    def check_loaded(self) -> None:
+        """Raise StoreUnavailable while it is being loaded, or the error of its deleted entity."""
+
+    # --- receivers ----------------------------------------------------------------------------------------------------
+
+    def lock_numbers(self, tags: Iterable[bytes]) -> list[int]:
+        """Return the numbers that name locks, by their tags or tokens; 0 for a tag of an earlier life."""
+        raise NotImplementedError
+
+    @property
+    def admits_later(self) -> bool:
+        """Whether a receiver is admitted by another process, which is connected: the receiver's `let_in` is called."""
+        return False
+
+    @property
+    def reserves_credit(self) -> bool:
+        """Whether credit is reserved while the fragment is asked for messages, and cannot be offered to others."""
+        return False
+
+    @property
+    def owner(self) -> OwnerPort:
+        """The process that owns it."""
+        return HERE
+
+    def begin_exclusive(self) -> Span | None:
+        """Note the locks of an exclusive receiver from now on; None if the owner does that."""
+        return None
+
+    def end_receiving(self, error: ServiceBusError) -> None:
+        """End all receivers and browsers."""
+        self.line.close(error)
+
+    def settled_down(self) -> None:
+        """Hand out messages again: a commit was applied, or an outage has ended."""
+        self.line.dispatch()
+
+    def close(self, error: ServiceBusError) -> None:
+        """The entity was deleted: end all receivers and browsers."""
+        self.end_receiving(error)
+
+
+class TransactionPort:
+    """What the owner of a part carries out of a transaction."""
+
+    number = 0
+    """By which the owner knows the transaction, if it is another process."""
+
+    def settle(
+        self,
+        fragment: FragmentPort,
+        numbers: list[int],
+        how: How,
+        properties: Mapping[str, object] | None,
+        told: Callable[[bool], None],
+    ) -> list[int]:
+        """Settle locked messages at the commit; `told` gets whether that was done. Return the locks that are lost."""
+        raise NotImplementedError
+
+    def schedule(self, records: list[bytes]) -> list[int]:
+        """Store scheduled messages at the commit. Return the sequence numbers that they will have."""
+        raise NotImplementedError
+
+    def roll_back(self) -> None:
+        """Do nothing of it: messages that were to be settled are locked as before."""
+        raise NotImplementedError
+
+    def commit(self, sent: list[tuple[bytes, int, str | None]], answer: Answered = ignore) -> None:
+        """Do all of it; `sent` are payloads, their message formats, and where they go on to."""
+        raise NotImplementedError
