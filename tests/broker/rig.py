@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.hold import Hold
     from twinbus.broker.journal import Journal
     from twinbus.broker.ports.consumer import Delivery
+    from twinbus.broker.ports.hold import Hold
     from twinbus.broker.window import Window
     from twinbus.model.errors import ServiceBusError
     from twinbus.model.limits import NamespaceLimits

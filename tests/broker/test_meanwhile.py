@@ -141,7 +141,7 @@ def test_a_session_renewed_for_a_shorter_time_is_free_after_that() -> None:
     shorter = QueueDescription(requires_session=True, lock_duration_ms=5_000)
     rig.namespace.update_queue("orders", shorter, updated_ms=0)
     assert consumer.hold is not None
-    consumer.sessions.renew(consumer.hold)
+    rig.main.renew_session(consumer.hold)
     rig.wait(5.0)
     assert consumer.is_gone
     assert rig.accept(b"s").session == b"s"

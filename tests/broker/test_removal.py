@@ -8,7 +8,7 @@ import pytest
 
 from tests.broker.rig import Answers, Rig, message
 from tests.parts import part_of
-from twinbus.broker.removal import Outcome, Wanted
+from twinbus.broker.ports.removal import Outcome, Wanted
 from twinbus.model.errors import MessageNotFound, ServiceBusError
 from twinbus.model.queue import QueueDescription
 

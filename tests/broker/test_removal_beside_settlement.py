@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.broker.rig import Answers, Rig
-from twinbus.broker.removal import Outcome, Wanted
+from twinbus.broker.ports.removal import Outcome, Wanted
 
 
 def test_a_message_deferred_during_a_purge_of_deferred_ones_is_not_lost() -> None:

@@ -8,7 +8,7 @@ from tests.broker.rig import Answers, SessionConsumer, property_of
 from tests.broker.topics import LARGE, TopicRig, sql
 from tests.parts import part_of
 from twinbus.broker import bodies
-from twinbus.broker.removal import Wanted
+from twinbus.broker.ports.removal import Wanted
 from twinbus.store.protocol import Table
 
 

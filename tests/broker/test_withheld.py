@@ -12,11 +12,11 @@ from tests.broker.topics import LARGE, TopicRig, letter
 from tests.parts import part_of
 from twinbus.amqp.encode import encode
 from twinbus.amqp.types import Symbol
-from twinbus.broker.claim import Claim
 from twinbus.broker.line import Line
+from twinbus.broker.ports.claim import Claim
 from twinbus.broker.ports.incoming import Parcel
+from twinbus.broker.ports.removal import Wanted
 from twinbus.broker.remote.visitor import Visitor
-from twinbus.broker.removal import Wanted
 from twinbus.broker.window import WINDOW_MESSAGES
 
 if TYPE_CHECKING:

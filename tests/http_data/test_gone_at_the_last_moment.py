@@ -56,12 +56,13 @@ async def when_its_answer_cannot_be_sent(server: ServedHere, queue: str) -> None
 
 async def received_and_deleted(server: ServedHere, queue: str) -> tuple[Caller, RemovingResponse]:
     """Who asked, and the answer that is to be sent."""
-    loop, source = asyncio.get_running_loop(), server.namespace.find_receivable(queue).parts[0]
+    loop, source = asyncio.get_running_loop(), server.namespace.find_receivable(queue)
     caller = Caller(loop.create_future(), loop.create_future(), [])
-    delivery = await Taker([source.main], caller).take(10)
+    main = source.parts[0].main
+    delivery = await Taker([main], caller).take(10)
     assert delivery is not None
     response = RemovingResponse(b"x")
-    response.removal = Removal(source, source.main, delivery, caller, server.namespace.intake)
+    response.removal = Removal(source, main, delivery, caller, server.namespace.begin_transaction())
     return caller, response
 
 

@@ -8,11 +8,12 @@ from tests.model.letter import read_delivery
 from tests.model.things import ACTIVE, FAR_S, MAIN, Hold, Lock, Message, Place
 from tests.model.violation import Violation
 from twinbus.broker.browser import Browser
+from twinbus.broker.hold import LocalHold
 
 if TYPE_CHECKING:
     from tests.model.world import World
-    from twinbus.broker import hold
     from twinbus.broker.fragment import Fragment
+    from twinbus.broker.ports import hold
     from twinbus.broker.ports.consumer import Delivery
     from twinbus.model.errors import ServiceBusError
 
@@ -100,6 +101,7 @@ class Receiver:
         self.go()
 
     def granted(self, hold: hold.Hold) -> None:
+        assert isinstance(hold, LocalHold)
         model = self._model
         self._world.say(f"  {self!r} has session {hold.session!r}")
         if self.is_gone or self.session is not None or hold.session in model.holds:

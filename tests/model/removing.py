@@ -9,7 +9,7 @@ from tests.model.sending import Sending
 from tests.model.things import ACTIVE, DEAD, DEFERRED, MAIN, SCHEDULED, Message
 from tests.model.violation import Violation
 from tests.parts import part_of
-from twinbus.broker.removal import Outcome, Wanted
+from twinbus.broker.ports.removal import Outcome, Wanted
 from twinbus.model.errors import ServiceBusError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.deferral import Found
-    from twinbus.broker.journal import Answered
+    from twinbus.broker.ports.callbacks import Answered
 
     Settle: TypeAlias = Callable[[list[int], Answered], list[int]]
 

@@ -16,7 +16,7 @@ from twinbus.broker.browsing import Browsing
 from twinbus.broker.deferral import Deferral
 from twinbus.broker.duplicates import Duplicates
 from twinbus.broker.fragment import Fragment
-from twinbus.broker.hold import Hold
+from twinbus.broker.hold import LocalHold
 from twinbus.broker.holdings import Holdings
 from twinbus.broker.keys import pack_sequence
 from twinbus.broker.ports.settlement import session_lock_lost
@@ -191,15 +191,15 @@ def a_session_is_given_to_two(patch: Patch) -> None:
 
 
 def what_comes_back_is_last_in_its_session(patch: Patch) -> None:
-    def wrong(self: Hold, sequence: int, record: bytes) -> None:
+    def wrong(self: LocalHold, sequence: int, record: bytes) -> None:
         self.ready.append((sequence, record))
         self.bytes += len(record)
 
-    patch.setattr(Hold, "put_back", wrong)
+    patch.setattr(LocalHold, "put_back", wrong)
 
 
 def what_a_receiver_had_stays_with_it(patch: Patch) -> None:
-    def wrong(right: Any, self: Sessions, hold: Hold) -> Any:
+    def wrong(right: Any, self: Sessions, hold: LocalHold) -> Any:
         right(self, hold)
         return []
 

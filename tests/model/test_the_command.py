@@ -8,8 +8,8 @@ from tests.seeded.command import (
 )
 
 PLANTED = """
-from twinbus.broker.hold import Hold
-Hold.put_back = lambda self, sequence, record: self.ready.append((sequence, record))
+from twinbus.broker.hold import LocalHold
+LocalHold.put_back = lambda self, sequence, record: self.ready.append((sequence, record))
 """
 
 

@@ -6,13 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from tests.served import PATIENCE_S
-from twinbus.broker.remote.calls import Done, Health, Page
+from twinbus.broker.ports.peer_protocol import Done, Health, Page
 from twinbus.server.peers.channel import ANSWERS, CALLS, Channel
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from twinbus.broker.remote.calls import Answer
+    from twinbus.broker.ports.peer_protocol import Answer
 
 WELL = Health({1: (None, None)})
 

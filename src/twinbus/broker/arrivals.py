@@ -20,8 +20,8 @@ from twinbus.store.protocol import StoreError, Table
 
 if TYPE_CHECKING:
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.journal import Answered
     from twinbus.broker.part import StoredPart
+    from twinbus.broker.ports.callbacks import Answered
 
 _NUMBER: Final = Struct(">Q")
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinbus.broker.bodies import Bodies
-    from twinbus.broker.journal import Answered, Journal
+    from twinbus.broker.journal import Journal
+    from twinbus.broker.ports.callbacks import Answered
     from twinbus.model.errors import ServiceBusError
     from twinbus.store.protocol import Row
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.journal import Answered
+    from twinbus.broker.ports.callbacks import Answered
 
 _NUMBER: Final = Struct(">Q")
 

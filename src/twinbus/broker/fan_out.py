@@ -46,8 +46,9 @@ if TYPE_CHECKING:
     from twinbus.broker.clock import Times
     from twinbus.broker.filters.index import Entry
     from twinbus.broker.fragment import Policy
-    from twinbus.broker.journal import Answered, Applied, Journal
+    from twinbus.broker.journal import Applied, Journal
     from twinbus.broker.locks import TokenSource
+    from twinbus.broker.ports.callbacks import Answered
     from twinbus.broker.receivable_part import SubscriptionPart
     from twinbus.broker.record import Parts
     from twinbus.broker.work import WorkBudget

@@ -16,12 +16,13 @@ from twinbus.broker import keys
 from twinbus.broker.agenda import AT_ONCE, Agenda
 from twinbus.broker.arrivals import Arrivals
 from twinbus.broker.browsing import Browsing
-from twinbus.broker.claim import Span
 from twinbus.broker.deferral import Deferral
 from twinbus.broker.duplicates import Duplicates
+from twinbus.broker.hold import LocalHold
 from twinbus.broker.holdings import Holdings
 from twinbus.broker.keys import fragment_in, pack_sequence
 from twinbus.broker.line import Line, LocalDispatch
+from twinbus.broker.lock_span import LockSpan
 from twinbus.broker.locks import Lock, Locks, pack_number
 from twinbus.broker.outstanding import Outstanding
 from twinbus.broker.ports.fragment import FragmentPort
@@ -53,9 +54,11 @@ if TYPE_CHECKING:
     from twinbus.broker.browser import Browser
     from twinbus.broker.clock import Times
     from twinbus.broker.forwarding import Forwarder
-    from twinbus.broker.journal import Answered, Applied, Journal
+    from twinbus.broker.journal import Applied, Journal
     from twinbus.broker.locks import TokenSource
+    from twinbus.broker.ports.callbacks import Answered
     from twinbus.broker.ports.consumer import Consumer, Delivery
+    from twinbus.broker.ports.hold import Hold
     from twinbus.store.protocol import Answer, Batch, Row
 
 Item: TypeAlias = "tuple[int, bytes]"
@@ -187,10 +190,10 @@ class Fragment(FragmentPort):
         """Raise StoreUnavailable or ServerBusy if its store takes no messages now."""
         self.journal.check_takes_sends()
 
-    def begin_exclusive(self) -> Span:
+    def begin_exclusive(self) -> LockSpan:
         """Note the locks of an exclusive receiver from now on."""
         self.redelivery.guard(is_on=True)
-        return Span(self)
+        return LockSpan(self)
 
     @property
     def count(self) -> int:
@@ -406,6 +409,17 @@ class Fragment(FragmentPort):
                 self._line.bring_back(sequence, record)
 
         self.journal.add(self, 0, applied, answer)
+
+    def find_session(self, session: bytes, consumer: Consumer) -> LocalHold:
+        """Return a session that a receiver has now. SessionLockLost."""
+        assert self.sessions is not None
+        return self.sessions.find(session, consumer)
+
+    def renew_session(self, hold: Hold) -> int:
+        """Let a receiver have its session for the lock duration from now; return until when, on the wall clock."""
+        assert self.sessions is not None
+        assert isinstance(hold, LocalHold)
+        return self.sessions.renew(hold)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ from bisect import insort
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from twinbus.broker.ports.hold import Hold
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -20,34 +22,12 @@ READ_AHEAD: Final = 200
 READ_AHEAD_BYTES: Final = 1_048_576
 
 
-class Hold:
+class LocalHold(Hold):
     """A session, locked."""
-
-    __slots__ = (
-        "bytes",
-        "consumer",
-        "deadline_s",
-        "drained",
-        "granted",
-        "handing",
-        "has_missed",
-        "is_caught_up",
-        "is_open",
-        "is_over",
-        "is_reading",
-        "next_read",
-        "numbers",
-        "ready",
-        "returns",
-        "session",
-        "timer",
-        "until_ms",
-    )
 
     def __init__(self, session: bytes, consumer: Consumer, granted: Callable[[Hold], None], next_read: int) -> None:
         """Made by `Sessions`; `granted` is called when the receiver has it."""
-        self.session = session
-        self.consumer = consumer
+        super().__init__(session, consumer)
         self.granted = granted
         self.next_read = next_read
         self.ready: deque[tuple[int, bytes]] = deque()
@@ -61,12 +41,10 @@ class Hold:
         """Messages that came back before they were read: what is being read may be older."""
         self.is_open = False
         """The receiver knows that it has it."""
-        self.is_over = False
         self.numbers: set[int] = set()
         """Of the locks on its messages."""
         self.deadline_s = 0.0
-        self.until_ms = 0
-        """The same on the wall clock, as the receiver is told it."""
+        """`until_ms` is the same on the wall clock, as the receiver is told it."""
         self.handing = 0
         """Messages that are being deleted, to be delivered then."""
         self.timer: Timer | None = None

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.fields import ABSOLUTE_EXPIRY_TIME, CONTENT_TYPE, CREATION_TIME, GROUP_ID, MESSAGE_ID
+from twinbus.amqp.fields import ABSOLUTE_EXPIRY_TIME, CREATION_TIME, GROUP_ID, MESSAGE_ID
 from twinbus.amqp.message import Message, Properties, Section
 from twinbus.amqp.outline import (
     annotation_pairs,
@@ -49,7 +49,7 @@ from twinbus.model.annotations import (
 )
 from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import ArgumentOutOfRange, MalformedMessage, MessageTooLarge, NotAllowed
-from twinbus.model.message import BATCH_FORMAT, PING_CONTENT_TYPE
+from twinbus.model.message import BATCH_FORMAT, PING_CONTENT_TYPE, is_ping
 from twinbus.model.partition_key import identity_of, partition_key
 
 if TYPE_CHECKING:
@@ -284,16 +284,6 @@ class Intake:
         pieces = [properties.encode(), message.raw(Section.APPLICATION_PROPERTIES)]
         pieces += [message.raw(body) if body is not None else b"", message.raw(Section.FOOTER)]
         return b"".join(pieces)
-
-
-def is_ping(message: Message) -> bool:
-    """It has the content type of a ping, and says nothing."""
-    if message.field(Section.PROPERTIES, CONTENT_TYPE) != PING_CONTENT_TYPE:
-        return False
-    section = message.body_section
-    if section is Section.DATA:
-        return not any(message.data)
-    return section is None or (section is Section.VALUE and message.value in (None, "", b""))
 
 
 def _key_of(message: Message, bare: bytes, terms: Terms) -> bytes | None:

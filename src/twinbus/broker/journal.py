@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.clock import Clock, Timers
+    from twinbus.broker.ports.callbacks import Answered
     from twinbus.store.protocol import Answer, Batch, Row, Store
 
     Applied: TypeAlias = Callable[[], None]
-    Answered: TypeAlias = Callable[[ServiceBusError | None], None]
 
 T = TypeVar("T")
 FAILED: Final = "it failed, and is being opened again"
@@ -119,6 +119,16 @@ class StoreState:
         """DiskFull if the disk is full."""
         if self.refusal is not None:
             raise self._not_begun()
+
+    def health(self) -> dict[str, object]:
+        """Return its state, as the health page shows it."""
+        health: dict[str, object] = {
+            "name": self.name,
+            "is_available": self.trouble is None,
+            "takes_messages": self.trouble is None and self.refusal is None,
+        }
+        reason = self.refusal or self.trouble
+        return health if reason is None else {**health, "reason": reason}
 
     def _error(self, trouble: str | None) -> StoreUnavailable:
         """The error for clients: a full disk comes first, because it is what an operator has to act on."""

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.intake import Intake
-    from twinbus.broker.journal import Answered
     from twinbus.broker.locks import Lock
     from twinbus.broker.part import Part, StoredPart
+    from twinbus.broker.ports.callbacks import Answered
     from twinbus.broker.ports.fragment import FragmentPort
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from random import Random
 
-    from twinbus.broker.hold import Hold
+    from twinbus.broker.hold import LocalHold
 
 _NUMBER: Final = Struct(">Q")
 pack_number: Final = _NUMBER.pack
@@ -96,7 +96,7 @@ class Lock:
         self.alarm_ms = 0
         """For when the agenda has it, if it expires."""
         self.session: bytes | None = None
-        self.hold: Hold | None = None
+        self.hold: LocalHold | None = None
         """Of its session: when that is over, so is the lock."""
         self.is_deferred = False
         self.shared = 0

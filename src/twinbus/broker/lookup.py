@@ -6,8 +6,9 @@ is for who asks; none is kept here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from twinbus.broker.ports.removal import READ_TOGETHER as AT_ONCE
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
 from twinbus.store.protocol import StoreError
 
@@ -15,10 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.journal import Answered
-
-AT_ONCE: Final = 100
-"""Records that are read at once: of the largest, they are 25 MB."""
+    from twinbus.broker.ports.callbacks import Answered
 
 
 def look_up(

@@ -17,16 +17,17 @@ from twinbus.broker.journal import Journal
 from twinbus.broker.keys import Area, area_prefix
 from twinbus.broker.locks import TokenSource
 from twinbus.broker.ports.outage import Outages
+from twinbus.broker.ports.peer_protocol import SUB_QUEUES
 from twinbus.broker.ports.reads import Reads
 from twinbus.broker.queue import Queue
 from twinbus.broker.receivable_part import QueuePart, SubscriptionPart, policies
-from twinbus.broker.remote.calls import SUB_QUEUES
 from twinbus.broker.remote.fragment import RemoteFragment
 from twinbus.broker.remote.journal import RemoteStore
 from twinbus.broker.remote.part import RemotePart
 from twinbus.broker.subscription import Subscription
 from twinbus.broker.topic import Topic
 from twinbus.broker.topic_part import TopicPart, topic_policy
+from twinbus.broker.transaction import Transaction
 from twinbus.broker.work import UNITS, WorkBudget
 from twinbus.model.errors import EntityDeleted, EntityNotFound, NotAllowed
 from twinbus.model.limits import NamespaceLimits
@@ -39,13 +40,14 @@ if TYPE_CHECKING:
     from twinbus.broker.bodies import Bodies
     from twinbus.broker.clock import Clock
     from twinbus.broker.entity import Entity
-    from twinbus.broker.journal import Answered
     from twinbus.broker.part import Part
+    from twinbus.broker.ports.callbacks import Answered
     from twinbus.broker.remote.owner import Owner
     from twinbus.model.queue import QueueDescription
     from twinbus.model.topic import SubscriptionDescription, TopicDescription
     from twinbus.store.protocol import Store
 
+__all__ = ["Namespace", "Queue", "Subscription", "Topic", "Transaction"]
 _ID_BITS = 128
 _START_BITS = 16
 
@@ -378,6 +380,10 @@ class Namespace:
     def _start_of(self, description: QueueDescription | TopicDescription) -> int:
         """Return where messages without a key begin to be spread: at another part for each entity, at each start."""
         return self._random.getrandbits(_START_BITS) if description.enable_partitioning else 0
+
+    def begin_transaction(self) -> Transaction:
+        """Begin a transaction, which is bound to a part of an entity by its first operation."""
+        return Transaction(self.intake)
 
     def make_token(self) -> bytes:
         """Return sixteen bytes that nobody can guess."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from twinbus.broker.fan_out import Rule
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.intake import Intake
-    from twinbus.broker.journal import Answered
+    from twinbus.broker.ports.callbacks import Answered
     from twinbus.broker.ports.fragment import FragmentPort, OwnerPort, TransactionPort
     from twinbus.broker.ports.incoming import Parcel, Terms
     from twinbus.model.errors import ServiceBusError

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from twinbus.broker.filters.action import Action
     from twinbus.broker.filters.index import Entry, Matching, RuleIndex
-    from twinbus.broker.journal import Answered, Applied
+    from twinbus.broker.journal import Applied
+    from twinbus.broker.ports.callbacks import Answered
     from twinbus.broker.receivable_part import SubscriptionPart
     from twinbus.model.limits import NamespaceLimits
 

@@ -17,7 +17,8 @@ from twinbus.model.annotations import VIA_PARTITION_KEY
 from twinbus.model.path import SubQueue
 
 if TYPE_CHECKING:
-    from twinbus.broker.journal import Answered
+    from twinbus.broker.ports.callbacks import Answered
+    from twinbus.model.errors import ServiceBusError
     from twinbus.model.limits import NamespaceLimits
     from twinbus.model.queue import QueueDescription
 
@@ -82,6 +83,10 @@ class Queue(Receivable):
         parcel.records = records
         parcel.keys = [via_key_of(record) for record in records]
         sending.send_on(self, parcel, destination, answer)
+
+    def refusal_of(self, number: int, error: ServiceBusError) -> ServiceBusError:
+        """Return the error for a sender whose key leads to a part that refused a message."""
+        return sending.of_fragment(self, number, error)
 
     def take_arrivals(self, source: bytes, items: list[tuple[int, bytes]], answer: Answered) -> None:
         """Store messages that another entity forwards. As `Part.take_arrivals`."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.claim import Claim
 from twinbus.broker.entity import NO_RECEIVING, Entity, disabled
+from twinbus.broker.ports.claim import Claim
 from twinbus.model.errors import NotAllowed
 from twinbus.model.path import SubQueue
 from twinbus.model.queue import QueueRuntime

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from twinbus.broker.fan_out import Rule
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.intake import Intake
-    from twinbus.broker.journal import Answered
+    from twinbus.broker.ports.callbacks import Answered
     from twinbus.broker.ports.fragment import FragmentPort
     from twinbus.broker.queue import Queue
     from twinbus.broker.record import Parts

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from twinbus.broker.clock import Timer
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.journal import Answered
+    from twinbus.broker.ports.callbacks import Answered
     from twinbus.model.errors import ServiceBusError
 
 BLOCK_SHIFT: Final = 10

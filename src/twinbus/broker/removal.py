@@ -9,62 +9,29 @@ beside them. Neighbours are deleted as one range, so that nothing is left to be 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.keys import pack_sequence, sequence_of
+from twinbus.broker.keys import PURGED, pack_sequence, sequence_of
 from twinbus.broker.line import SPAN
 from twinbus.broker.locks import Lock
 from twinbus.broker.lookup import look_up
-from twinbus.broker.record import IS_SPECIAL, enqueued_of, session_of, weight_of
+from twinbus.broker.ports.removal import FAR, Outcome, Wanted
+from twinbus.broker.record import IS_SPECIAL, session_of, weight_of
 from twinbus.model.callbacks import do_nothing, ignore
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
-from twinbus.store.protocol import StoreError
+from twinbus.store.protocol import StoreError, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.fragment import Fragment, Item
+    from twinbus.broker.ports.removal import Done
     from twinbus.store.protocol import Row
 
-    Done: TypeAlias = Callable[["Outcome | ServiceBusError"], None]
 
 AT_ONCE: Final = 500
 BYTES_AT_ONCE: Final = 1_048_576
-FAR: Final = 2**63
 FAR_S: Final = float("inf")
-
-
-class Wanted:
-    """Which messages are to go."""
-
-    __slots__ = ("before_ms", "most", "session", "up_to")
-
-    def __init__(
-        self, *, most: int = FAR, up_to: int = FAR, before_ms: int = FAR, session: bytes | None = None
-    ) -> None:
-        """So many at most, up to this sequence number, enqueued before this time, of this session."""
-        self.most = most
-        self.up_to = up_to
-        self.before_ms = before_ms
-        self.session = session
-
-    def includes(self, record: bytes) -> bool:
-        """This message is to go."""
-        if self.session is not None and session_of(record) != self.session:
-            return False
-        return enqueued_of(record) < self.before_ms
-
-
-class Outcome:
-    """What became of it."""
-
-    __slots__ = ("removed", "skipped")
-
-    def __init__(self) -> None:
-        """Nothing yet."""
-        self.removed = 0
-        self.skipped = 0
-        """Those that someone has."""
 
 
 class Walk:
@@ -161,6 +128,7 @@ class Removal:
     def __init__(self, fragment: Fragment) -> None:
         """Made by its fragment."""
         self._fragment = fragment
+        self._mark_key = fragment.holdings.prefix + PURGED
 
     def remove_active(self, wanted: Wanted, done: Done, marking: Callable[[list[Item]], None] | None = None) -> None:
         """Delete active messages, from the oldest on. `marking` may write more with each part of them."""
@@ -174,6 +142,52 @@ class Removal:
         Walk(fragment, fragment.holdings.active, fragment.out.__contains__, delete, wanted, done).begin(
             fragment.holdings.low
         )
+
+    def purge(self, wanted: Wanted, done: Done) -> None:
+        """Delete active messages as `remove_active`, and note on disk how far that went. StoreUnavailable.
+
+        A reader of the fragment's log can tell by that mark that messages which it has not read are gone for good.
+        Missing numbers do not say so: their messages may have been received.
+        """
+        self._fragment.check_works()
+        self._fragment.check_loaded()
+
+        def found(known: int | ServiceBusError) -> None:
+            if isinstance(known, ServiceBusError):
+                done(known)
+                return
+            try:
+                self.remove_active(wanted, done, lambda items: self._mark(items, known))
+            except ServiceBusError as error:
+                done(error)
+
+        self.find_purged(found)
+
+    def _mark(self, items: list[Item], known: int) -> None:
+        """Note the last purged message; the mark never goes back, also if a skipped message is purged later."""
+        last = max(known, items[-1][0])
+        self._fragment.journal.batch.put(self._mark_key, pack_sequence(last), Table.INDEX)
+
+    def find_purged(self, found: Callable[[int | ServiceBusError], None]) -> None:
+        """Find the highest number of a message that was purged; 0 if none was."""
+        fragment = self._fragment
+        life, number = fragment.life, 0
+
+        def told(error: ServiceBusError | None) -> None:
+            found(number if error is None else error)
+
+        def read(values: list[bytes | None] | StoreError) -> None:
+            nonlocal number
+            if not promise.is_open:
+                return
+            if life != fragment.life or isinstance(values, StoreError):
+                promise.give(StoreUnavailable("the store failed before it told how far the fragment was purged"))
+                return
+            number = int.from_bytes(values[0] or b"")
+            promise.give(None)
+
+        promise = fragment.journal.promise(told)
+        fragment.journal.get([self._mark_key], read, Table.INDEX)
 
     def remove_deferred(self, wanted: Wanted, done: Done) -> None:
         """Delete deferred messages, from the oldest on."""

@@ -26,7 +26,8 @@ from twinbus.store.protocol import StoreError
 if TYPE_CHECKING:
     from twinbus.broker.agenda import Moments
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.journal import Answered, Applied
+    from twinbus.broker.journal import Applied
+    from twinbus.broker.ports.callbacks import Answered
     from twinbus.model.errors import ServiceBusError
 
 

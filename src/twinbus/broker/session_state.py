@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.journal import Answered, Promise
+    from twinbus.broker.journal import Promise
+    from twinbus.broker.ports.callbacks import Answered
     from twinbus.store.protocol import Row
 
 _UPDATED: Final = Struct(">Q")

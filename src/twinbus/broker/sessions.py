@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from twinbus.broker.hold import READ_AHEAD, READ_AHEAD_BYTES, Hold
+from twinbus.broker.hold import READ_AHEAD, READ_AHEAD_BYTES, LocalHold
 from twinbus.broker.keys import LAST_SEQUENCE, pack_sequence, pack_session, sequence_of
 from twinbus.broker.line import SPAN, LocalDispatch
 from twinbus.broker.ports.gathering import DRAIN_PATIENCE_S
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.locks import Lock
     from twinbus.broker.ports.consumer import Consumer
+    from twinbus.broker.ports.hold import Hold
     from twinbus.store.protocol import Row
 
     Granted: TypeAlias = Callable[[Hold], None]
@@ -48,16 +49,16 @@ class Sessions(LocalDispatch):
 
     def __init__(self, fragment: Fragment) -> None:
         """Nobody has one yet."""
-        self.holds: dict[bytes, Hold] = {}
+        self.holds: dict[bytes, LocalHold] = {}
         self._fragment = fragment
-        self._by_consumer: dict[Consumer, Hold] = {}
-        self._trying: dict[Consumer, Hold] = {}
+        self._by_consumer: dict[Consumer, LocalHold] = {}
+        self._trying: dict[Consumer, LocalHold] = {}
         """Sessions of which it is being seen whether they have messages, for who waits."""
         self._waiting: OrderedDict[Consumer, Granted] = OrderedDict()
         self._candidates: OrderedDict[bytes, None] = OrderedDict()
-        self._busy: OrderedDict[Hold, None] = OrderedDict()
+        self._busy: OrderedDict[LocalHold, None] = OrderedDict()
         """Those to be looked at by the next dispatch."""
-        self._held_up: dict[Hold, None] = {}
+        self._held_up: dict[LocalHold, None] = {}
         """Those that have more messages, were not too many out."""
         self._next_search = first = fragment.holdings.first
         """From this sequence number on there may be sessions that are not remembered."""
@@ -108,13 +109,13 @@ class Sessions(LocalDispatch):
         """Whether a session that a receiver has is of this fragment."""
         return self.holds.get(hold.session) is hold
 
-    def _hold(self, session: bytes, consumer: Consumer, granted: Granted) -> Hold:
-        hold = Hold(session, consumer, granted, self._lowest)
+    def _hold(self, session: bytes, consumer: Consumer, granted: Granted) -> LocalHold:
+        hold = LocalHold(session, consumer, granted, self._lowest)
         self.holds[session] = hold
         self._candidates.pop(session, None)
         return hold
 
-    def _grant(self, hold: Hold) -> None:
+    def _grant(self, hold: LocalHold) -> None:
         hold.is_open = True
         self._trying.pop(hold.consumer, None)
         self._by_consumer[hold.consumer] = hold
@@ -135,7 +136,7 @@ class Sessions(LocalDispatch):
         if self._waiting:
             self._search()
 
-    def _try(self, hold: Hold) -> None:
+    def _try(self, hold: LocalHold) -> None:
         """See whether a session has messages; if not, its would-be receiver waits on, before all others."""
         self._trying[hold.consumer] = hold
 
@@ -150,7 +151,7 @@ class Sessions(LocalDispatch):
 
         self._read(hold, seen)
 
-    def _take_back(self, hold: Hold) -> None:
+    def _take_back(self, hold: LocalHold) -> None:
         """A receiver does not get the session that was meant for it: it waits on, before all others."""
         del self.holds[hold.session]
         self._trying.pop(hold.consumer, None)
@@ -200,7 +201,7 @@ class Sessions(LocalDispatch):
         else:
             self._next_search = min(self._next_search, sequence)
 
-    def renew(self, hold: Hold) -> int:
+    def renew(self, hold: LocalHold) -> int:
         """Let a receiver have its session for its duration from now; until when, on the wall clock."""
         fragment = self._fragment
         duration_ms = fragment.policy.lock_duration_ms
@@ -210,7 +211,7 @@ class Sessions(LocalDispatch):
             self._watch(hold)
         return hold.until_ms
 
-    def find(self, session: bytes, consumer: Consumer | None = None) -> Hold:
+    def find(self, session: bytes, consumer: Consumer | None = None) -> LocalHold:
         """A session that someone has: this receiver, if one is given. SessionLockLost."""
         hold = self.holds.get(session)
         is_held = hold is not None and hold.is_open and hold.deadline_s > self._fragment.clock.monotonic_s()
@@ -218,12 +219,12 @@ class Sessions(LocalDispatch):
             raise session_lock_lost(session)
         return hold
 
-    def _watch(self, hold: Hold) -> None:
+    def _watch(self, hold: LocalHold) -> None:
         if hold.timer is not None:
             hold.timer.cancel()
         hold.timer = self._fragment.timers.call_at(hold.deadline_s, lambda: self._look(hold))
 
-    def _look(self, hold: Hold) -> None:
+    def _look(self, hold: LocalHold) -> None:
         if hold.is_over:
             return
         if hold.deadline_s > self._fragment.clock.monotonic_s():
@@ -235,7 +236,7 @@ class Sessions(LocalDispatch):
             self._fragment.settlement.return_counted(locks, ignore)
         self._offer()
 
-    def _let_go(self, hold: Hold) -> list[Lock]:
+    def _let_go(self, hold: LocalHold) -> list[Lock]:
         """Nobody has the session any more. Returns what its receiver had; it is out as before."""
         hold.is_over = True
         del self.holds[hold.session]
@@ -290,7 +291,7 @@ class Sessions(LocalDispatch):
         self.feed(consumer)
 
     @staticmethod
-    def _end_drain(hold: Hold, drained: Callable[[], None]) -> None:
+    def _end_drain(hold: LocalHold, drained: Callable[[], None]) -> None:
         if hold.drained is drained:
             hold.drained = None
             if not hold.is_over:
@@ -402,7 +403,7 @@ class Sessions(LocalDispatch):
         self._offer()
         self._note_removals()
 
-    def _serve(self, hold: Hold) -> None:
+    def _serve(self, hold: LocalHold) -> None:
         fragment, consumer = self._fragment, hold.consumer
         if hold.deadline_s <= fragment.clock.monotonic_s():
             return  # its time is over, which its receiver is about to be told
@@ -425,11 +426,11 @@ class Sessions(LocalDispatch):
         elif hold.drained is not None and not hold.handing and not hold.is_reading:
             self._finish_drain(hold, hold.drained)
 
-    def _finish_drain(self, hold: Hold, drained: Callable[[], None]) -> None:
+    def _finish_drain(self, hold: LocalHold, drained: Callable[[], None]) -> None:
         if hold.is_empty or hold.consumer.room <= 0 or self._fragment.free_locks <= 0:
             self._end_drain(hold, drained)
 
-    def _read(self, hold: Hold, then: Callable[[], None]) -> None:
+    def _read(self, hold: LocalHold, then: Callable[[], None]) -> None:
         """Read on in a session: which messages it has, and then these."""
         fragment = self._fragment
         life, end, returns = fragment.life, fragment.holdings.shown.next, hold.returns

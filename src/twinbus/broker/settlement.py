@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from twinbus.broker.agenda import Moments
     from twinbus.broker.clock import Timer
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.journal import Answered
+    from twinbus.broker.ports.callbacks import Answered
     from twinbus.broker.ports.consumer import Consumer
 
 EXPIRE_AT_ONCE: Final = 500

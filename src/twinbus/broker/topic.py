@@ -15,9 +15,10 @@ from twinbus.broker.ports.incoming import Terms
 from twinbus.model.topic import TopicRuntime
 
 if TYPE_CHECKING:
-    from twinbus.broker.journal import Answered
+    from twinbus.broker.ports.callbacks import Answered
     from twinbus.broker.ports.incoming import Parcel
     from twinbus.broker.subscription import Subscription
+    from twinbus.model.errors import ServiceBusError
     from twinbus.model.limits import NamespaceLimits
     from twinbus.model.topic import TopicDescription
 
@@ -74,6 +75,10 @@ class Topic(Entity):
             sending.send(self, parcel, answer, [] if numbers is None else numbers)
         else:
             self.parts[0].send(parcel, answer, numbers)
+
+    def refusal_of(self, number: int, error: ServiceBusError) -> ServiceBusError:
+        """Return the error for a sender whose key leads to a part that refused a message."""
+        return sending.of_fragment(self, number, error)
 
     def take_arrivals(self, source: bytes, items: list[tuple[int, bytes]], answer: Answered) -> None:
         """Store messages that another entity forwards. As `Part.take_arrivals`."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from twinbus.broker.local_transaction import terms_of
+from twinbus.broker.partitioned.transacting import part_for, part_for_payload
 from twinbus.broker.ports.incoming import Parcel
 from twinbus.model.callbacks import ignore
 from twinbus.model.errors import (
@@ -22,13 +23,15 @@ from twinbus.model.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from twinbus.broker.intake import Intake
-    from twinbus.broker.journal import Answered
     from twinbus.broker.part import Part
+    from twinbus.broker.ports.callbacks import Answered
     from twinbus.broker.ports.fragment import FragmentPort, TransactionPort
     from twinbus.broker.ports.settlement import How
+    from twinbus.broker.queue import Queue
+    from twinbus.broker.topic import Topic
 
 MAX_OPERATIONS: Final = 100
 
@@ -55,6 +58,13 @@ class Transaction:
         """What the owner of the part carries out."""
 
     # --- what is asked for --------------------------------------------------------------------------------------------
+
+    def send_to(
+        self, target: Queue | Topic, payload: bytes, message_format: int, destination: str | None = None
+    ) -> None:
+        """Send a message, or a batch of them, to the part that its key leads to. As `send`."""
+        part = part_for_payload(self, target, self._intake, payload, message_format, destination)
+        self.send(part, payload, message_format, destination)
 
     def send(self, target: Part, payload: bytes, message_format: int, destination: str | None = None) -> None:
         """Send a message, or a batch of them, on to `destination` if that is another entity.
@@ -96,6 +106,10 @@ class Transaction:
             raise
         self.size += sum([len(record) for record in records])
         return work.schedule(records)
+
+    def part_for(self, target: Queue | Topic, keys: Iterable[bytes | None]) -> Part:
+        """Return the part that messages of these keys go to. InvalidOperation, which fails the transaction."""
+        return part_for(self, target, keys)
 
     def settle(
         self,

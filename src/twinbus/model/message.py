@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp import message as sections
 from twinbus.amqp.errors import DecodeError, EncodeError
-from twinbus.amqp.fields import DELIVERY_COUNT, LARGEST_TTL_MS, MESSAGE_ID, TTL
+from twinbus.amqp.fields import CONTENT_TYPE, DELIVERY_COUNT, LARGEST_TTL_MS, MESSAGE_ID, TTL
 from twinbus.amqp.message import Header, Message, Properties, Section
 from twinbus.amqp.outline import binaries_of, outline_of
 from twinbus.amqp.types import Timestamp
@@ -47,6 +47,16 @@ POSSIBLE_DUPLICATE: Final = "x-ms-possible-duplicate"
 MAX_ID_CHARACTERS: Final = 128
 _ID_BYTES: Final = 16
 _STATES: Final = ("active", "deferred", "scheduled")
+
+
+def is_ping(message: Message) -> bool:
+    """It has the content type of a ping, and says nothing."""
+    if message.field(Section.PROPERTIES, CONTENT_TYPE) != PING_CONTENT_TYPE:
+        return False
+    section = message.body_section
+    if section is Section.DATA:
+        return not any(message.data)
+    return section is None or (section is Section.VALUE and message.value in (None, "", b""))
 
 
 def message_id_text(message: Message) -> str | None:

@@ -10,9 +10,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.queue import Queue
-from twinbus.broker.subscription import Subscription
-from twinbus.broker.topic import Topic
+from twinbus.broker.namespace import Queue, Subscription, Topic
 from twinbus.model import path as paths
 from twinbus.model.errors import StoreUnavailable
 from twinbus.server.changes import EntityDeleted

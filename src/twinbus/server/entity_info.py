@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from twinbus.broker.queue import Queue
-from twinbus.broker.topic import Topic
+from twinbus.broker.namespace import Queue, Topic
 from twinbus.model import path as paths
 from twinbus.model.description import shown_size_mb
 from twinbus.model.info import EntityInfo, QueueInfo, SubscriptionInfo, TopicInfo
@@ -19,7 +18,7 @@ from twinbus.model.rule import CorrelationFilter, FalseFilter, SqlFilter, TrueFi
 from twinbus.model.topic import TopicDescription
 
 if TYPE_CHECKING:
-    from twinbus.broker.subscription import Subscription
+    from twinbus.broker.namespace import Subscription
 
 SizedT = TypeVar("SizedT", bound=QueueDescription | TopicDescription)
 

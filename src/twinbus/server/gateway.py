@@ -33,10 +33,10 @@ from twinbus.amqp.sender import Sender
 from twinbus.amqp.settings import Limits, Settings
 from twinbus.amqp.shared_input import SharedInput
 from twinbus.amqp.terminus import Coordinator, Source, Target
+from twinbus.broker.namespace import Queue
 from twinbus.broker.ports.consumer import Card
 from twinbus.broker.ports.fragment import PATIENCE_S
 from twinbus.broker.ports.outage import Silence
-from twinbus.broker.queue import Queue
 from twinbus.model import path
 from twinbus.model.errors import InvalidArgument, NotAllowed, QuotaExceeded, ServiceBusError, Unauthorized
 from twinbus.model.path import SubQueue
@@ -74,11 +74,9 @@ if TYPE_CHECKING:
     from twinbus.amqp.events import Event
     from twinbus.amqp.performatives import Attach
     from twinbus.broker.clock import Timer
-    from twinbus.broker.namespace import Namespace
+    from twinbus.broker.namespace import Namespace, Subscription, Topic
     from twinbus.broker.ports.consumer import Consumer
     from twinbus.broker.ports.fragment import FragmentPort, OwnerPort
-    from twinbus.broker.subscription import Subscription
-    from twinbus.broker.topic import Topic
     from twinbus.server.administration import Administration
     from twinbus.server.authority import Authority
     from twinbus.server.metering.counter import Counter

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from twinbus.amqp.outcomes import ACCEPTED, Rejected
 from twinbus.amqp.types import Symbol
-from twinbus.broker.partitioned.transacting import part_for_payload
+from twinbus.broker.namespace import Queue
 from twinbus.broker.ports.incoming import Parcel, Terms
-from twinbus.broker.queue import Queue
 from twinbus.model.errors import ServiceBusError
 from twinbus.server.answers import error_of
 from twinbus.server.keys import Right
@@ -22,8 +21,7 @@ from twinbus.server.silence import tell
 if TYPE_CHECKING:
     from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.amqp.receiver import Receiver
-    from twinbus.broker.namespace import Namespace
-    from twinbus.broker.topic import Topic
+    from twinbus.broker.namespace import Namespace, Topic
     from twinbus.server.transactions import Transactions
 
 VIA: Final = "com.microsoft:transfer-destination-address"
@@ -109,15 +107,7 @@ class Incoming:
         """A message that is sent when its transaction is committed: until then it is taken on condition."""
         try:
             transaction, answer = self._transactions.join(delivery.state, len(delivery.payload))
-            part = part_for_payload(
-                transaction,
-                self._target,
-                self._namespace.intake,
-                delivery.payload,
-                delivery.message_format,
-                self.destination,
-            )
-            transaction.send(part, delivery.payload, delivery.message_format, self.destination)
+            transaction.send_to(self._target, delivery.payload, delivery.message_format, self.destination)
         except ServiceBusError as error:
             self._answer([delivery], error)
         else:

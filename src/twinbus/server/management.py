@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-    from twinbus.broker.transaction import Transaction
+    from twinbus.broker.namespace import Transaction
     from twinbus.server.access import Access
     from twinbus.server.metering.counter import Counter
     from twinbus.server.operations.subject import Subject

@@ -33,13 +33,12 @@ if TYPE_CHECKING:
     from twinbus.amqp.composite import Composite
     from twinbus.amqp.delivery import OutgoingDelivery
     from twinbus.amqp.sender import Sender
-    from twinbus.broker.claim import Claim
     from twinbus.broker.clock import Clock
-    from twinbus.broker.journal import Answered
+    from twinbus.broker.namespace import Queue, Subscription
+    from twinbus.broker.ports.callbacks import Answered
+    from twinbus.broker.ports.claim import Claim
     from twinbus.broker.ports.consumer import Delivery
     from twinbus.broker.ports.fragment import FragmentPort, OwnerPort, SettlementPort
-    from twinbus.broker.queue import Queue
-    from twinbus.broker.subscription import Subscription
     from twinbus.server.socket_room import Soon
     from twinbus.server.transactions import Transactions
 

@@ -11,9 +11,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from twinbus.broker.queue import Queue
-from twinbus.broker.subscription import Subscription
-from twinbus.broker.topic import Topic
+from twinbus.broker.namespace import Queue, Subscription, Topic
 from twinbus.model import path as paths
 from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import EntityNotFound, ServiceBusError, StoreUnavailable
@@ -25,7 +23,6 @@ from twinbus.server.entity_info import info_of, queue_info, subscription_info, t
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Mapping, Sequence
 
-    from twinbus.broker.journal import StoreState
     from twinbus.broker.namespace import Namespace
     from twinbus.model.info import EntityInfo, QueueInfo, SubscriptionInfo, TopicInfo
     from twinbus.model.rule import RuleDescription
@@ -176,7 +173,7 @@ class Replica:
 
     def health(self) -> dict[str, object]:
         """Which stores work, and which of them take messages; `reason` says why one does not."""
-        stores = [_health_of(journal) for journal in self._namespace.journals]
+        stores = [journal.health() for journal in self._namespace.journals]
         by_reason: dict[object, list[str]] = {}
         for store in stores:
             if "reason" in store:
@@ -210,16 +207,6 @@ class Replica:
 def kind_of(entity: Queue | Topic | Subscription) -> str:
     """Queue, topic or subscription."""
     return type(entity).__name__.lower()
-
-
-def _health_of(journal: StoreState) -> dict[str, object]:
-    health: dict[str, object] = {
-        "name": journal.name,
-        "is_available": journal.trouble is None,
-        "takes_messages": journal.trouble is None and journal.refusal is None,
-    }
-    reason = journal.refusal or journal.trouble
-    return health if reason is None else {**health, "reason": reason}
 
 
 async def _load(entity: Queue | Topic | Subscription) -> None:

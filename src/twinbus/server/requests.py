@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from twinbus.amqp.receiver import Receiver
     from twinbus.amqp.settings import Limits
     from twinbus.broker.clock import Clock
-    from twinbus.broker.transaction import Transaction
+    from twinbus.broker.namespace import Transaction
     from twinbus.server.request_queue import RequestQueue
     from twinbus.server.transactions import Transactions
 

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from twinbus.amqp.delivery import OutgoingDelivery
     from twinbus.amqp.sender import Sender
     from twinbus.broker.clock import Timer
-    from twinbus.broker.hold import Hold
     from twinbus.broker.namespace import Namespace
     from twinbus.broker.ports.consumer import Card
     from twinbus.broker.ports.fragment import FragmentPort
+    from twinbus.broker.ports.hold import Hold
     from twinbus.server.metering.counter import Counter
     from twinbus.server.socket_room import Soon
 

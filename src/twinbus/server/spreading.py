@@ -10,8 +10,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from twinbus.broker.partitioned.ordering import Turn
-from twinbus.broker.partitioned.sending import of_fragment
 from twinbus.broker.ports.incoming import Parcel
 from twinbus.model.description import FRAGMENTS
 from twinbus.model.errors import ServiceBusError
@@ -19,7 +17,7 @@ from twinbus.server.incoming import Incoming
 
 if TYPE_CHECKING:
     from twinbus.amqp.delivery import IncomingDelivery
-    from twinbus.broker.partitioned.spread import Spread
+    from twinbus.broker.namespace import Queue, Topic
 
 
 class _Portion:
@@ -37,12 +35,12 @@ class _Portion:
 class _Portions:
     """What goes where, of messages that came in one read."""
 
-    def __init__(self, spread: Spread) -> None:
+    def __init__(self, target: Queue | Topic) -> None:
         self.by_number: dict[int, _Portion] = {}
-        self._spread = spread
+        self._target = target
 
     def _find(self, key: bytes | None) -> _Portion:
-        return self.by_number.setdefault(self._spread.choose(key), _Portion())
+        return self.by_number.setdefault(self._target.spread.choose(key), _Portion())
 
     def add(self, delivery: IncomingDelivery, parcel: Parcel, key: bytes | None) -> None:
         """A delivery that is not divided."""
@@ -74,7 +72,7 @@ class SpreadIncoming(Incoming):
         self.used_s, now_ms = namespace.clock.monotonic_s(), namespace.clock.wall_ms()
         target.accessed_ms, target.used_s = now_ms, self.used_s
         add_to, terms = namespace.intake.add_to, target.terms
-        portions, free = _Portions(target.spread), _Portion()
+        portions, free = _Portions(target), _Portion()
         parcel = free.parcel
         keys, keep = parcel.keys, free.deliveries.append
         for delivery in deliveries:
@@ -114,7 +112,7 @@ class SpreadIncoming(Incoming):
         if portion.keyed and target.order.holds_one(number):  # a batch of its key came before it, and is being checked
             size = sum([len(record) for record in portion.parcel.records])
             try:
-                target.order.enter(Turn([number], size, partial(self._store_portion, number, portion), is_ready=True))
+                target.order.enter_one(number, size, partial(self._store_portion, number, portion))
             except ServiceBusError as error:
                 self._stranded(number, portion, error, is_in_doubt=False)
             return
@@ -146,6 +144,6 @@ class SpreadIncoming(Incoming):
         places = list(enumerate(portion.deliveries))
         bound = [delivery for place, delivery in places if place in portion.keyed]
         if bound:
-            self._answer(bound, of_fragment(target, number, error))
+            self._answer(bound, target.refusal_of(number, error))
         others = [delivery for place, delivery in places if place not in portion.keyed]
         self._send_each(others, is_in_doubt=is_in_doubt)

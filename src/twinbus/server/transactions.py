@@ -22,7 +22,6 @@ from twinbus.amqp.outcomes import (
     TransactionalState,
 )
 from twinbus.broker.ports.settlement import How
-from twinbus.broker.transaction import Transaction
 from twinbus.model.errors import (
     InvalidOperation,
     MalformedMessage,
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.amqp.receiver import Receiver
     from twinbus.broker.clock import Timer
-    from twinbus.broker.namespace import Namespace
+    from twinbus.broker.namespace import Namespace, Transaction
 
 MAX_OPEN: Final = 100
 """Of one connection."""
@@ -67,7 +66,7 @@ class Transactions:
         txn_id = namespace.make_token()
         deadline_s = namespace.clock.monotonic_s() + LONGEST_S
         timer = namespace.timers.call_at(deadline_s, lambda: self._expire(txn_id))
-        self._open[txn_id] = (Transaction(namespace.intake), timer)
+        self._open[txn_id] = (namespace.begin_transaction(), timer)
         return txn_id
 
     def find(self, txn_id: bytes) -> Transaction:

@@ -12,9 +12,8 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Final
 
+from twinbus.broker.namespace import Queue, Topic
 from twinbus.broker.ports.outage import Outage as RehearsedOutage
-from twinbus.broker.queue import Queue
-from twinbus.broker.topic import Topic
 from twinbus.model.outage import OutageKind
 from twinbus.model.path import key_of
 from twinbus.server.disk import low_space

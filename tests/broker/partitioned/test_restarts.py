@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.broker.partitioned.rig import STORES, PartitionedRig, key_for, message
 from tests.broker.rig import Answers
 from twinbus.broker.ports.numbers import FRAGMENT_SHIFT
-from twinbus.broker.removal import Wanted
+from twinbus.broker.ports.removal import Wanted
 from twinbus.model.description import FRAGMENTS
 from twinbus.model.queue import QueueDescription
 

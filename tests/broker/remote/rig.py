@@ -26,11 +26,11 @@ from twinbus.testing.clock import FakeClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from twinbus.broker.hold import Hold
     from twinbus.broker.journal import Journal
     from twinbus.broker.ports.fragment import FragmentPort
+    from twinbus.broker.ports.hold import Hold
+    from twinbus.broker.ports.peer_protocol import Answer, Call
     from twinbus.broker.queue import Queue
-    from twinbus.broker.remote.calls import Answer, Call
     from twinbus.model.limits import NamespaceLimits
 
 STORES = 4

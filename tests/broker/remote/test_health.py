@@ -8,7 +8,7 @@ from tests.broker.remote.rig import TwoProcesses
 from twinbus.server.peers.health import HealthReport
 
 if TYPE_CHECKING:
-    from twinbus.broker.remote.calls import Health
+    from twinbus.broker.ports.peer_protocol import Health
 
 
 class Other:

@@ -8,8 +8,8 @@ from tests.broker.partitioned.rig import key_for, message
 from tests.broker.remote.rig import Receiver, TwoProcesses
 from tests.broker.rig import Answers
 from tests.simulation.letter import read_delivery
+from twinbus.broker.ports.peer_protocol import Health
 from twinbus.broker.ports.settlement import SomeLocksLost
-from twinbus.broker.remote.calls import Health
 from twinbus.model.description import FRAGMENTS
 from twinbus.model.errors import StoreUnavailable
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tests.broker.partitioned.rig import key_for, message
 from tests.broker.remote.rig import TwoProcesses
 from tests.broker.rig import Answers
-from twinbus.broker.remote.calls import Health, Purge
+from twinbus.broker.ports.peer_protocol import Health, Purge
 from twinbus.model.errors import StoreUnavailable
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from tests.simulation.processes.process import Process
-    from twinbus.broker.remote.calls import Answer, Call
+    from twinbus.broker.ports.peer_protocol import Answer, Call
 
 _encode = msgspec.msgpack.encode
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinbus.broker.arrivals import key_of
-from twinbus.broker.partitioned.sending import all_of
+from twinbus.broker.ports.callbacks import all_of
 from twinbus.model.errors import ServiceBusError
 from twinbus.model.partition_key import fragment_of
 
 if TYPE_CHECKING:
-    from twinbus.broker.journal import Answered
+    from twinbus.broker.ports.callbacks import Answered
     from twinbus.broker.queue import Queue
     from twinbus.broker.topic import Topic
 

@@ -66,6 +66,10 @@ class SendOrder:
         for number in turn.numbers:
             self.queues.setdefault(number, deque()).append(turn)
 
+    def enter_one(self, number: int, size: int, run: Callable[[], None]) -> None:
+        """Queue a send to one fragment that waits for no check itself. ServerBusy if too many bytes wait."""
+        self.enter(Turn([number], size, run, is_ready=True))
+
     def set_ready(self, turn: Turn) -> None:
         """Let a turn run as soon as it is the first, and those behind it after it."""
         turn.is_ready = True

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from twinbus.amqp.fields import MESSAGE_ID
 from twinbus.amqp.message import Message, Section
 from twinbus.broker.partitioned.checking import Checked
-from twinbus.broker.partitioned.ordering import Turn
+from twinbus.broker.ports.callbacks import all_of
 from twinbus.broker.ports.incoming import Parcel
 from twinbus.broker.record import take_apart
 from twinbus.model.errors import (
@@ -35,8 +35,8 @@ from twinbus.model.errors import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinbus.broker.journal import Answered
     from twinbus.broker.part import Part
+    from twinbus.broker.ports.callbacks import Answered
     from twinbus.broker.queue import Queue
     from twinbus.broker.topic import Topic
 
@@ -79,7 +79,7 @@ def _send_to(target: Queue | Topic, number: int, parcel: Parcel, answer: Answere
     if target.order.holds_one(number):  # behind a batch with a message of that fragment, which is being checked
         size = sum([len(record) for record in parcel.records])
         send_now = partial(_send_now, target.parts[number], parcel, told, numbers)
-        target.order.enter(Turn([number], size, send_now, is_ready=True))
+        target.order.enter_one(number, size, send_now)
         return
     try:
         target.parts[number].send(parcel, told, numbers)
@@ -164,23 +164,6 @@ def _ping_each(target: Queue | Topic, keys: Sequence[bytes | None], answer: Answ
             target.parts[number].send(Parcel(), told)
         except ServiceBusError as error:
             told(error)
-
-
-def all_of(count: int, answer: Answered) -> Answered:
-    """What hears of so many things, and tells when all are done: the first error, if there is one."""
-    left = count
-    first: ServiceBusError | None = None
-
-    def told(error: ServiceBusError | None) -> None:
-        nonlocal left, first
-        left -= 1
-        if first is not None and error is not None and error.may_have_happened:
-            first = first.retold(may_have_happened=True)
-        first = first or error
-        if not left:
-            answer(first)
-
-    return told
 
 
 def send_on(target: Queue, parcel: Parcel, destination: str, answer: Answered) -> None:

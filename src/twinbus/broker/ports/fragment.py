@@ -14,12 +14,12 @@ from twinbus.model.callbacks import ignore
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from twinbus.broker.claim import Span
     from twinbus.broker.clock import Times
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.hold import Hold
-    from twinbus.broker.journal import Answered
+    from twinbus.broker.ports.callbacks import Answered
+    from twinbus.broker.ports.claim import Span
     from twinbus.broker.ports.consumer import Consumer, GatewayReader
+    from twinbus.broker.ports.hold import Hold
     from twinbus.broker.ports.reads import Reads
     from twinbus.model.errors import ServiceBusError
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinbus.broker.ports.fragment import BrowserPort, BrowsingPort
-from twinbus.broker.remote.calls import Browse, FindTime, Look, Numbers, Page, Peek
+from twinbus.broker.ports.peer_protocol import Browse, FindTime, Look, Numbers, Page, Peek
 from twinbus.broker.remote.loan import Loan
 from twinbus.model.callbacks import do_nothing
 from twinbus.model.errors import ServiceBusError
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.ports.consumer import Delivery, GatewayReader
+    from twinbus.broker.ports.peer_protocol import Answer, Call
     from twinbus.broker.ports.reads import Reads
-    from twinbus.broker.remote.calls import Answer, Call
     from twinbus.broker.remote.fragment import RemoteFragment
 
 

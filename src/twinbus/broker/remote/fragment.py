@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinbus.broker.ports.fragment import FragmentPort
+from twinbus.broker.ports.peer_protocol import Managed
 from twinbus.broker.remote.browsing import RemoteBrowsing
-from twinbus.broker.remote.calls import Managed
 from twinbus.broker.remote.line import RemoteDispatch
 from twinbus.broker.remote.settlement import TAG_BYTES, RemoteSettlement
 from twinbus.model.errors import ServiceBusError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from twinbus.broker.clock import Times
     from twinbus.broker.ports.fragment import ManagementRequest
-    from twinbus.broker.remote.calls import Answer, Place
+    from twinbus.broker.ports.peer_protocol import Answer, Place
     from twinbus.broker.remote.journal import RemoteStore
     from twinbus.broker.remote.owner import Owner
 

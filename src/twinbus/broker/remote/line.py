@@ -13,8 +13,8 @@ from twinbus.broker.remote.loan import Loan
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.broker.hold import Hold
     from twinbus.broker.ports.consumer import Consumer, GatewayConsumer
+    from twinbus.broker.ports.hold import Hold
     from twinbus.broker.remote.fragment import RemoteFragment
     from twinbus.model.errors import ServiceBusError
 

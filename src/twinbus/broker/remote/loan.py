@@ -15,18 +15,18 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.hold import Hold
 from twinbus.broker.ports.fragment import PATIENCE_S
 from twinbus.broker.ports.gathering import DRAIN_PATIENCE_S
+from twinbus.broker.ports.hold import Hold
+from twinbus.broker.ports.peer_protocol import Claim, Close, Open, Untaken
 from twinbus.broker.ports.settlement import session_lock_lost
-from twinbus.broker.remote.calls import Claim, Close, Open, Untaken
 from twinbus.model.errors import ServiceBusError, SessionLockLost, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.ports.consumer import Delivery, GatewayConsumer
-    from twinbus.broker.remote.calls import Answer, Call
+    from twinbus.broker.ports.peer_protocol import Answer, Call
     from twinbus.broker.remote.fragment import RemoteFragment
 
 PATIENCE_MAX_S: Final = 4.0
@@ -247,8 +247,7 @@ class Loan:
     def granted(self, session: bytes, until_ms: int) -> None:
         """The receiver has a session."""
         assert self._on_granted is not None
-        self.hold = hold = Hold(session, self.consumer, self._on_granted, 0)
-        hold.is_open, hold.until_ms = True, until_ms
+        self.hold = hold = Hold(session, self.consumer, until_ms)
         self._is_open = self._is_ready = True
         self._on_granted(hold)
 

@@ -13,7 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from twinbus.broker.ports.fragment import OwnerPort
-from twinbus.broker.remote.calls import (
+from twinbus.broker.ports.peer_protocol import (
     Browse,
     Call,
     Check,
@@ -29,7 +29,7 @@ from twinbus.broker.remote.calls import (
     Refusals,
     error_of,
 )
-from twinbus.broker.remote.calls import Drained as DrainedNotice
+from twinbus.broker.ports.peer_protocol import Drained as DrainedNotice
 from twinbus.model.callbacks import ignore
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from twinbus.broker.clock import Clock, Timers
     from twinbus.broker.ports.fragment import RoomChecked
-    from twinbus.broker.remote.calls import Answer
+    from twinbus.broker.ports.peer_protocol import Answer
     from twinbus.broker.remote.journal import RemoteStore
 
     Transmit: TypeAlias = Callable[[int, Call], None]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from twinbus.broker.part import Part
-from twinbus.broker.remote.calls import Arrive, Numbers, Send, SendOn
+from twinbus.broker.ports.peer_protocol import Arrive, Numbers, Send, SendOn
 from twinbus.broker.remote.transaction import RemoteTransaction
 from twinbus.model.errors import ServiceBusError
 from twinbus.model.path import SubQueue
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from twinbus.broker.entity import Entity
     from twinbus.broker.intake import Intake
-    from twinbus.broker.journal import Answered
+    from twinbus.broker.ports.callbacks import Answered
     from twinbus.broker.ports.fragment import FragmentPort
     from twinbus.broker.ports.incoming import Parcel
-    from twinbus.broker.remote.calls import Answer, Call
+    from twinbus.broker.ports.peer_protocol import Answer, Call
     from twinbus.broker.remote.fragment import RemoteFragment
     from twinbus.broker.remote.owner import Owner
 

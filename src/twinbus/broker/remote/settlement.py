@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 from twinbus.amqp.encode import encode
 from twinbus.broker.ports.fragment import SettlementPort
+from twinbus.broker.ports.peer_protocol import FindLock, FoundLock, Lost, Numbers, Renew, Settle
 from twinbus.broker.ports.settlement import How, SomeLocksLost, reasons
-from twinbus.broker.remote.calls import FindLock, FoundLock, Lost, Numbers, Renew, Settle
 from twinbus.model.callbacks import ignore
 from twinbus.model.errors import ServiceBusError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from twinbus.broker.journal import Answered
+    from twinbus.broker.ports.callbacks import Answered
     from twinbus.broker.ports.consumer import Consumer
-    from twinbus.broker.remote.calls import Answer
+    from twinbus.broker.ports.peer_protocol import Answer
     from twinbus.broker.remote.fragment import RemoteFragment
 
 TAG_BYTES = 16

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinbus.broker.ports.fragment import TransactionPort
-from twinbus.broker.remote.calls import Commit, RollBack, SetApart
+from twinbus.broker.ports.peer_protocol import Commit, RollBack, SetApart
 from twinbus.broker.remote.fragment import RemoteFragment
 from twinbus.broker.remote.settlement import encoded, tags_of
 from twinbus.model.callbacks import ignore
@@ -18,10 +18,10 @@ from twinbus.model.errors import ServiceBusError, StoreUnavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from twinbus.broker.journal import Answered
+    from twinbus.broker.ports.callbacks import Answered
     from twinbus.broker.ports.fragment import FragmentPort
+    from twinbus.broker.ports.peer_protocol import Answer, Sent
     from twinbus.broker.ports.settlement import How
-    from twinbus.broker.remote.calls import Answer, Sent
     from twinbus.broker.remote.part import RemotePart
 
 

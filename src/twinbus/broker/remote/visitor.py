@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from twinbus.broker.remote.calls import Drained, Given, Gone, Granted, Ready, kind_of
+from twinbus.broker.ports.peer_protocol import Drained, Given, Gone, Granted, Ready, kind_of
 from twinbus.model.callbacks import ignore
 from twinbus.model.errors import ServiceBusError
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.hold import Hold
-    from twinbus.broker.journal import Answered
+    from twinbus.broker.ports.callbacks import Answered
     from twinbus.broker.ports.consumer import Delivery
-    from twinbus.broker.remote.calls import Answer
+    from twinbus.broker.ports.hold import Hold
+    from twinbus.broker.ports.peer_protocol import Answer
 
 
 class Visitor:

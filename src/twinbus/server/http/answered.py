@@ -10,7 +10,7 @@ from twinbus.model.errors import ServiceBusError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.broker.journal import Answered
+    from twinbus.broker.ports.callbacks import Answered
 
 T = TypeVar("T")
 

@@ -54,13 +54,10 @@ from twinbus.server.metering.counter import seems_ping
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.broker.journal import Answered
-    from twinbus.broker.namespace import Namespace
+    from twinbus.broker.namespace import Namespace, Queue, Subscription, Topic
+    from twinbus.broker.ports.callbacks import Answered
     from twinbus.broker.ports.consumer import Delivery
     from twinbus.broker.ports.fragment import FragmentPort
-    from twinbus.broker.queue import Queue
-    from twinbus.broker.subscription import Subscription
-    from twinbus.broker.topic import Topic
     from twinbus.server.http.call import Call
     from twinbus.server.http.metered import HttpMeter
     from twinbus.server.http.routes import Handler
@@ -202,8 +199,7 @@ class DataPlane:
             Caller.of(call.request.scope),
         )
         fragment = Gathering(fragments).find(delivery[1])
-        part = source.parts[fragment.number]
-        response.removal = Removal(part, fragment, delivery, caller, self._namespace.intake)
+        response.removal = Removal(source, fragment, delivery, caller, self._namespace.begin_transaction())
         return response
 
     async def _take(self, call: Call) -> tuple[Queue | Subscription, list[FragmentPort], Delivery | None]:

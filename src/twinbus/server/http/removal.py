@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from twinbus.broker.ports.settlement import How, lock_lost
-from twinbus.broker.transaction import Transaction
 from twinbus.model.callbacks import ignore
 from twinbus.model.errors import ServiceBusError
 from twinbus.server.http.answered import answered
@@ -20,8 +19,7 @@ from twinbus.server.http.answered import answered
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from twinbus.broker.intake import Intake
-    from twinbus.broker.part import Part
+    from twinbus.broker.namespace import Queue, Subscription, Transaction
     from twinbus.broker.ports.consumer import Delivery
     from twinbus.broker.ports.fragment import FragmentPort
     from twinbus.server.http.caller import Caller
@@ -30,13 +28,20 @@ if TYPE_CHECKING:
 class Removal:
     """Of one message that is locked for a caller. As in a transaction, its lock does not expire until it is decided."""
 
-    def __init__(self, part: Part, fragment: FragmentPort, delivery: Delivery, caller: Caller, intake: Intake) -> None:
+    def __init__(
+        self,
+        source: Queue | Subscription,
+        fragment: FragmentPort,
+        delivery: Delivery,
+        caller: Caller,
+        transaction: Transaction,
+    ) -> None:
         """MessageLockLost if it is not locked any more."""
         self._fragment = fragment
         self._caller = caller
         self._numbers = fragment.lock_numbers([delivery[1]])
-        self._transaction = Transaction(intake)
-        if self._transaction.settle(part, fragment, self._numbers, How.COMPLETE):
+        self._transaction = transaction
+        if transaction.settle(source.parts[fragment.number], fragment, self._numbers, How.COMPLETE):
             raise lock_lost()
 
     @property

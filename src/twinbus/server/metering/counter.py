@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message
 from twinbus.amqp.outline import binaries_of
-from twinbus.broker.intake import is_ping
-from twinbus.model.message import BATCH_FORMAT, PING_CONTENT_TYPE
+from twinbus.model.message import BATCH_FORMAT, PING_CONTENT_TYPE, is_ping
 from twinbus.model.usage import units_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from twinbus.amqp.decode import decode
 from twinbus.amqp.encode import encode
 from twinbus.broker.ports.fragment import ManagementRequest
-from twinbus.broker.remote.calls import (
+from twinbus.broker.ports.peer_protocol import (
     BatchDelete,
     CancelScheduled,
     CompleteUpTo,

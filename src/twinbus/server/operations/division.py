@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.types import Array, Int, Timestamp
-from twinbus.broker.partitioned.sending import all_of
+from twinbus.broker.ports.callbacks import all_of
 from twinbus.broker.ports.incoming import Parcel, Terms
 from twinbus.broker.ports.numbers import FRAGMENT_BYTE, fragment_of_sequence
 from twinbus.broker.ports.settlement import How, lock_lost
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TypeAlias
 
-    from twinbus.broker.journal import Answered
+    from twinbus.broker.ports.callbacks import Answered
     from twinbus.server.operations.arguments import Arguments
     from twinbus.server.operations.subject import Subject
     from twinbus.server.requests import Reply, Response

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-    from twinbus.broker.deferral import Found
     from twinbus.broker.ports.consumer import Consumer
     from twinbus.server.operations.arguments import Arguments
     from twinbus.server.operations.subject import Subject
@@ -53,7 +52,7 @@ def peek(subject: Subject, arguments: Arguments, reply: Reply) -> None:
         else:
             reply(nothing())
 
-    browsing = subject.local.browsing
+    browsing = subject.fragment.local.browsing
     if session is not None and subject.fragment.has_sessions:
         browsing.peek_session(session, start, count, PEEK_MAX_BYTES, peeked)
     else:
@@ -114,19 +113,19 @@ def _check_sizes(subject: Subject, payloads: list[bytes], most: int) -> None:
 
 def find_scheduled(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Whether all of these messages are scheduled."""
-    subject.local.schedule.find(arguments.sequence_numbers(), done(reply))
+    subject.fragment.local.schedule.find(arguments.sequence_numbers(), done(reply))
 
 
 def cancel(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Cancel scheduled messages: all of them, or none."""
     _ = subject.sendable  # raises for a subscription
-    subject.local.schedule.cancel(arguments.sequence_numbers(), done(reply))
+    subject.fragment.local.schedule.cancel(arguments.sequence_numbers(), done(reply))
 
 
 def renew_lock(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Renew locks: all of them, or none where one is lost."""
     check_renews(subject)
-    settlement, numbers = subject.local.settlement, _lock_numbers(subject, arguments)
+    settlement, numbers = subject.fragment.local.settlement, _lock_numbers(subject, arguments)
     if not all(settlement.holds(number) for number in numbers):
         raise lock_lost()
     expirations: list[object] = [Timestamp(settlement.renew(number)) for number in numbers]
@@ -158,13 +157,13 @@ def receive_deferred(subject: Subject, arguments: Arguments, reply: Reply) -> No
     else:
         session = None
 
-    def received(found: Found | ServiceBusError) -> None:
+    def received(found: list[tuple[bytes, bytes]] | ServiceBusError) -> None:
         if isinstance(found, ServiceBusError):
             reply(failure(found))
         else:
             reply(success({"messages": [_received(message, token) for message, token in found]}))
 
-    subject.local.deferral.receive(
+    subject.fragment.local.deferral.receive(
         numbers, received, deletes=mode != _PEEK_LOCK, session=session, session_until_ms=until_ms
     )
 

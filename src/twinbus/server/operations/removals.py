@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.types import Array, Int
-from twinbus.broker import purging
-from twinbus.broker.lookup import AT_ONCE
-from twinbus.broker.removal import Outcome, Wanted
+from twinbus.broker.ports.removal import READ_TOGETHER, Outcome, Wanted
 from twinbus.model.errors import EntityNotFound, InvalidArgument, ServiceBusError, StoreUnavailable
 from twinbus.model.path import SubQueue
 from twinbus.server.operations.outcomes import failure, nothing, success
@@ -16,13 +13,13 @@ from twinbus.server.operations.outcomes import failure, nothing, success
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.broker.removal import Done
+    from twinbus.broker.ports.removal import Done
     from twinbus.server.operations.arguments import Arguments
     from twinbus.server.operations.subject import Subject
     from twinbus.server.requests import Reply
 
 BATCH_DELETE_MAX: Final = 4_000
-RESUBMIT_MAX: Final = AT_ONCE
+RESUBMIT_MAX: Final = READ_TOGETHER
 """They move together, so they are read together."""
 
 
@@ -43,16 +40,16 @@ def batch_delete(subject: Subject, arguments: Arguments, reply: Reply) -> None:
         else:
             reply(nothing({"message-count": Int(0)}))
 
-    purging.purge(subject.local, wanted, removed)
+    subject.fragment.local.removal.purge(wanted, removed)
 
 
 def purge(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Delete all messages of a state that nobody has."""
     subject.check_claim(arguments)
     state = arguments.text_or_none("state") or "active"
-    removal = subject.local.removal
+    removal = subject.fragment.local.removal
     kinds: dict[str, Callable[[Wanted, Done], None]] = {
-        "active": partial(purging.purge, subject.local),
+        "active": removal.purge,
         "deferred": removal.remove_deferred,
         "scheduled": removal.remove_scheduled,
     }
@@ -67,7 +64,7 @@ def complete_up_to(subject: Subject, arguments: Arguments, reply: Reply) -> None
     _check_fragment(arguments)
     _check_entity(subject, arguments)
     wanted = Wanted(up_to=arguments.number("sequence-number", lowest=0))
-    subject.local.removal.remove_active(wanted, _counted(reply, "completed"))
+    subject.fragment.local.removal.remove_active(wanted, _counted(reply, "completed"))
 
 
 def delete_numbers(subject: Subject, arguments: Arguments, reply: Reply) -> None:
@@ -80,12 +77,12 @@ def delete_numbers(subject: Subject, arguments: Arguments, reply: Reply) -> None
         else:
             reply(success({"sequence-numbers": Array(int, [*sorted(found)])}))
 
-    subject.local.removal.remove_numbers(arguments.sequence_numbers(), removed)
+    subject.fragment.local.removal.remove_numbers(arguments.sequence_numbers(), removed)
 
 
 def list_fragments(subject: Subject, _arguments: Arguments, reply: Reply) -> None:
     """From where to where each fragment's log reaches."""
-    fragment = subject.local
+    fragment = subject.fragment.local
     holdings = fragment.holdings
 
     def told(purged: int | ServiceBusError) -> None:
@@ -101,7 +98,7 @@ def list_fragments(subject: Subject, _arguments: Arguments, reply: Reply) -> Non
         reply(success({"entity-id": subject.entity.entity_id, "fragments": [listed]}))
 
     if fragment.may_hand_out:
-        purging.find_purged(fragment, told)
+        fragment.removal.find_purged(told)
     else:
         told(StoreUnavailable("its store does not work"))
 

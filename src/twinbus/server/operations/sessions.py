@@ -21,7 +21,7 @@ LIST_MAX: Final = 1_000
 def renew(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     """Let the asker have its session for its lock duration from now."""
     hold = subject.hold_of(_session(arguments))
-    reply(success({"expiration": Timestamp(subject.sessions().renew(hold))}))
+    reply(success({"expiration": Timestamp(subject.fragment.local.renew_session(hold))}))
 
 
 def set_state(subject: Subject, arguments: Arguments, reply: Reply) -> None:
@@ -32,7 +32,7 @@ def set_state(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     most = subject.namespace.limits.max_message_bytes
     if state is not None and len(state) > most:
         raise MessageTooLarge(f"a session state of {len(state)} bytes; it can have {most}")
-    subject.local.session_states.set(session, state, done(reply), lambda: subject.hold_of(session))
+    subject.fragment.local.session_states.set(session, state, done(reply), lambda: subject.hold_of(session))
 
 
 def get_state(subject: Subject, arguments: Arguments, reply: Reply) -> None:
@@ -43,7 +43,7 @@ def get_state(subject: Subject, arguments: Arguments, reply: Reply) -> None:
     def got(state: bytes | ServiceBusError | None) -> None:
         reply(failure(state) if isinstance(state, ServiceBusError) else success({"session-state": state}))
 
-    subject.local.session_states.get(session, got)
+    subject.fragment.local.session_states.get(session, got)
 
 
 def list_sessions(subject: Subject, arguments: Arguments, reply: Reply) -> None:
@@ -63,9 +63,9 @@ def list_sessions(subject: Subject, arguments: Arguments, reply: Reply) -> None:
             reply(nothing())
 
     if since_ms >= ALL_SESSIONS_MS:
-        subject.local.session_states.list_all(skip, top, listed)
+        subject.fragment.local.session_states.list_all(skip, top, listed)
     else:
-        subject.local.session_states.list_updated(since_ms, skip, top, listed)
+        subject.fragment.local.session_states.list_updated(since_ms, skip, top, listed)
 
 
 def _session(arguments: Arguments) -> bytes:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from twinbus.broker.namespace import Subscription, Topic
 from twinbus.broker.ports.settlement import session_lock_lost
-from twinbus.broker.subscription import Subscription
-from twinbus.broker.topic import Topic
 from twinbus.model.errors import EntityClaimed, NotAllowed
 from twinbus.model.path import SubQueue
 from twinbus.server.outgoing import Outgoing
@@ -15,13 +14,10 @@ from twinbus.server.outgoing import Outgoing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.broker.fragment import Fragment
-    from twinbus.broker.hold import Hold
-    from twinbus.broker.namespace import Namespace
+    from twinbus.broker.namespace import Namespace, Queue
     from twinbus.broker.ports.consumer import Consumer
     from twinbus.broker.ports.fragment import FragmentPort
-    from twinbus.broker.queue import Queue
-    from twinbus.broker.sessions import Sessions
+    from twinbus.broker.ports.hold import Hold
     from twinbus.server.administration import Administration
     from twinbus.server.operations.arguments import Arguments
 
@@ -74,11 +70,6 @@ class Subject:
         ]
 
     @property
-    def local(self) -> Fragment:
-        """The fragment, for an operation that is carried out where it is."""
-        return self.fragment.local
-
-    @property
     def receivable(self) -> Queue | Subscription:
         """What messages are received from. NotAllowed for a topic."""
         if isinstance(self.entity, Topic):
@@ -106,13 +97,6 @@ class Subject:
         """As its owner writes it."""
         return f"{self.entity.path}{self.sub_queue.value}"
 
-    def sessions(self) -> Sessions:
-        """NotAllowed if it has none."""
-        self.check_sessions()
-        sessions = self.local.sessions
-        assert sessions is not None
-        return sessions
-
     def check_sessions(self) -> None:
         """NotAllowed if it has none."""
         if not self.fragment.has_sessions:
@@ -124,10 +108,11 @@ class Subject:
 
     def hold_of(self, session: bytes) -> Hold:
         """A session that the asker has now. SessionLockLost."""
-        sessions, link = self.sessions(), self.holder_of(session)
+        self.check_sessions()
+        link = self.holder_of(session)
         if link is None:
             raise session_lock_lost(session)
-        return sessions.find(session, link)
+        return self.fragment.local.find_session(session, link)
 
     def check_receives(self, arguments: Arguments) -> None:
         """EntityClaimed if someone else has it for itself; the asker does if it has the link, or shows its epoch."""

@@ -8,16 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinbus.amqp.types import Array
-from twinbus.broker.partitioned.transacting import part_for
+from twinbus.broker.ports.peer_protocol import ScheduleMessages, UpdateDisposition
 from twinbus.broker.ports.settlement import lock_lost
-from twinbus.broker.remote.calls import ScheduleMessages, UpdateDisposition
 from twinbus.server.operations.carrying import carry
 from twinbus.server.operations.division import by_token
 from twinbus.server.operations.messages import held_numbers, read_disposition, read_scheduled
 from twinbus.server.operations.outcomes import success
 
 if TYPE_CHECKING:
-    from twinbus.broker.transaction import Transaction
+    from twinbus.broker.namespace import Transaction
     from twinbus.server.operations.arguments import Arguments
     from twinbus.server.operations.subject import Subject
     from twinbus.server.requests import Reply
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 def schedule(subject: Subject, arguments: Arguments, transaction: Transaction, reply: Reply) -> None:
     """Store messages for later."""
     parcel = read_scheduled(subject, arguments)
-    part = part_for(transaction, subject.sendable, parcel.keys)
+    part = transaction.part_for(subject.sendable, parcel.keys)
 
     def act() -> None:
         numbers = transaction.schedule(part, parcel.records)

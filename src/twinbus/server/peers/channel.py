@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from twinbus.broker.remote.calls import Answer, Call
+from twinbus.broker.ports.peer_protocol import Answer, Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable

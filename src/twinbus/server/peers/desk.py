@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from twinbus.amqp.decode import decode
 from twinbus.broker.browser import Browser
+from twinbus.broker.namespace import Transaction
+from twinbus.broker.ports import peer_protocol as calls
 from twinbus.broker.ports.incoming import Parcel
-from twinbus.broker.ports.settlement import How, lock_lost
-from twinbus.broker.remote import calls
-from twinbus.broker.remote.calls import (
+from twinbus.broker.ports.peer_protocol import (
     Done,
     FoundLock,
     Numbers,
@@ -28,9 +28,9 @@ from twinbus.broker.remote.calls import (
     failed,
     kind_of,
 )
+from twinbus.broker.ports.settlement import How, lock_lost
 from twinbus.broker.remote.part import RemotePart
 from twinbus.broker.remote.visitor import VisitingReader, Visitor
-from twinbus.broker.transaction import Transaction
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
 from twinbus.model.path import key_of
 from twinbus.server.peers.party import Party
@@ -39,14 +39,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.journal import Answered
-    from twinbus.broker.namespace import Namespace
+    from twinbus.broker.namespace import Namespace, Queue, Subscription, Topic
     from twinbus.broker.part import Part
+    from twinbus.broker.ports.callbacks import Answered
     from twinbus.broker.ports.consumer import Consumer
-    from twinbus.broker.queue import Queue
-    from twinbus.broker.remote.calls import Answer, Call, Place
-    from twinbus.broker.subscription import Subscription
-    from twinbus.broker.topic import Topic
+    from twinbus.broker.ports.peer_protocol import Answer, Call, Place
     from twinbus.model.path import SubQueue
 
     Respond: TypeAlias = Callable[[int, Answer], None]

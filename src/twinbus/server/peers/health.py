@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from twinbus.broker.remote.calls import Health
+from twinbus.broker.ports.peer_protocol import Health
 from twinbus.broker.remote.journal import RemoteStore
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from twinbus.amqp.decode import decode
 from twinbus.amqp.encode import encode
-from twinbus.broker.remote.calls import SUB_QUEUES, Managed, ScheduleMessages, UpdateDisposition
+from twinbus.broker.ports.peer_protocol import SUB_QUEUES, Managed, ScheduleMessages, UpdateDisposition
 from twinbus.model.errors import ServiceBusError
 from twinbus.server.operations import transacted
 from twinbus.server.operations.arguments import Arguments
@@ -22,7 +22,7 @@ from twinbus.server.operations.subject import Subject
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.broker.remote.calls import Answer, Manage
+    from twinbus.broker.ports.peer_protocol import Answer, Manage
     from twinbus.server.administration import Administration
     from twinbus.server.peers.desk import Desk
     from twinbus.server.requests import Response

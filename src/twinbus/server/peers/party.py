@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinbus.broker.claim import Claim
     from twinbus.broker.fragment import Fragment
+    from twinbus.broker.ports.claim import Claim
     from twinbus.broker.ports.consumer import Delivery
     from twinbus.broker.remote.visitor import Visitor
     from twinbus.model.errors import ServiceBusError

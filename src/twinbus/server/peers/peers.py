@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from twinbus.broker.remote.calls import Weigh, Weighed
+from twinbus.broker.ports.peer_protocol import Weigh, Weighed
 from twinbus.broker.remote.owner import Owner
 from twinbus.broker.remote.part import RemotePart
 from twinbus.model.errors import ServiceBusError
@@ -30,11 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from twinbus.broker.namespace import Namespace
-    from twinbus.broker.queue import Queue
-    from twinbus.broker.remote.calls import Answer
-    from twinbus.broker.subscription import Subscription
-    from twinbus.broker.topic import Topic
+    from twinbus.broker.namespace import Namespace, Queue, Subscription, Topic
+    from twinbus.broker.ports.peer_protocol import Answer
     from twinbus.server.administration import Administration
 
 log: Final = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
 
-from twinbus.broker.remote.calls import error_of, kind_of
+from twinbus.broker.ports.peer_protocol import error_of, kind_of
 from twinbus.model.errors import InternalFault, ServiceBusError, StoreUnavailable
 from twinbus.server.peers.channel import Channel
 from twinbus.server.workers.words import Done, Refused

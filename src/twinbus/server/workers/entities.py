@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.queue import Queue
-from twinbus.broker.subscription import Subscription
-from twinbus.broker.topic import Topic
+from twinbus.broker.namespace import Queue, Subscription, Topic
 from twinbus.server.changes import EntityDeleted
 from twinbus.server.entity_info import info_of, queue_info, subscription_info, topic_info
 from twinbus.server.replica import Replica
