@@ -58,10 +58,10 @@ class Ledger:
 
     @property
     def problems(self) -> list[str]:
-        return self._problems.texts
+        return self._problems.problems
 
     def tell(self, problem: str) -> None:
-        self._problems.add(problem)
+        self._problems.tell(problem)
 
     # --- senders ------------------------------------------------------------------------------------------------------
 

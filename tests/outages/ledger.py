@@ -18,15 +18,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from tests.ledger.problems import Problems
 from tests.outages.scene import ONCE, STREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-TOLD_MAX: Final = 8
-"""So many problems of a kind are told one by one."""
 
 Copies = dict[tuple[str, str, int], list["Arrival"]]
 """By destination, stream and number."""
@@ -83,12 +81,9 @@ class Span:
 
 
 @dataclass
-class Verdict:
+class Verdict(Problems):
     """The result."""
 
-    counts: Counter[str] = field(default_factory=Counter)
-    """Problems, by their first word."""
-    told: list[str] = field(default_factory=list)
     duplicates: Counter[str] = field(default_factory=Counter)
     """Extra copies, by the way they came about."""
     marked: int = 0
@@ -97,18 +92,6 @@ class Verdict:
     """... that are the only copy."""
     ordered: int = 0
     """Parked messages of sessions whose order was compared with that of another."""
-
-    @property
-    def problems(self) -> list[str]:
-        """The first few of each kind, and how many more there are."""
-        more = {kind: count - TOLD_MAX for kind, count in self.counts.items() if count > TOLD_MAX}
-        return self.told + [f"{kind}: {count:,} more of these" for kind, count in more.items()]
-
-    def tell(self, problem: str) -> None:
-        kind = problem.partition(":")[0]
-        self.counts[kind] += 1
-        if self.counts[kind] <= TOLD_MAX:
-            self.told.append(problem)
 
 
 def judge(sends: Sequence[Send], arrivals: Sequence[Arrival], dead_letters: Sequence[DeadLetter] = ()) -> Verdict:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.outages.ledger import TOLD_MAX, Arrival, DeadLetter, Send, judge
+from tests.ledger.problems import EACH_MAX
+from tests.outages.ledger import Arrival, DeadLetter, Send, judge
 from tests.outages.scene import STREAMS, differences, message_of
 from tests.outages.sending import Ledger, read, stored_of
 from twinbus.client.pairing import EventKind, PairingEvent
@@ -170,8 +171,8 @@ def test_a_change_is_a_problem() -> None:
 def test_many_problems_of_one_kind_do_not_hide_those_of_another() -> None:
     verdict = judge([sent(number) for number in range(100)], [arrived(100)])
     assert verdict.problems[0] == "strange: orders-a/100 at orders was never sent"
-    assert len(verdict.problems) == 1 + TOLD_MAX + 1
-    assert verdict.problems[-1] == f"lost: {100 - TOLD_MAX} more of these"
+    assert len(verdict.problems) == 1 + EACH_MAX + 1
+    assert verdict.problems[-1] == f"lost: {100 - EACH_MAX} more of these"
     assert verdict.counts == {"lost": 100, "strange": 1}
 
 

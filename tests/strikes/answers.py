@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from tests.ledger.problems import Problems
 from tests.strikes.scene import has_sessions
 
 if TYPE_CHECKING:
@@ -82,10 +83,9 @@ class Figures:
 
 
 @dataclass
-class Verdict:
+class Verdict(Problems):
     """What came of it."""
 
-    problems: list[str] = field(default_factory=list)
     figures: dict[tuple[Kind, Class], Figures] = field(default_factory=dict)
     drops: Counter[Kind] = field(default_factory=Counter)
     """Connections that were lost with the process that held them."""
@@ -95,14 +95,6 @@ class Verdict:
     """From the detection of a strike on, in which no receiver of a destination without sessions got anything."""
     without_disk: int = 0
     """Sends that were refused because the machine's disk did not answer anybody."""
-    _told: Counter[str] = field(default_factory=Counter)
-
-    def tell(self, problem: str) -> None:
-        """Of each kind so many at most: none hides another."""
-        kind = problem.partition(":")[0]
-        self._told[kind] += 1
-        if self._told[kind] <= PROBLEMS_MAX:
-            self.problems.append(problem)
 
 
 class Judge:
@@ -116,7 +108,7 @@ class Judge:
         late_s: float = LATE_S,
         disk: DiskWatch | None = None,
     ) -> None:
-        self.verdict = Verdict()
+        self.verdict = Verdict(PROBLEMS_MAX)
         self._disk = disk
         self._strikes = strikes
         self._ends = [strike.healed_s for strike in strikes]
