@@ -41,9 +41,7 @@ class Ledger:
         self.buries_often = False
         """Few deliveries are enough for a message to be a dead message."""
         self.is_alone = False
-        """One process has all fragments: nothing is on its way between two of them."""
-        self.has_deleting = False
-        """A receiver deletes what it receives: messages that it does not take after all come back late."""
+        """One process has all fragments: nothing is on its way between two of them, and nobody receives and deletes."""
         self.is_plain = False
         """The queue has one fragment, which all keys lead to."""
         self.incidents = 0
@@ -96,7 +94,7 @@ class Ledger:
         if until_ms < self.now_ms():
             return self._lend_late(taker, payload, tag, until_ms)
         copy = self._hand_out(taker, read_delivery(payload))
-        if self.is_alone and not self.has_deleting:
+        if self.is_alone:
             self._check_first(copy)
         copy.given.append(Lock(copy, tag, until_ms, taker))
         return copy.given[-1]

@@ -41,7 +41,6 @@ class Taker:
         self.gathering = Gathering(process.fragments(sub_queue))
         self._world = process.world
         process.takers.append(self)
-        self._world.ledger.has_deleting = self._world.ledger.has_deleting or deletes
         self._enter()
 
     def __hash__(self) -> int:
