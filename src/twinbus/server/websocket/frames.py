@@ -1,14 +1,21 @@
 """WebSocket frames (RFC 6455, part 5): bytes in, payload out. No sockets.
 
-What AMQP gets is a stream, so the payload of a data frame is given on as it comes, also of one that is not complete:
-nothing is kept here but the head of a frame, or one control frame. That is why this is written by hand: libraries keep
-a frame until it is complete, so that each stranger could have us hold the largest one. It takes a third of the time of
-`websockets` for a frame of 40 bytes, as much for one of 1 KB, and ten times as much for one of 60 KB (0.1 ms).
+AMQP needs a stream, so the payload of a data frame is passed on as it arrives, also of an incomplete frame: only the
+head of a frame, or one control frame, is kept. `websockets` keeps a frame until it is complete, so that each
+unauthenticated client could make the server hold the largest one. wsproto passes on incomplete frames as well, but
+costs more. Processor time per masked frame, in reads of 64 KB (medians of 9 alternating rounds, CPython 3.11):
+
+    payload     10 B       1 KB      64 KB    ping
+    here      0.9 µs     2.9 µs      82 µs    1.5 µs
+    wsproto   6.3 µs     8.4 µs      94 µs    5.5 µs
+
+With wsproto 1.3.2 a server needed 4 to 5 % more processor time to take a message of 1 KB that the Azure SDK sent over
+a WebSocket, and at least 9 % more to deliver and settle one (compared side by side, on a machine with other work).
 
 A read can hold tens of thousands of frames without payload. `receive` therefore handles a limited number of frames per
 call and holds the rest, so that the socket can look at the clock in between.
 
-Owns: framing, masking, and the limits on what a client may send. Answering is the socket's affair.
+Owns: framing, masking, and the limits on what a client may send. Answers are sent by the socket.
 """
 
 from __future__ import annotations
