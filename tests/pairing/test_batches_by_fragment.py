@@ -243,12 +243,8 @@ async def test_x09_of_a_batch_that_is_stored_in_part_only_the_others_are_written
         with pytest.raises(PartlyStored) as failed:
             await app.queue().send_batch(sent)
         assert [sent[place].text for place in failed.value.stored] == texts(sent, down=False)
-        told = {
-            kind: [one.text for event in events if event.kind is kind for one in event.messages]
-            for kind in (Sent, SendFailed)
-        }
-        assert told[SendFailed] == texts(sent, down=True)
-        assert told[Sent] == texts(sent, down=False)
+        assert texts_of(events, SendFailed) == texts(sent, down=True)
+        assert texts_of(events, Sent) == texts(sent, down=False)
 
 
 @pytest.mark.parametrize("parks", [False, True])
