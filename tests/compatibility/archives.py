@@ -1,0 +1,46 @@
+"""The fixtures: files that an earlier version wrote, packed, and a manifest of what a reader must find in them.
+
+    found = unpack("data-directory", tmp_path)      # what the manifest says of it
+    server = Served(tmp_path)                       # finds tmp_path / "data"
+
+Owns: where archives and manifest are, and how files are packed. `write` makes them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tarfile
+from pathlib import Path
+from typing import Any, Final
+
+FOLDER: Final = Path(__file__).parent / "fixtures"
+MANIFEST: Final = FOLDER / "manifest.json"
+
+
+def unpack(name: str, to: Path) -> dict[str, Any]:
+    """Unpack an archive; its part of the manifest."""
+    with tarfile.open(FOLDER / f"{name}.tar.gz") as archive:
+        archive.extractall(to, filter="data")
+    found: dict[str, Any] = json.loads(MANIFEST.read_text())["archives"][name]
+    return found
+
+
+def pack(folder: Path, name: str, source: Path) -> None:
+    """Pack the files below `source`, and empty folders, without the names of users.
+
+    Sockets are left out, and RocksDB's log of what it did, which nobody reads and which names the folders of a machine.
+    """
+    with (
+        gzip.GzipFile(folder / f"{name}.tar.gz", "wb", mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w") as archive,
+    ):
+        for path in sorted(source.rglob("*")):
+            if (path.is_file() or path.is_dir()) and not path.name.startswith("LOG"):
+                archive.add(path, str(path.relative_to(source)), recursive=False, filter=_anonymous)
+
+
+def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    return entry

@@ -1,0 +1,152 @@
+"""Everything that is in the namespace of the fixtures, as the official SDK shows it.
+
+    found = await contents(server)
+    found["messages"]["orders"][0]["message_id"]
+
+`write` keeps what the earlier version shows; the tests compare it with what the present version shows. Owns: the names
+of the entities, and a message in JSON. Knows nothing of how a server keeps messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from azure.servicebus import ServiceBusSubQueue
+from azure.servicebus.aio import ServiceBusClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from azure.servicebus import ServiceBusReceivedMessage
+    from azure.servicebus.aio import ServiceBusReceiver
+
+    from tests.served import Served
+
+QUEUES: Final = ("orders", "orders-partitioned", "unique", "purged", "exclusive", "recreated", "due")
+FORWARDING: Final = "forwarding"
+SESSION_QUEUES: Final = ("sessions", "sessions-partitioned")
+SESSIONS: Final = ("apples", "pears", "plums")
+DELETED: Final = "deleted"
+SUBSCRIPTIONS: Final = (("news", "all"), ("news", "large"), ("news", "urgent"), ("news-partitioned", "all"))
+PEEKED: Final = 100
+LONG: Final = 200
+"""A body of so many bytes is kept as its digest."""
+_TRANSFER: Final = "/$Transfer"
+_DEAD: Final = "/$DeadLetterQueue"
+_ELEMENT: Final = re.compile(r"<(\w+)>([^<]*)</\1>")
+_COUNT: Final = re.compile(r"(\w*MessageCount)>(\d+)</")
+_CHANGING: Final = re.compile(r"id|updated|AccessedAt|UpdatedAt|SizeInBytes|\w*MessageCount")
+
+
+def client_of(server: Served) -> ServiceBusClient:
+    return ServiceBusClient.from_connection_string(server.connection_string)
+
+
+def places() -> list[str]:
+    """Return the address of every queue, subscription, sub-queue and session, the last behind a `#`.
+
+    A queue that forwards its messages can be neither received from nor peeked at.
+    """
+    plain = [*QUEUES, *(f"{topic}/Subscriptions/{name}" for topic, name in SUBSCRIPTIONS)]
+    sessions = [f"{queue}#{session}" for queue in SESSION_QUEUES for session in SESSIONS]
+    dead = [f"{path}{_DEAD}" for path in (*plain, FORWARDING, *SESSION_QUEUES)]
+    return [*plain, *dead, f"{FORWARDING}{_TRANSFER}{_DEAD}", *sessions]
+
+
+def receiver_of(client: ServiceBusClient, place: str, **options: Any) -> ServiceBusReceiver:  # noqa: ANN401
+    """Return the SDK's receiver of a place."""
+    place, _, session = place.partition("#")
+    if session:
+        options["session_id"] = session
+    if place.endswith(_TRANSFER + _DEAD):
+        options["sub_queue"] = ServiceBusSubQueue.TRANSFER_DEAD_LETTER
+    elif place.endswith(_DEAD):
+        options["sub_queue"] = ServiceBusSubQueue.DEAD_LETTER
+    path = place.removesuffix(_DEAD).removesuffix(_TRANSFER)
+    topic, _, subscription = path.partition("/Subscriptions/")
+    if subscription:
+        return client.get_subscription_receiver(topic, subscription, **options)
+    return client.get_queue_receiver(path, **options)
+
+
+async def contents(server: Served, wanted: Iterable[str] | None = None) -> dict[str, Any]:
+    """Return descriptions, rules, counts, and messages in every state and states of sessions, of the wanted places."""
+    chosen = places() if wanted is None else list(wanted)
+    async with client_of(server) as client:
+        found = await asyncio.gather(*[peeked(client, place) for place in chosen])
+    below = [f"{topic}/Subscriptions/{name}" for topic, name in SUBSCRIPTIONS]
+    topics = dict.fromkeys(topic for topic, _ in SUBSCRIPTIONS)
+    described = [*QUEUES, FORWARDING, *SESSION_QUEUES, *topics, *below, *(f"{one}/Rules" for one in below)]
+    return {
+        "descriptions": {path: _elements(server, path) for path in described},
+        "counts": counts(server),
+        "messages": {place: messages for place, (messages, _) in zip(chosen, found, strict=True)},
+        "session_states": {place: state for place, (_, state) in zip(chosen, found, strict=True) if "#" in place},
+        "authority": _digest(await asyncio.to_thread(Path(server.ca_file).read_bytes)),
+        "key": _digest(server.key.encode()),
+    }
+
+
+def counts(server: Served) -> dict[str, dict[str, int]]:
+    """Return the counts of all queues and subscriptions that are not 0, by state."""
+    paths = [*QUEUES, FORWARDING, *SESSION_QUEUES, *(f"{topic}/Subscriptions/{name}" for topic, name in SUBSCRIPTIONS)]
+    found = {path: _COUNT.findall(server.ask("GET", path, expected=200)) for path in paths}
+    return {path: {state: int(count) for state, count in some if int(count)} for path, some in found.items()}
+
+
+async def peeked(client: ServiceBusClient, place: str) -> tuple[list[dict[str, Any]], str | None]:
+    """Return all messages of a place, in the order of their sequence numbers, and the state of a session."""
+    found: list[dict[str, Any]] = []
+    state: bytes | None = None
+    async with receiver_of(client, place) as receiver:
+        while some := await receiver.peek_messages(
+            PEEKED, sequence_number=found[-1]["sequence_number"] + 1 if found else 1
+        ):
+            found += [shown(message) for message in some]
+        if "#" in place:
+            state = await receiver.session.get_state()
+    return found, None if state is None else bytes(state).decode()
+
+
+def shown(message: ServiceBusReceivedMessage) -> dict[str, Any]:
+    """Return a message as JSON can have it."""
+    properties = message.application_properties or {}
+    return {
+        "sequence_number": message.sequence_number,
+        "enqueued_sequence_number": message.enqueued_sequence_number,
+        "enqueued_time": str(message.enqueued_time_utc),
+        "scheduled_time": str(message.scheduled_enqueue_time_utc),
+        "state": message.state.name,
+        "delivery_count": message.delivery_count,
+        "message_id": message.message_id,
+        "session_id": message.session_id,
+        "partition_key": message.partition_key,
+        "correlation_id": message.correlation_id,
+        "subject": message.subject,
+        "content_type": message.content_type,
+        "body": _short(b"".join(message.body)),
+        "properties": {_text(name): _text(value) for name, value in properties.items()},
+        "dead_letter": [message.dead_letter_reason, message.dead_letter_error_description, message.dead_letter_source],
+    }
+
+
+def _short(body: bytes) -> str:
+    return body.decode() if len(body) < LONG else f"{len(body)} bytes, {_digest(body)}"
+
+
+def _text(value: object) -> object:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _elements(server: Served, path: str) -> list[list[str]]:
+    """Return the elements of a description or of a list of rules, without those that change as it is used."""
+    text = re.sub(r"sb://[^/]+/", "", server.ask("GET", path, expected=200))  # ForwardTo has the address of the server
+    return [[name, value] for name, value in _ELEMENT.findall(text) if not _CHANGING.fullmatch(name)]
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,28 @@
+"""What a folder of usage says in all, by entity: journals, partial minutes and Parquet files together.
+
+totals(data / "usage")      # {"orders": {"sends": 40, ...}, ...}
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+
+from twinbus.model.usage import COUNTS, UsageRow, add_rows, read_journal, unrolled
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def totals(usage: Path) -> dict[str, dict[str, int]]:
+    """Return the counts of each entity that are not 0."""
+    rows = [row for path in unrolled(usage) for _, row in read_journal(path)]
+    for path in usage.rglob("*.parquet"):
+        table = pq.read_table(path, columns=["entity", *COUNTS], partitioning=None)
+        rows += [UsageRow(minute=0, **row) for row in table.to_pylist()]
+    found = {}
+    for entity in sorted({row.entity for row in rows if row.entity}):
+        whole = add_rows([UsageRow(minute=0), *[row for row in rows if row.entity == entity]])
+        found[entity] = {name: count for name in COUNTS if (count := getattr(whole, name))}
+    return found
