@@ -118,9 +118,7 @@ class Taken:
     def check(self) -> None:
         """Every file has its manifest, which says what is in it; ranges follow one another without a gap."""
         manifests = self.manifests()
-        assert [str(self.to / one.file) for one in sorted(manifests, key=lambda one: one.file)] == [
-            str(file) for file in self.files()
-        ]
+        assert sorted(self.to / one.file for one in manifests) == self.files()
         ends: dict[tuple[str, int, int], int] = {}
         for one in manifests:
             numbers = pq.read_table(self.to / one.file, partitioning=None).column("sequenceNumber").to_pylist()

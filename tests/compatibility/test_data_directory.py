@@ -1,0 +1,20 @@
+"""A data directory that an earlier version wrote, and was killed on, is served as that version served it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.compatibility.archives import unpack
+from tests.compatibility.namespace import check_contents, check_emptying, check_going_on
+from tests.served import started
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+async def test_everything_is_found_and_received_and_new_messages_come_behind_it(tmp_path: Path) -> None:
+    expected = unpack("data-directory", tmp_path)["contents"]
+    with started(tmp_path) as server:
+        await check_contents(server, expected)
+        await check_emptying(server, expected)
+        await check_going_on(server, expected)

@@ -1,0 +1,24 @@
+"""Captures of an earlier version are read, and the next capture goes on behind them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.compatibility.archives import unpack
+from tests.pipeline.capture.scene import Here, Taken, capture, settings
+from tests.served import started
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+async def test_captured_messages_are_read_and_the_rest_is_captured(tmp_path: Path) -> None:
+    found = unpack("jobs", tmp_path)
+    taken = Taken(tmp_path / "captured")
+    taken.check()
+    assert sorted(taken.ids()) == sorted([one for expected in found.values() for one in expected["captured"]])
+    with started(tmp_path) as server:
+        await capture(Here(), settings(server, tmp_path / "captured", *found))
+    taken.check()
+    wanted = [one for expected in found.values() for one in {*expected["captured"], *expected["left"]}]
+    assert sorted(taken.ids()) == sorted(wanted)
