@@ -1,0 +1,26 @@
+"""Usage that an earlier version wrote is read as rows of Spark: whole hours, and what a killed server left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.compatibility.archives import unpack
+from twinbus.model.usage import COUNTS
+from twinbus.pipeline.usage import read_usage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+
+def test_all_counts_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    expected = unpack("data-directory", tmp_path)["usage"]
+    rows = read_usage(spark, [tmp_path / "data"]).where("entity <> ''").collect()
+    found: dict[str, dict[str, int]] = {}
+    for row in rows:
+        counts = found.setdefault(row.entity, {})
+        for name in COUNTS:
+            if row[name]:
+                counts[name] = counts.get(name, 0) + row[name]
+    assert found == expected
