@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from twinbus.model.errors import EntityNotFound, InternalFault, QuotaExceeded, StoreUnavailable
+from twinbus.server.peers.transport import over
 from twinbus.server.workers.control import Control
 from twinbus.server.workers.words import (
     FROM_SUPERVISOR,
@@ -51,8 +52,8 @@ async def joined() -> AsyncIterator[tuple[End, End]]:
     """The supervisor's end, and the worker's."""
     near, far = socket.socketpair()
     supervisor, worker = End(FROM_WORKER), End(FROM_SUPERVISOR)
-    await supervisor.control.open(near)
-    await worker.control.open(far)
+    await supervisor.control.open(over(near))
+    await worker.control.open(over(far))
     yield supervisor, worker
     supervisor.control.close()
     worker.control.close()

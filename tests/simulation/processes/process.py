@@ -15,6 +15,7 @@ from twinbus.broker.namespace import Namespace
 from twinbus.model.description import FRAGMENTS
 from twinbus.server.peers.health import HealthReport
 from twinbus.server.peers.peers import HEALTH_S, Peers
+from twinbus.server.peers.transport import UnixTransport
 from twinbus.store.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Process:
             limits=world.settings.limits,
             store_timeout_s=world.settings.timeout_s,
         )
-        self._peers = Peers(self.namespace, number=number, workers=world.count, folder=Path())
+        self._peers = Peers(self.namespace, number=number, workers=world.count, transport=UnixTransport(Path()))
         self.stores = {store: self._open(store) for store in self.mail}
         for store in range(len(world.disks)):
             if store in self.stores:

@@ -1,8 +1,8 @@
 """The other processes of a namespace, as one of them knows them.
 
 Owns: the way to each, which is kept for as long as this process lives: where one has gone it is looked for until it is
-back. A process has a socket that the others connect to; on the connection of another one it is asked (`Desk`), on its
-own connection to that one it asks (`Owner`).
+back. The others connect to it (`transport`): on the connection of another one it is asked (`Desk`), on its own
+connection to that one it asks (`Owner`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from twinbus.server.peers.managing import manage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from twinbus.broker.namespace import Namespace, Queue, Subscription, Topic
     from twinbus.broker.ports.peer_protocol import Answer
     from twinbus.server.administration import Administration
+    from twinbus.server.peers.transport import Transport
 
 log: Final = logging.getLogger(__name__)
 
@@ -48,12 +48,12 @@ class Peers:
     """All other processes."""
 
     def __init__(
-        self, namespace: Namespace, *, number: int, workers: int, folder: Path, timeout_s: float = 10.0
+        self, namespace: Namespace, *, number: int, workers: int, transport: Transport, timeout_s: float = 10.0
     ) -> None:
-        """Their sockets are in `folder`. Who waits for an answer from one of them does so for `timeout_s`."""
+        """`transport` reaches them. A caller waits for an answer from one of them for `timeout_s`."""
         self._namespace = namespace
         self._number = number
-        self._folder = folder
+        self._transport = transport
         self._owners = {
             other: Owner(f"broker process {other}", clock=namespace.clock, timers=namespace.timers, timeout_s=timeout_s)
             for other in range(workers)
@@ -72,9 +72,7 @@ class Peers:
     async def start(self, administration: Administration) -> None:
         """Let the others ask, and find them. What is here is loaded by now."""
         loop = asyncio.get_running_loop()
-        place = self._folder / f"{self._number}.sock"
-        place.unlink(missing_ok=True)
-        self._server = await loop.create_unix_server(partial(self._admit, administration), str(place))
+        self._server = await self._transport.listen(self._number, partial(self._admit, administration))
         self._is_reached = {other: asyncio.Event() for other in self._owners}
         self._tasks = [loop.create_task(self._keep(other, owner)) for other, owner in self._owners.items()]
         self._tasks.append(loop.create_task(self._tell_health()))
@@ -125,11 +123,9 @@ class Peers:
         pause_s, longest_s = RETRY_S
         while True:
             lost = loop.create_future()
+            channel = Channel(ANSWERS, owner.receive, partial(_resolve, lost))
             try:
-                _, channel = await loop.create_unix_connection(
-                    lambda: Channel(ANSWERS, owner.receive, partial(_resolve, lost)),  # noqa: B023  # of this turn
-                    str(self._folder / f"{number}.sock"),
-                )
+                await self._transport.connect(number, partial(_itself, channel))
             except OSError:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, longest_s)
@@ -176,6 +172,10 @@ async def _weigh(owner: Owner, ids: list[int]) -> Weighed | None:
         answer = await asyncio.wait_for(answered, REFRESH_S)
         return answer if isinstance(answer, Weighed) else None
     return None
+
+
+def _itself(channel: Channel) -> Channel:
+    return channel
 
 
 def _resolve(future: asyncio.Future[Any], result: object = None) -> None:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from twinbus.server.peers.transport import over
 from twinbus.server.process import python
 from twinbus.server.workers.control import Control
 from twinbus.server.workers.words import FROM_WORKER, Beat, Buried, Failed, Hello, Loaded, Serve, Serving
@@ -194,7 +195,7 @@ class Child:
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=[theirs.fileno(), *self._descriptors],
             )
-        await self.control.open(ours)
+        await self.control.open(over(ours))
         return process
 
     async def _watch(self) -> None:

@@ -19,9 +19,9 @@ from twinbus.server.peers.channel import Channel
 from twinbus.server.workers.words import Done, Refused
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Awaitable, Callable
 
+    from twinbus.server.peers.transport import Connect
     from twinbus.server.workers.words import Word
 
 log: Final = logging.getLogger(__name__)
@@ -50,9 +50,9 @@ class Control:
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def open(self, sock: socket.socket) -> None:
-        """Speak over a socket that is connected."""
-        await asyncio.get_running_loop().create_unix_connection(lambda: self._channel, sock=sock)
+    async def open(self, connect: Connect) -> None:
+        """Speak over the connection that `connect` makes."""
+        await connect(lambda: self._channel)
 
     def close(self) -> None:
         """Say no more."""

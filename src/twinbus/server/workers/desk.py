@@ -6,7 +6,7 @@ that somebody switched on, and the reports of paired clients.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from twinbus.broker.clock import Times
 from twinbus.broker.ports.outage import Outages
@@ -29,6 +29,7 @@ from twinbus.server.workers.words import (
     OutageBegun,
     OutageEnded,
     PutReport,
+    ReadReports,
     UpdateEntity,
     UpdateRule,
 )
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from twinbus.broker.clock import Clock
     from twinbus.broker.ports.outage import Outage
     from twinbus.server.keeper import Keeper
-    from twinbus.server.workers.words import AnyChange, ReadReports, Request
+    from twinbus.server.workers.words import AnyChange, Request
 
 
 class Desk:
@@ -54,30 +55,25 @@ class Desk:
         self._publish = publish
         self._outages = Outages(clock, timers, keeper.entities)
         self._pairings = Pairings(clock, timers)
+        self._acts: dict[type, Callable[[Any], Awaitable[object]]] = {
+            CreateEntity: self._create_entity,
+            CreateSubscription: self._create_subscription,
+            UpdateEntity: self._update_entity,
+            DeleteEntity: self._delete_entity,
+            CreateRule: self._create_rule,
+            UpdateRule: self._update_rule,
+            DeleteRule: self._delete_rule,
+            BeginOutage: self._begin_outage,
+            EndOutage: self._end_outage,
+            PutReport: self._put_report,
+            DropReport: self._drop_report,
+            ListPrimaries: self._list_primaries,
+            ReadReports: self._read_reports,
+        }
 
-    async def answer(self, request: Request) -> object:  # noqa: PLR0911  # one for each kind of request
+    async def answer(self, request: Request) -> object:
         """Do what is asked."""
-        if isinstance(request, CreateEntity | CreateSubscription | UpdateEntity | DeleteEntity):
-            return await self._change_entity(request)
-        if isinstance(request, CreateRule | UpdateRule | DeleteRule):
-            return await self._change_rule(request)
-        if isinstance(request, BeginOutage):
-            outage = self._outages.begin(request.path, request.kind, request.seconds)
-            await self._publish(self._begun(outage))
-            return told(outage)
-        if isinstance(request, EndOutage):
-            ended = self._outages.end(request.path)
-            await self._publish(OutageEnded(request.path))
-            return [told(one) for one in ended]
-        if isinstance(request, PutReport):
-            self._pairings.put(request.report)
-            return None
-        if isinstance(request, DropReport):
-            self._pairings.leave(request.leave)
-            return None
-        if isinstance(request, ListPrimaries):
-            return list(self._pairings.primaries())
-        return self._read(request)
+        return await self._acts[type(request)](request)
 
     def outages(self) -> list[OutageBegun]:
         """Those that are on, for who has not heard of them."""
@@ -86,29 +82,57 @@ class Desk:
             self._begun(one) for one in self._outages.all() if one.path == EVERYTHING or key_of(one.path) in entities
         ]
 
-    async def _change_entity(self, request: CreateEntity | CreateSubscription | UpdateEntity | DeleteEntity) -> str:
-        keeper = self._keeper
-        if isinstance(request, DeleteEntity):
-            return (await keeper.delete(request.path)).path
-        description = request.described.read()
-        if isinstance(request, UpdateEntity):
-            return (await keeper.update(request.path, description)).path
-        if isinstance(request, CreateEntity):
-            return (await keeper.create(request.path, description)).path
-        assert isinstance(description, SubscriptionDescription)
-        return (await keeper.create_subscription(request.topic, request.name, description, request.rule)).path
+    # --- the catalogue ------------------------------------------------------------------------------------------------
 
-    async def _change_rule(self, request: CreateRule | UpdateRule | DeleteRule) -> object:
-        if isinstance(request, CreateRule):
-            return await self._keeper.create_rule(request.subscription, request.rule)
-        if isinstance(request, UpdateRule):
-            return await self._keeper.update_rule(request.subscription, request.rule)
+    async def _create_entity(self, request: CreateEntity) -> str:
+        return (await self._keeper.create(request.path, request.described.read())).path
+
+    async def _create_subscription(self, request: CreateSubscription) -> str:
+        description = request.described.read()
+        assert isinstance(description, SubscriptionDescription)
+        return (await self._keeper.create_subscription(request.topic, request.name, description, request.rule)).path
+
+    async def _update_entity(self, request: UpdateEntity) -> str:
+        return (await self._keeper.update(request.path, request.described.read())).path
+
+    async def _delete_entity(self, request: DeleteEntity) -> str:
+        return (await self._keeper.delete(request.path)).path
+
+    async def _create_rule(self, request: CreateRule) -> object:
+        return await self._keeper.create_rule(request.subscription, request.rule)
+
+    async def _update_rule(self, request: UpdateRule) -> object:
+        return await self._keeper.update_rule(request.subscription, request.rule)
+
+    async def _delete_rule(self, request: DeleteRule) -> None:
         await self._keeper.delete_rule(request.subscription, request.name)
-        return None
+
+    # --- outages ------------------------------------------------------------------------------------------------------
+
+    async def _begin_outage(self, request: BeginOutage) -> object:
+        outage = self._outages.begin(request.path, request.kind, request.seconds)
+        await self._publish(self._begun(outage))
+        return told(outage)
+
+    async def _end_outage(self, request: EndOutage) -> object:
+        ended = self._outages.end(request.path)
+        await self._publish(OutageEnded(request.path))
+        return [told(outage) for outage in ended]
 
     def _begun(self, outage: Outage) -> OutageBegun:
         seconds = max(SHORTEST_S, (outage.until_ms - self._clock.wall_ms()) / 1000)
         return OutageBegun(outage.path, outage.kind, seconds, outage.since_ms, outage.until_ms)
 
-    def _read(self, request: ReadReports) -> object:
+    # --- reports of paired clients ------------------------------------------------------------------------------------
+
+    async def _put_report(self, request: PutReport) -> None:
+        self._pairings.put(request.report)
+
+    async def _drop_report(self, request: DropReport) -> None:
+        self._pairings.leave(request.leave)
+
+    async def _list_primaries(self, _request: ListPrimaries) -> list[str]:
+        return list(self._pairings.primaries())
+
+    async def _read_reports(self, request: ReadReports) -> object:
         return self._pairings.read_of(request.primaries, skip=request.skip, top=request.top)

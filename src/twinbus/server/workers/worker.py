@@ -35,6 +35,7 @@ from twinbus.server.metering.clerk import Clerk, Desk
 from twinbus.server.metering.meter import Meter
 from twinbus.server.open_files import open_files
 from twinbus.server.peers.peers import Peers
+from twinbus.server.peers.transport import UnixTransport, over
 from twinbus.server.rocks_disks import RocksDisks
 from twinbus.server.settings import ServeSettings, StartError
 from twinbus.server.stores import Stores
@@ -107,7 +108,7 @@ class Worker:
 
     async def run(self, sock: socket.socket) -> int:
         """Serve until told to stop; the exit code."""
-        await self._control.open(sock)
+        await self._control.open(over(sock))
         self._control.say(Hello())
         try:
             start = await self._told
@@ -155,7 +156,7 @@ class Worker:
             namespace,
             number=self._number,
             workers=workers,
-            folder=Path(start.folder),
+            transport=UnixTransport(Path(start.folder)),
             timeout_s=settings.store_timeout_s,
         )
         own = range(self._number, len(start.stores), workers)
