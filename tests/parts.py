@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, overload
 
-from twinbus.broker.receivable_part import ReceivablePart
-from twinbus.broker.topic_part import TopicPart
+from twinbus.broker.receivable_part import ReceivablePart, TopicPart
 
 if TYPE_CHECKING:
     from twinbus.broker.entity import Entity

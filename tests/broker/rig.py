@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.journal import Journal
     from twinbus.broker.ports.consumer import Delivery
-    from twinbus.broker.ports.hold import Hold
+    from twinbus.broker.ports.fragment import Hold
     from twinbus.broker.window import Window
     from twinbus.model.errors import ServiceBusError
     from twinbus.model.limits import NamespaceLimits

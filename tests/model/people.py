@@ -13,7 +13,7 @@ from twinbus.broker.hold import LocalHold
 if TYPE_CHECKING:
     from tests.model.world import World
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.ports import hold
+    from twinbus.broker.ports import fragment as ports
     from twinbus.broker.ports.consumer import Delivery
     from twinbus.model.errors import ServiceBusError
 
@@ -100,7 +100,7 @@ class Receiver:
         self._world.say(f"  {self!r} has lost its session")
         self.go()
 
-    def granted(self, hold: hold.Hold) -> None:
+    def granted(self, hold: ports.Hold) -> None:
         assert isinstance(hold, LocalHold)
         model = self._model
         self._world.say(f"  {self!r} has session {hold.session!r}")

@@ -9,7 +9,7 @@ import pytest
 from tests.workers.kept import kept
 from twinbus.model.queue import QueueDescription
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
-from twinbus.server.workers.idle import look_once
+from twinbus.server.workers.supervisor import look_once
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,8 +22,7 @@ from twinbus.broker.hold import LocalHold
 from twinbus.broker.holdings import Holdings
 from twinbus.broker.keys import fragment_in, pack_sequence
 from twinbus.broker.line import Line, LocalDispatch
-from twinbus.broker.lock_span import LockSpan
-from twinbus.broker.locks import Lock, Locks, pack_number
+from twinbus.broker.locks import Lock, Locks, LockSpan, pack_number
 from twinbus.broker.outstanding import Outstanding
 from twinbus.broker.ports.fragment import FragmentPort
 from twinbus.broker.record import (
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
     from twinbus.broker.locks import TokenSource
     from twinbus.broker.ports.callbacks import Answered
     from twinbus.broker.ports.consumer import Consumer, Delivery
-    from twinbus.broker.ports.hold import Hold
+    from twinbus.broker.ports.fragment import Hold
     from twinbus.store.protocol import Answer, Batch, Row
 
 Item: TypeAlias = "tuple[int, bytes]"

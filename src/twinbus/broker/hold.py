@@ -9,7 +9,7 @@ from bisect import insort
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.ports.hold import Hold
+from twinbus.broker.ports.fragment import Hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,13 +20,12 @@ from twinbus.broker.ports.outage import Outages
 from twinbus.broker.ports.peer_protocol import SUB_QUEUES
 from twinbus.broker.ports.reads import Reads
 from twinbus.broker.queue import Queue
-from twinbus.broker.receivable_part import QueuePart, SubscriptionPart, policies
+from twinbus.broker.receivable_part import QueuePart, SubscriptionPart, TopicPart, policies, topic_policy
 from twinbus.broker.remote.fragment import RemoteFragment
-from twinbus.broker.remote.journal import RemoteStore
+from twinbus.broker.remote.owner import RemoteStore
 from twinbus.broker.remote.part import RemotePart
 from twinbus.broker.subscription import Subscription
 from twinbus.broker.topic import Topic
-from twinbus.broker.topic_part import TopicPart, topic_policy
 from twinbus.broker.transaction import Transaction
 from twinbus.broker.work import UNITS, WorkBudget
 from twinbus.model.errors import EntityDeleted, EntityNotFound, NotAllowed

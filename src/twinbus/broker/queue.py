@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.broker.partitioned import arriving, sending
+from twinbus.broker.partitioned import sending
 from twinbus.broker.partitioned.ordering import SendOrder
-from twinbus.broker.partitioned.spread import Spread
+from twinbus.broker.partitioned.sending import Spread
 from twinbus.broker.ports.incoming import Parcel, Terms
 from twinbus.broker.receivable import Receivable
 from twinbus.broker.record import annotation_pairs_of, take_apart
@@ -90,7 +90,7 @@ class Queue(Receivable):
 
     def take_arrivals(self, source: bytes, items: list[tuple[int, bytes]], answer: Answered) -> None:
         """Store messages that another entity forwards. As `Part.take_arrivals`."""
-        arriving.take(self, source, items, answer)
+        sending.take_arrivals(self, source, items, answer)
 
 
 def via_key_of(record: bytes) -> bytes | None:

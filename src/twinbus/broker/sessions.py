@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.locks import Lock
     from twinbus.broker.ports.consumer import Consumer
-    from twinbus.broker.ports.hold import Hold
+    from twinbus.broker.ports.fragment import Hold
     from twinbus.store.protocol import Row
 
     Granted: TypeAlias = Callable[[Hold], None]

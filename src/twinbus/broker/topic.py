@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinbus.broker.entity import Entity
-from twinbus.broker.partitioned import arriving, sending
+from twinbus.broker.partitioned import sending
 from twinbus.broker.partitioned.ordering import SendOrder
-from twinbus.broker.partitioned.spread import Spread
+from twinbus.broker.partitioned.sending import Spread
 from twinbus.broker.ports.incoming import Terms
 from twinbus.model.topic import TopicRuntime
 
@@ -82,7 +82,7 @@ class Topic(Entity):
 
     def take_arrivals(self, source: bytes, items: list[tuple[int, bytes]], answer: Answered) -> None:
         """Store messages that another entity forwards. As `Part.take_arrivals`."""
-        arriving.take(self, source, items, answer)
+        sending.take_arrivals(self, source, items, answer)
 
     def runtime(self) -> TopicRuntime:
         """Return what all parts hold now."""

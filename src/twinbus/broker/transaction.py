@@ -12,15 +12,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from twinbus.broker.local_transaction import terms_of
-from twinbus.broker.partitioned.transacting import part_for, part_for_payload
 from twinbus.broker.ports.incoming import Parcel
+from twinbus.broker.queue import via_key_of
 from twinbus.model.callbacks import ignore
 from twinbus.model.errors import (
     InvalidOperation,
+    NotAllowed,
     ServiceBusError,
     TransactionRolledBack,
     TransactionTooLarge,
 )
+from twinbus.model.partition_key import fragment_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from twinbus.broker.ports.settlement import How
     from twinbus.broker.queue import Queue
     from twinbus.broker.topic import Topic
+
 
 MAX_OPERATIONS: Final = 100
 
@@ -63,8 +66,28 @@ class Transaction:
         self, target: Queue | Topic, payload: bytes, message_format: int, destination: str | None = None
     ) -> None:
         """Send a message, or a batch of them, to the part that its key leads to. As `send`."""
-        part = part_for_payload(self, target, self._intake, payload, message_format, destination)
+        part = target.parts[0]
+        if target.is_partitioned:
+            part = self.part_for(target, self._keys_of(target, payload, message_format, destination))
         self.send(part, payload, message_format, destination)
+
+    def _keys_of(
+        self, target: Queue | Topic, payload: bytes, message_format: int, destination: str | None
+    ) -> list[bytes | None]:
+        """Return the keys of messages; of messages that go on to another entity, those for the entity on their way."""
+        parcel = Parcel()
+        try:
+            self._intake.add_to(parcel, payload, message_format, target.parts[0].main.clock.wall_ms(), target.terms)
+        except NotAllowed as error:  # Service Bus calls it an invalid operation in a transaction
+            refusal = InvalidOperation(f"in a transaction: {error}")
+            self.fail(refusal)
+            raise refusal from None
+        except ServiceBusError as error:
+            self.fail(error)
+            raise
+        if destination is not None:
+            return [via_key_of(record) for record in parcel.records]
+        return parcel.keys + parcel.ping_keys
 
     def send(self, target: Part, payload: bytes, message_format: int, destination: str | None = None) -> None:
         """Send a message, or a batch of them, on to `destination` if that is another entity.
@@ -108,8 +131,35 @@ class Transaction:
         return work.schedule(records)
 
     def part_for(self, target: Queue | Topic, keys: Iterable[bytes | None]) -> Part:
-        """Return the part that messages of these keys go to. InvalidOperation, which fails the transaction."""
-        return part_for(self, target, keys)
+        """Return the part that messages of these keys go to. InvalidOperation, which fails the transaction.
+
+        A batch of one store is the only atomic thing: the first key binds the transaction to a fragment of a
+        partitioned entity, and all other messages must have the same key.
+        """
+        if not target.is_partitioned:
+            return target.parts[0]
+        for key in keys:
+            error = self._key_error(target.path, key)
+            if error is not None:
+                self.fail(error)
+                raise error
+            self.key = key
+        assert self.key is not None
+        return target.parts[fragment_of(self.key)]
+
+    def _key_error(self, path: str, key: bytes | None) -> InvalidOperation | None:
+        if key is None:
+            return InvalidOperation(
+                f"'{path}' is partitioned: a message that is sent to it in a transaction has a session id or a "
+                "partition key, or, where duplicates are detected, a message id"
+            )
+        if self.key is None or self.key == key:
+            return None
+        return InvalidOperation(
+            f"all messages of a transaction on '{path}', which is partitioned, have the same session id or partition "
+            f"key; this one has {key.decode(errors='replace')!r:.80}, and others "
+            f"{self.key.decode(errors='replace')!r:.80}"
+        )
 
     def settle(
         self,

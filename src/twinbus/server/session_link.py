@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from twinbus.broker.clock import Timer
     from twinbus.broker.namespace import Namespace
     from twinbus.broker.ports.consumer import Card
-    from twinbus.broker.ports.fragment import FragmentPort
-    from twinbus.broker.ports.hold import Hold
+    from twinbus.broker.ports.fragment import FragmentPort, Hold
     from twinbus.server.metering.counter import Counter
     from twinbus.server.socket_room import Soon
 

@@ -6,7 +6,6 @@ import pytest
 
 from tests.broker.partitioned.rig import PartitionedRig, key_for, message
 from tests.broker.rig import Answers
-from twinbus.broker.partitioned.transacting import part_for_payload
 from twinbus.broker.ports.settlement import How
 from twinbus.broker.transaction import Transaction
 from twinbus.model.errors import InvalidOperation, StoreUnavailable, TransactionRolledBack
@@ -21,9 +20,7 @@ class Work:
         self.transaction = Transaction(rig.namespace.intake)
 
     def send(self, payload: bytes) -> None:
-        intake = self.rig.namespace.intake
-        part = part_for_payload(self.transaction, self.rig.queue, intake, payload, 0, None)
-        self.transaction.send(part, payload, 0)
+        self.transaction.send_to(self.rig.queue, payload, 0)
 
     def commit(self) -> Answers:
         answers = Answers()

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from twinbus.broker.journal import Journal
-    from twinbus.broker.ports.fragment import FragmentPort
-    from twinbus.broker.ports.hold import Hold
+    from twinbus.broker.ports.fragment import FragmentPort, Hold
     from twinbus.broker.ports.peer_protocol import Answer, Call
     from twinbus.broker.queue import Queue
     from twinbus.model.limits import NamespaceLimits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.broker.remote.rig import TwoProcesses
-from twinbus.server.peers.health import HealthReport
+from twinbus.server.peers.peers import HealthReport
 
 if TYPE_CHECKING:
     from twinbus.broker.ports.peer_protocol import Health

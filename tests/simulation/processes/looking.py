@@ -13,7 +13,7 @@ from tests.simulation.processes.takers import SessionTaker, Taker
 from twinbus.broker.keys import LAST_SEQUENCE, sequence_of
 from twinbus.broker.record import session_of
 from twinbus.broker.remote.fragment import RemoteFragment
-from twinbus.broker.remote.transaction import RemoteTransaction
+from twinbus.broker.remote.part import RemoteTransaction
 from twinbus.model.path import SubQueue
 from twinbus.store.protocol import Table
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tests.ledger.problems import Violation
 from twinbus.broker.namespace import Namespace
 from twinbus.model.description import FRAGMENTS
-from twinbus.server.peers.health import HealthReport
-from twinbus.server.peers.peers import HEALTH_S, Peers
+from twinbus.server.peers.peers import HEALTH_S, HealthReport, Peers
 from twinbus.server.peers.transport import UnixTransport
 from twinbus.store.memory import MemoryStore
 

@@ -14,7 +14,7 @@ from twinbus.model.path import SubQueue
 if TYPE_CHECKING:
     from tests.simulation.processes.process import Process
     from twinbus.broker.ports.consumer import Delivery
-    from twinbus.broker.ports.hold import Hold
+    from twinbus.broker.ports.fragment import Hold
 
 DRAIN_S = 0.15
 

@@ -11,10 +11,10 @@ from tests.simulation.processes.run import run
 from twinbus.broker.partitioned.ordering import SendOrder, Turn
 from twinbus.broker.remote.loan import Loan
 from twinbus.broker.remote.owner import Owner
-from twinbus.broker.remote.transaction import RemoteTransaction
+from twinbus.broker.remote.part import RemoteTransaction
 from twinbus.broker.remote.visitor import Visitor
 from twinbus.server.peers.desk import Desk
-from twinbus.server.peers.health import HealthReport
+from twinbus.server.peers.peers import HealthReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.fields import MESSAGE_ID
 from twinbus.amqp.message import Message, Section
+from twinbus.broker.arrivals import key_of
 from twinbus.broker.partitioned.checking import Checked
 from twinbus.broker.ports.callbacks import all_of
 from twinbus.broker.ports.incoming import Parcel
@@ -31,14 +32,40 @@ from twinbus.model.errors import (
     ServiceBusError,
     StoreUnavailable,
 )
+from twinbus.model.partition_key import fragment_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from twinbus.broker.part import Part
     from twinbus.broker.ports.callbacks import Answered
     from twinbus.broker.queue import Queue
     from twinbus.broker.topic import Topic
+
+
+class Spread:
+    """The choice among the parts of one entity."""
+
+    def __init__(self, parts: Sequence[Part], start: int) -> None:
+        """The first message without a key goes to part `start`, if that takes messages."""
+        self._parts = parts
+        self._next = start
+
+    def choose(self, key: bytes | None, but: Collection[int] = ()) -> int:
+        """The number of the part for a message of that key. Without a key none of `but`, if there is another."""
+        if key is not None:
+            return fragment_of(key)
+        parts, count = self._parts, len(self._parts)
+        self._next %= count
+        for step in range(count):
+            number = (self._next + step) % count
+            if number not in but and parts[number].main.takes_sends:
+                break
+        else:
+            number = next((other for other in range(count) if other not in but), self._next)
+        self._next = (number + 1) % count
+        return number
+
 
 _NAMED: Final = 100
 """Messages that are named where a batch was stored in part."""
@@ -307,3 +334,22 @@ class _Mixed:
 
 def _id_of(record: bytes) -> str:
     return str(Message(take_apart(record).bare).field(Section.PROPERTIES, MESSAGE_ID))
+
+
+def take_arrivals(target: Queue | Topic, source: bytes, items: list[tuple[int, bytes]], answer: Answered) -> None:
+    """Store those messages of a source that were not seen before; `answer` is called when all are on disk."""
+    if not target.is_partitioned:
+        target.parts[0].take_arrivals(source, items, answer)
+        return
+    groups: dict[int, list[tuple[int, bytes]]] = {}
+    for number, record in items:
+        key = key_of(record, looks_for_duplicates=target.terms.detects_duplicates)
+        groups.setdefault(fragment_of(key) if key is not None else number % len(target.parts), []).append(
+            (number, record)
+        )
+    told = all_of(len(groups), answer)  # if one failed all are offered again; the others have seen theirs
+    for part, group in groups.items():
+        try:
+            target.parts[part].take_arrivals(source, group, told)
+        except ServiceBusError as error:
+            told(error)

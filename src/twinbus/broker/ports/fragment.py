@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from twinbus.broker.ports.callbacks import Answered
     from twinbus.broker.ports.claim import Span
     from twinbus.broker.ports.consumer import Consumer, GatewayReader
-    from twinbus.broker.ports.hold import Hold
     from twinbus.broker.ports.reads import Reads
     from twinbus.model.errors import ServiceBusError
 
@@ -27,6 +26,18 @@ if TYPE_CHECKING:
 
 PATIENCE_S: Final = 0.25
 """How long a gateway waits for the owner of a fragment before it goes on without it."""
+
+
+class Hold:
+    """A session that a receiver has, as the receiver knows it."""
+
+    def __init__(self, session: bytes, consumer: Consumer, until_ms: int = 0) -> None:
+        """`until_ms` is the time on the wall clock until when it is locked."""
+        self.session = session
+        self.consumer = consumer
+        self.until_ms = until_ms
+        self.is_over = False
+        """The receiver does not have it any more."""
 
 
 class DispatchPort:

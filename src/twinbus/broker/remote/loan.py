@@ -15,9 +15,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.ports.fragment import PATIENCE_S
+from twinbus.broker.ports.fragment import PATIENCE_S, Hold
 from twinbus.broker.ports.gathering import DRAIN_PATIENCE_S
-from twinbus.broker.ports.hold import Hold
 from twinbus.broker.ports.peer_protocol import Claim, Close, Open, Untaken
 from twinbus.broker.ports.settlement import session_lock_lost
 from twinbus.model.errors import ServiceBusError, SessionLockLost, StoreUnavailable

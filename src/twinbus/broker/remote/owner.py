@@ -12,6 +12,7 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
+from twinbus.broker.journal import StoreState
 from twinbus.broker.ports.fragment import OwnerPort
 from twinbus.broker.ports.peer_protocol import (
     Browse,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from twinbus.broker.clock import Clock, Timers
     from twinbus.broker.ports.fragment import RoomChecked
     from twinbus.broker.ports.peer_protocol import Answer
-    from twinbus.broker.remote.journal import RemoteStore
 
     Transmit: TypeAlias = Callable[[int, Call], None]
     Told: TypeAlias = Callable[[Answer | ServiceBusError], None]
@@ -294,3 +294,16 @@ def _tell_guest(guest: Guest, notice: Given | DrainedNotice | Ready | Granted | 
         guest.granted(notice.session, notice.until_ms)
     else:
         guest.gone(error_of(notice.kind, notice.text))
+
+
+class RemoteStore(StoreState):
+    """What one process knows of another one's store."""
+
+    def __init__(self, name: str, number: int, owner: Owner, *, max_pending_bytes: int) -> None:
+        """Unavailable until its owner is connected. `number` is the store's."""
+        super().__init__(name, max_pending_bytes)
+        self.owner = owner
+        self.trouble = None if owner.is_there else AWAY
+        self.reported: str | None = None
+        """Why the store does not work, as its owner said last."""
+        owner.stores[number] = self

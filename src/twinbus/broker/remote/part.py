@@ -10,23 +10,91 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from twinbus.broker.part import Part
-from twinbus.broker.ports.peer_protocol import Arrive, Numbers, Send, SendOn
-from twinbus.broker.remote.transaction import RemoteTransaction
-from twinbus.model.errors import ServiceBusError
+from twinbus.broker.ports.fragment import TransactionPort
+from twinbus.broker.ports.peer_protocol import Arrive, Commit, Numbers, RollBack, Send, SendOn, SetApart
+from twinbus.broker.remote.fragment import RemoteFragment
+from twinbus.broker.remote.settlement import encoded, tags_of
+from twinbus.model.callbacks import ignore
+from twinbus.model.errors import ServiceBusError, StoreUnavailable
 from twinbus.model.path import SubQueue
 from twinbus.model.queue import QueueRuntime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from twinbus.broker.entity import Entity
     from twinbus.broker.intake import Intake
     from twinbus.broker.ports.callbacks import Answered
     from twinbus.broker.ports.fragment import FragmentPort
     from twinbus.broker.ports.incoming import Parcel
-    from twinbus.broker.ports.peer_protocol import Answer, Call
-    from twinbus.broker.remote.fragment import RemoteFragment
+    from twinbus.broker.ports.peer_protocol import Answer, Call, Sent
+    from twinbus.broker.ports.settlement import How
     from twinbus.broker.remote.owner import Owner
+
+
+class RemoteTransaction(TransactionPort):
+    """What one client wants done together, elsewhere."""
+
+    def __init__(self, part: RemotePart) -> None:
+        """Bound to a part that another process owns."""
+        self._part = part
+        self._owner = part.owner
+        self._life = part.owner.life
+        self.number = part.owner.next_number()
+        self._told: list[Callable[[bool], None]] = []
+
+    def settle(
+        self,
+        fragment: FragmentPort,
+        numbers: list[int],
+        how: How,
+        properties: Mapping[str, object] | None,
+        told: Callable[[bool], None],
+    ) -> list[int]:
+        """Settle messages at the commit; a lock that is lost fails the commit. StoreUnavailable."""
+        assert isinstance(fragment, RemoteFragment)
+        fragment.check_works()
+        self._check_known()
+        self._told.append(told)
+        self._owner.tell(SetApart(self.number, fragment.place, tags_of(numbers), how.value, encoded(properties)))
+        return []
+
+    def schedule(self, records: list[bytes]) -> list[int]:
+        """Scheduled messages are carried to the owner as a request to `$management`."""
+        raise AssertionError(records)
+
+    def roll_back(self) -> None:
+        """Nothing of it is done."""
+        self._owner.tell(RollBack(self.number))
+        self._end(is_done=False)
+
+    def commit(self, sent: list[Sent], answer: Answered = ignore) -> None:
+        """Do all of it; `answer` hears when it is on disk, or why nothing of it was done."""
+
+        def told(outcome: Answer | ServiceBusError) -> None:
+            error = outcome if isinstance(outcome, ServiceBusError) else None
+            self._end(is_done=error is None)
+            answer(error)
+
+        try:
+            if sent:
+                self._part.entity.check_sends()
+            self._check_known()
+            self._owner.ask(Commit(self.number, self._part.entity.entity_id, self._part.number, sent), told)
+        except ServiceBusError as error:
+            self.roll_back()
+            answer(error)
+
+    def _check_known(self) -> None:
+        """StoreUnavailable if its owner has gone since it began, also if that is there again: it has rolled it back."""
+        if self._owner.life != self._life:
+            raise StoreUnavailable(f"{self._owner.name} was away since the transaction began: it is rolled back there")
+
+    def _end(self, *, is_done: bool) -> None:
+        waiting, self._told = self._told, []
+        for told in waiting:
+            told(is_done)
+
 
 _NOTHING: Final = QueueRuntime(
     active_count=0, dead_letter_count=0, size_bytes=0, created_ms=0, updated_ms=0, accessed_ms=0

@@ -14,12 +14,13 @@ from twinbus.model.callbacks import ignore
 from twinbus.model.errors import ServiceBusError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.ports.callbacks import Answered
+    from twinbus.broker.ports.claim import Claim
     from twinbus.broker.ports.consumer import Delivery
-    from twinbus.broker.ports.hold import Hold
+    from twinbus.broker.ports.fragment import Hold
     from twinbus.broker.ports.peer_protocol import Answer
 
 
@@ -184,3 +185,56 @@ class VisitingReader:
     def entity_gone(self, error: ServiceBusError) -> None:
         """The entity was deleted or disabled."""
         self._notify(Gone(self.number, kind_of(error), str(error)))
+
+
+class Party:
+    """One receiver. To the claim it is the consumer that has it."""
+
+    deletes = False
+
+    def __init__(self, link: int, client: int, claim: Claim) -> None:
+        """`link` is its number, and `client` that of who it is of, in its process."""
+        self.link = link
+        self.client = client
+        self.visitors: set[Visitor] = set()
+        self._claim = claim
+
+    def enter(self, where: str, epoch: int | None, fragments: Sequence[Fragment], *, if_free: bool = False) -> None:
+        """It comes, and claims the entity if it has an epoch. EntityClaimed if it cannot."""
+        if epoch is None:
+            self._claim.check_open(where)
+            return
+        others = any(fragment.line.consumers for fragment in fragments)
+        self._claim.check(where, epoch, others=others, if_free=if_free)
+        self._claim.displace(where, epoch, fragments)
+        self._claim.take(self, epoch, fragments)
+
+    def leave(self) -> None:
+        """It has gone."""
+        self._claim.give_up(self)
+
+    def entity_gone(self, error: ServiceBusError) -> None:
+        """Another receiver has claimed the entity."""
+        for visitor in list(self.visitors):
+            visitor.fragment.line.remove(visitor)
+            visitor.entity_gone(error)
+
+    @property
+    def is_gone(self) -> bool:
+        """It is there as long as one of its visitors is."""
+        return not self.visitors
+
+    @property
+    def room(self) -> int:
+        """Its visitors take messages, not it."""
+        return 0
+
+    def reserve(self, count: int) -> None:
+        """As for `room`."""
+
+    def deliver(self, deliveries: list[Delivery]) -> int:
+        """As for `room`."""
+        raise AssertionError(deliveries)
+
+    def session_lost(self, error: ServiceBusError) -> None:
+        """As for `room`."""

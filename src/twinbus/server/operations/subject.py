@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from twinbus.broker.namespace import Namespace, Queue
     from twinbus.broker.ports.consumer import Consumer
-    from twinbus.broker.ports.fragment import FragmentPort
-    from twinbus.broker.ports.hold import Hold
+    from twinbus.broker.ports.fragment import FragmentPort, Hold
     from twinbus.server.administration import Administration
     from twinbus.server.operations.arguments import Arguments
 

@@ -30,10 +30,9 @@ from twinbus.broker.ports.peer_protocol import (
 )
 from twinbus.broker.ports.settlement import How, lock_lost
 from twinbus.broker.remote.part import RemotePart
-from twinbus.broker.remote.visitor import VisitingReader, Visitor
+from twinbus.broker.remote.visitor import Party, VisitingReader, Visitor
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
 from twinbus.model.path import key_of
-from twinbus.server.peers.party import Party
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,27 +12,67 @@ import logging
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from twinbus.broker.ports.peer_protocol import Weigh, Weighed
-from twinbus.broker.remote.owner import Owner
+from twinbus.broker.ports.peer_protocol import Health, Weigh, Weighed
+from twinbus.broker.remote.owner import Owner, RemoteStore
 from twinbus.broker.remote.part import RemotePart
 from twinbus.model.errors import ServiceBusError
 from twinbus.model.queue import QueueRuntime
 from twinbus.server.peers.channel import ANSWERS, CALLS, Channel
 from twinbus.server.peers.desk import Desk
-from twinbus.server.peers.health import HealthReport
 from twinbus.server.peers.managing import manage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from twinbus.broker.namespace import Namespace, Queue, Subscription, Topic
     from twinbus.broker.ports.peer_protocol import Answer
     from twinbus.server.administration import Administration
     from twinbus.server.peers.transport import Transport
+
+    Respond: TypeAlias = Callable[[int, Health], None]
+
+_NOTICE = 0
+
+
+class HealthReport:
+    """One for a process."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        """Nobody is told yet."""
+        self._namespace = namespace
+        self._told: dict[Respond, Health] = {}
+
+    def greet(self, respond: Respond) -> None:
+        """Another process has come, and hears what is said by `respond`."""
+        self._tell(respond, self._health())
+
+    def forget(self, respond: Respond) -> None:
+        """It has gone."""
+        self._told.pop(respond, None)
+
+    def look(self) -> None:
+        """Tell those who do not know how it is now."""
+        now = self._health()
+        for respond, told in list(self._told.items()):
+            if told != now:
+                self._tell(respond, now)
+
+    def _tell(self, respond: Respond, health: Health) -> None:
+        self._told[respond] = health
+        respond(_NOTICE, health)
+
+    def _health(self) -> Health:
+        own = {
+            number: (journal.trouble, journal.refusal)
+            for number, journal in enumerate(self._namespace.journals)
+            if not isinstance(journal, RemoteStore)
+        }
+        return Health(own)
+
 
 log: Final = logging.getLogger(__name__)
 

@@ -10,31 +10,41 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from dataclasses import fields, replace
+import shutil
+import tempfile
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import ServiceBusError
+from twinbus.model.topic import SubscriptionDescription
 from twinbus.server import identity, logs
 from twinbus.server.config.apply import bring_to_plan
+from twinbus.server.data_directory import write_atomically
+from twinbus.server.entities import IDLE_LOOK_S
+from twinbus.server.entity_info import shown
 from twinbus.server.keeper import Keeper
 from twinbus.server.listening import open_sockets
 from twinbus.server.settings import ServeSettings, StartError
 from twinbus.server.system_clock import SystemClock
 from twinbus.server.workers.desk import Desk
 from twinbus.server.workers.fleet import Fleet
-from twinbus.server.workers.idle import delete_idle
-from twinbus.server.workers.planned import PlannedEntities
-from twinbus.server.workers.run_folder import RunFolder
 from twinbus.server.workers.tally import Tally
 from twinbus.server.workers.words import Copy, Reloaded, Row, Start, write
 from twinbus.store.catalogue import Catalogue
 
 if TYPE_CHECKING:
     import contextlib
+    from collections.abc import Awaitable, Callable
 
+    from twinbus.model.info import Description
+    from twinbus.model.queue import QueueDescription
+    from twinbus.model.rule import RuleDescription
+    from twinbus.model.topic import TopicDescription
     from twinbus.server.changes import Change
     from twinbus.server.data_directory import DataDirectory
     from twinbus.server.identity import Identity
@@ -195,3 +205,127 @@ class Supervisor:
 
 def _told(settings: ServeSettings) -> dict[str, Any]:
     return {field.name: getattr(settings, field.name) for field in fields(ServeSettings) if field.name not in _KEPT}
+
+
+async def delete_idle(keeper: Keeper, ask: Callable[[], Awaitable[list[dict[int, float]] | None]]) -> None:
+    """Delete entities that delete themselves when nobody uses them, for ever.
+
+    `ask` gets how long each worker's clients have not used each entity, by the ids of entities. An entity is idle if
+    all workers say so; while a worker is down, nothing is deleted: its clients are about to come back.
+    """
+    while True:
+        await asyncio.sleep(IDLE_LOOK_S)
+        await look_once(keeper, ask)
+
+
+async def look_once(keeper: Keeper, ask: Callable[[], Awaitable[list[dict[int, float]] | None]]) -> None:
+    """Delete the entities that are idle now."""
+    limits_s = {
+        known.row.id: known.description.auto_delete_on_idle_ms / 1000
+        for known in keeper.entities.values()
+        if known.description.auto_delete_on_idle_ms < FOREVER_MS
+    }
+    answers = await ask() if limits_s else None
+    if answers is None:
+        return
+    for known in list(keeper.entities.values()):
+        row, limit_s = known.row, limits_s.get(known.row.id)
+        if limit_s is None or min(answer.get(row.id, 0.0) for answer in answers) < limit_s:
+            continue
+        try:
+            await keeper.delete(row.path)
+        except ServiceBusError as error:  # with its topic, or then at a later look
+            log.debug("an idle entity was not deleted: %s", error, extra={"path": row.path})
+        else:
+            log.info("%s was deleted: it was idle", row.kind, extra={"path": row.path, "idle_s": limit_s})
+
+
+LONGEST_FOLDER: Final = 80
+"""Characters: the name of a local socket has at most 107."""
+_PREFIX: Final = "twinbus-"
+
+
+class RunFolder:
+    """Where the workers' sockets are, from the start of a server to its end: private, and with a short name."""
+
+    def __init__(self, data: DataDirectory) -> None:
+        """Made anew; one that a server left behind which was killed is removed. StartError."""
+        self._record = data.path / "run"
+        self._remove_old()
+        parent = tempfile.gettempdir()
+        try:
+            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent if len(parent) < LONGEST_FOLDER else "/tmp"))  # noqa: S108  # mkdtemp is safe there
+        except OSError as error:
+            raise StartError(f"no folder can be made in {parent}: {error.strerror}") from error
+        write_atomically(self._record, f"{self.path}\n".encode())
+
+    def remove(self) -> None:
+        """Nobody needs it any more."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._record.unlink(missing_ok=True)
+
+    def _remove_old(self) -> None:
+        try:
+            old = Path(self._record.read_text("utf-8").strip())
+        except (OSError, UnicodeDecodeError):
+            return
+        if old.name.startswith(_PREFIX) and old.is_dir() and not old.is_symlink():
+            shutil.rmtree(old, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An entity that is there."""
+
+    path: str
+    description: Description
+
+
+class PlannedEntities:
+    """The catalogue, as a configuration file is applied to it before any worker is started."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        """Opened before."""
+        self._keeper = keeper
+
+    async def get(self, path: str) -> Found:
+        """An entity, with the size that it is shown with. EntityNotFound."""
+        known = self._keeper.find(path)
+        description = known.description
+        if isinstance(description, SubscriptionDescription) or not known.is_partitioned:
+            return Found(known.path, description)
+        return Found(known.path, shown(description))
+
+    async def create_queue(self, path: str, description: QueueDescription) -> object:
+        """Make a queue."""
+        return await self._keeper.create(path, description)
+
+    async def create_topic(self, path: str, description: TopicDescription) -> object:
+        """Make a topic."""
+        return await self._keeper.create(path, description)
+
+    async def create_subscription(
+        self, topic: str, name: str, description: SubscriptionDescription, rule: RuleDescription | None = None
+    ) -> object:
+        """Make a subscription."""
+        return await self._keeper.create_subscription(topic, name, description, rule)
+
+    async def update(self, path: str, description: Description) -> object:
+        """Describe an entity anew."""
+        return await self._keeper.update(path, description)
+
+    async def list_rules(self, subscription: str, *, skip: int, top: int) -> list[RuleDescription]:
+        """Some rules, in the order of their making."""
+        return list(self._keeper.find(subscription).rules.values())[skip : skip + top]
+
+    async def create_rule(self, subscription: str, rule: RuleDescription) -> object:
+        """Add a rule."""
+        return await self._keeper.create_rule(subscription, rule)
+
+    async def update_rule(self, subscription: str, rule: RuleDescription) -> object:
+        """Put a rule in the place of another."""
+        return await self._keeper.update_rule(subscription, rule)
+
+    async def delete_rule(self, subscription: str, name: str) -> None:
+        """Delete a rule."""
+        await self._keeper.delete_rule(subscription, name)
