@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.broker.rig import Answers, Rig
+from tests.broker.consumers import Answers
+from tests.broker.rig import Rig
 from twinbus.broker import line, window
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.broker.rig import Answers, Rig
+from tests.broker.consumers import Answers
+from tests.broker.rig import Rig
 from twinbus.model.errors import MessageTooLarge
 from twinbus.model.queue import QueueDescription
 from twinbus.store.protocol import Table

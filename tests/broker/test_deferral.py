@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.broker.rig import Answers, Rig, annotation_of, property_of
+from tests.broker.consumers import Answers
+from tests.broker.messages import annotation_of, property_of
+from tests.broker.rig import Rig
 from twinbus.amqp.message import Message
 from twinbus.model.errors import MessageNotFound, ServiceBusError
 from twinbus.model.queue import QueueDescription
@@ -123,7 +125,7 @@ def test_deferred_again_with_properties() -> None:
 
 def test_in_a_session_it_is_asked_for_by_who_has_the_session() -> None:
     rig = Rig(QueueDescription(requires_session=True, lock_duration_ms=30_000))
-    rig.store_one(b"a", session="s")
+    rig.stored(b"a", session="s")
     consumer = rig.accept(b"s", 1)
     rig.main.settlement.defer(consumer.numbers(), Answers())
     rig.settle()
@@ -143,7 +145,7 @@ def test_in_a_session_it_is_asked_for_by_who_has_the_session() -> None:
 def test_peeking_shows_every_state_in_order() -> None:
     rig = deferred(b"deferred")
     rig.stored(b"active")
-    rig.store_one(b"scheduled", due_ms=rig.clock.wall_ms() + 60_000)
+    rig.stored(b"scheduled", due_ms=rig.clock.wall_ms() + 60_000)
     rig.stored(b"last")
     found: list[list[bytes] | ServiceBusError] = []
     rig.main.browsing.peek(1, 3, 1_000_000, found.append)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.rig import Answers, Rig
+from tests.broker.consumers import Answers
+from tests.broker.rig import Rig
 from tests.parts import part_of
 from twinbus.broker.keys import entity_range
 from twinbus.model.errors import EntityDeleted, EntityNotFound, ServiceBusError
@@ -85,7 +86,7 @@ def test_the_same_name_again_is_another_queue() -> None:
     rig = Rig()
     rig.stored(b"1")
     delete(rig)
-    queue = rig.namespace.add_queue(8, "orders", rig.queue.description, [0], created_ms=0, updated_ms=0)
+    queue = rig.add_queue(8, "orders", rig.queue.description)
     rig.settle()
     assert part_of(queue).main.count == 0
     assert rig.consumer(10, of=part_of(queue).main).deliveries == []

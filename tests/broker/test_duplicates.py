@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from tests.broker.rig import Answers, Rig, message
-from twinbus.amqp.message import data
+from tests.broker.messages import message
+from tests.broker.rig import Rig
 from twinbus.broker.keys import IDS
-from twinbus.broker.ports.incoming import Parcel
-from twinbus.model.message import BATCH_FORMAT
 from twinbus.model.partition_key import digest_of
 from twinbus.model.queue import QueueDescription
 
@@ -15,15 +13,15 @@ DETECTING = QueueDescription(requires_duplicate_detection=True, duplicate_window
 
 def test_a_second_message_of_the_same_id_is_accepted_and_dropped() -> None:
     rig = Rig(DETECTING)
-    rig.store_one(b"first", message_id="1")
-    rig.store_one(b"second", message_id="1")
-    rig.store_one(b"other", message_id="2")
+    rig.stored(b"first", message_id="1")
+    rig.stored(b"second", message_id="1")
+    rig.stored(b"other", message_id="2")
     assert rig.consumer(9).bodies == [b"first", b"other"]
 
 
 def test_one_that_is_on_its_way_counts() -> None:
     rig = Rig(DETECTING)
-    answers = [rig.send_one(b"%d" % number, message_id="1") for number in range(3)]
+    answers = [rig.send(b"%d" % number, message_id="1") for number in range(3)]
     rig.settle()
     assert answers == [[None]] * 3
     assert rig.counts() == (1, 0, 0, 0)
@@ -31,9 +29,9 @@ def test_one_that_is_on_its_way_counts() -> None:
 
 def test_a_duplicate_is_not_accepted_before_the_first_is_on_disk() -> None:
     rig = Rig(DETECTING)
-    first = rig.send_one(b"first", message_id="1")
+    first = rig.send(b"first", message_id="1")
     rig.settle_reads()
-    second = rig.send_one(b"second", message_id="1")
+    second = rig.send(b"second", message_id="1")
     rig.fail()
     rig.settle()
     assert first[0] is not None
@@ -42,11 +40,9 @@ def test_a_duplicate_is_not_accepted_before_the_first_is_on_disk() -> None:
 
 def test_duplicates_inside_a_batch_are_found() -> None:
     rig = Rig(DETECTING)
-    parcel, answers = Parcel(), Answers()
     numbers: list[int] = []
-    batch = data(*[message(b"x", message_id=one) for one in ("1", "2", "1", "3")])
-    rig.namespace.intake.add_to(parcel, batch, BATCH_FORMAT, rig.clock.wall_ms(), rig.queue.terms)
-    rig.queue.send(parcel, answers, numbers)
+    batch = [message(b"x", message_id=one) for one in ("1", "2", "1", "3")]
+    answers = rig.send_batch(*batch, numbers=numbers)
     rig.settle()
     assert answers == [None]
     assert numbers == [1, 2, 0, 3]
@@ -55,27 +51,27 @@ def test_duplicates_inside_a_batch_are_found() -> None:
 
 def test_the_window_counts_from_the_first_message() -> None:
     rig = Rig(DETECTING)
-    rig.store_one(b"first", message_id="1")
+    rig.stored(b"first", message_id="1")
     rig.wait(40)
-    rig.store_one(b"dropped", message_id="1")
+    rig.stored(b"dropped", message_id="1")
     rig.wait(21)
-    rig.store_one(b"late", message_id="1")
+    rig.stored(b"late", message_id="1")
     assert rig.consumer(9).bodies == [b"first", b"late"]
 
 
 def test_a_completed_message_is_remembered_and_so_after_a_restart() -> None:
     rig = Rig(DETECTING)
-    rig.store_one(b"first", message_id="1")
+    rig.stored(b"first", message_id="1")
     rig.consumer(1, deletes=True)
     rig.restart()
-    rig.store_one(b"again", message_id="1")
+    rig.stored(b"again", message_id="1")
     assert rig.counts() == (0, 0, 0, 0)
 
 
 def test_old_ids_are_forgotten_on_disk() -> None:
     rig = Rig(DETECTING)
     for number in range(10):
-        rig.store_one(b"x", message_id=str(number))
+        rig.stored(b"x", message_id=str(number))
         rig.wait(30)
     assert rig.rows(IDS) <= 5
 

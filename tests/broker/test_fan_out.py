@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.rig import annotation_of, property_of
+from tests.broker.messages import annotation_of, message, property_of
 from tests.broker.topics import LARGE, TopicRig, sql
 from tests.parts import part_of
 from twinbus.model.errors import QuotaExceeded
@@ -77,7 +77,7 @@ def test_an_action_changes_no_other_copy() -> None:
     rig = TopicRig()
     changed = rig.subscribe("changed", sql("", "SET sys.Label = 'new'; SET color = 'red'"))
     plain = rig.subscribe("plain")
-    rig.published(LARGE, color="blue")
+    rig.published(LARGE, subject="a subject", color="blue")
     (one,) = rig.consumer(10, of=part_of(changed).main).messages
     (other,) = rig.consumer(10, of=part_of(plain).main).messages
     assert one.properties is not None
@@ -130,14 +130,9 @@ def test_a_message_lives_as_long_as_topic_and_subscription_let_it() -> None:
 def test_a_scheduled_message_is_published_when_it_is_due_as_the_rules_are_then() -> None:
     rig = TopicRig()
     early = rig.subscribe("early")
-    parcel_due = rig.clock.wall_ms() + 60_000
-    from tests.broker.rig import Answers, message  # noqa: PLC0415
-    from twinbus.broker.ports.incoming import Parcel  # noqa: PLC0415
-
-    parcel, answers, numbers = Parcel(), Answers(), list[int]()
-    rig.namespace.intake.add_to(parcel, message(b"later", due_ms=parcel_due), 0, rig.clock.wall_ms(), rig.topic.terms)
-    rig.topic.send(parcel, answers, numbers)
-    rig.settle()
+    numbers: list[int] = []
+    later = message(b"later", due_ms=rig.clock.wall_ms() + 60_000)
+    answers = rig.sent(later, to=rig.topic, numbers=numbers)
     assert (answers, numbers, rig.topic.runtime().scheduled_count, part_of(early).main.count) == ([None], [1], 1, 0)
     late = rig.subscribe("late")
     rig.wait(61)

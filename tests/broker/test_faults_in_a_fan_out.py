@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.broker.consumers import Answers
 from tests.broker.heavy import HeavyRig, heavy
-from tests.broker.rig import Answers
-from tests.broker.topics import letter, sql
-from twinbus.broker.ports.incoming import Parcel
+from tests.broker.messages import message
+from tests.broker.topics import sql
 from twinbus.model.errors import InternalFault, StoreUnavailable
 from twinbus.model.topic import TopicDescription
 
@@ -19,9 +19,8 @@ def fault() -> None:
 
 
 def send_with_fault(rig: HeavyRig) -> Answers:
-    parcel, answers = Parcel(), Answers()
-    rig.namespace.intake.add_to(parcel, letter(b"1", n=1), 0, rig.clock.wall_ms(), rig.topic.terms)
-    rig.topic.parts[0].send(parcel, answers, beside=fault)
+    answers = Answers()
+    rig.topic.parts[0].send(rig.parcel(message(b"1", n=1), to=rig.topic), answers, beside=fault)
     return answers
 
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.broker.rig import Answers, Rig, annotation_of, message, property_of
+from tests.broker.consumers import Answers
+from tests.broker.messages import annotation_of, message, property_of
+from tests.broker.rig import Rig
 from tests.broker.topics import TopicRig
 from tests.parts import part_of
-from twinbus.broker.ports.incoming import Parcel
 from twinbus.model.errors import NotAllowed
 from twinbus.model.path import SubQueue
 from twinbus.model.queue import QueueDescription
 from twinbus.model.topic import SubscriptionDescription
-from twinbus.store.memory import MemoryDisk, MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,29 +29,19 @@ class TwoStores(Rig):
     """A source in one store, and whatever it forwards to in another."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.disks = [self.disk, MemoryDisk()]
-        self.stores = [self.store, MemoryStore(self.disks[1], name="1", post=self.mail.append)]
-        self.journals = [self.journal, self.namespace.add_store(self.stores[1])]
+        super().__init__(stores=2)
         self._next_id = 50
 
     def add(self, path: str, store: int = 1, **description: Any) -> Queue:  # noqa: ANN401  # its fields
         self._next_id += 1
-        return self.namespace.add_queue(
-            self._next_id, path, QueueDescription(**description), [store], created_ms=0, updated_ms=0
-        )
+        return self.add_queue(self._next_id, path, QueueDescription(**description), store)
 
-    def settle(self) -> None:
-        while self.turn or self.mail or any(store.pending for store in self.stores):
-            self.step()
-
-    def step(self) -> None:
-        if self.turn:
-            self.turn.popleft()()
-        elif self.mail:
-            self.mail.popleft()()
-        else:
-            self.random.choice([store for store in self.stores if store.pending]).step()
+    def step(self) -> bool:
+        pending = [store for store in self.stores if store.pending]
+        if self.turn or self.mail or not pending:
+            return super().step()
+        self.random.choice(pending).step()
+        return True
 
     def step_anyhow(self, chance: Random) -> None:
         """One of all things that can come next: the two disks keep no order with each other."""
@@ -64,23 +54,12 @@ class TwoStores(Rig):
         description = QueueDescription(forward_to=target, forward_dead_lettered_to=dead, max_size_mb=5120)
         self.namespace.update_queue(queue.path, description, updated_ms=0)
 
-    def send_to(self, queue: Queue, *bodies: bytes, **details: Any) -> Answers:  # noqa: ANN401
-        parcel, answers = Parcel(), Answers()
-        for body in bodies:
-            payload = message(body, **details)
-            self.namespace.intake.add_to(parcel, payload, 0, self.clock.wall_ms(), queue.terms)
-        queue.send(parcel, answers)
-        return answers
-
-    def crash(self, store: int) -> None:
-        """The next sync of a store fails, some of what was not synced is lost, and it is opened again."""
+    def lose(self, store: int) -> None:
+        """Let the next sync of a store fail, so that some of what was not synced is lost, and open the store again."""
         self.stores[store].fail_next("input/output error", self.random)
-        self.journals[store].add_loose(Answers())
+        self.namespace.journal(store).add_loose(Answers())
         self.settle()
-        self.stores[store].close(lambda _: None)
-        self.settle()
-        self.stores[store] = MemoryStore(self.disks[store], name=str(store), post=self.mail.append)
-        self.journals[store].resume(self.stores[store])
+        self.reopen()
 
 
 def bodies(rig: Rig, queue: Queue) -> list[bytes]:
@@ -92,11 +71,11 @@ def bodies(rig: Rig, queue: Queue) -> list[bytes]:
 def test_messages_go_to_the_other_queue_in_order(store: int) -> None:
     rig = TwoStores()
     target = rig.add("target", store)
-    rig.send_to(rig.queue, b"before")
+    rig.send(b"before", to=rig.queue)
     rig.settle()
     rig.forward(rig.queue, "target")
     for number in range(5):
-        rig.send_to(rig.queue, b"%d" % number)
+        rig.send(b"%d" % number, to=rig.queue)
     rig.settle()
     assert bodies(rig, target) == [b"before", b"0", b"1", b"2", b"3", b"4"]
     assert rig.queue.runtime().transfer_count == part_of(rig.queue).main.count == 0
@@ -107,7 +86,7 @@ def test_many_go_some_at_a_time() -> None:
     rig = TwoStores()
     target = rig.add("target")
     for start in range(0, 1_000, 100):
-        rig.send_to(rig.queue, *[b"%d" % number for number in range(start, start + 100)])
+        rig.send(*[b"%d" % number for number in range(start, start + 100)], to=rig.queue)
     rig.settle()
     rig.forward(rig.queue, "target")
     rig.settle()
@@ -119,7 +98,7 @@ def test_what_arrives_is_as_if_it_had_been_sent() -> None:
     target = rig.add("target")
     rig.forward(rig.queue, "target")
     rig.clock.advance(5)
-    rig.send_to(rig.queue, b"1")
+    rig.send(b"1", to=rig.queue)
     rig.settle()
     (found,) = rig.consumer(1, of=part_of(target).main).messages
     assert annotation_of(found, "x-opt-enqueue-sequence-number") == 1
@@ -145,7 +124,7 @@ def test_nobody_receives_what_is_forwarded() -> None:
 def test_dead_letters_go_where_they_are_told_to_and_say_where_they_come_from() -> None:
     rig = TwoStores()
     target = rig.add("target")
-    rig.send_to(rig.queue, b"1")
+    rig.send(b"1", to=rig.queue)
     rig.settle()
     rig.forward(rig.queue, None, "target")
     consumer = rig.consumer(1)
@@ -173,8 +152,8 @@ def test_what_cannot_arrive_is_moved_to_the_transfer_dead_letters(
         rig.namespace.update_queue("target", QueueDescription(status="SendDisabled"), updated_ms=0)
     if what == "full":
         monkeypatch.setattr("twinbus.broker.part.MEGABYTE", 0.2)
-        rig.send_to(rig.queue, b"x")
-    rig.send_to(rig.queue, b"y" * 120)
+        rig.send(b"x", to=rig.queue)
+    rig.send(b"y" * 120, to=rig.queue)
     rig.settle()
     failed = part_of(rig.queue).fragment_of(SubQueue.TRANSFER_DEAD_LETTER)
     (found,) = rig.consumer(5, of=failed).messages
@@ -190,7 +169,7 @@ def test_one_that_cannot_arrive_does_not_keep_the_others() -> None:
     rig = TwoStores()
     target = rig.add("target", requires_session=True)
     for number in range(20):
-        rig.send_to(rig.queue, b"%d" % number, session="s" if number not in (3, 17) else None)
+        rig.send(b"%d" % number, session="s" if number not in (3, 17) else None, to=rig.queue)
     rig.settle()
     rig.forward(rig.queue, "target")
     rig.settle()
@@ -203,7 +182,7 @@ def test_at_most_four_hops() -> None:
     chain = [rig.queue, *[rig.add(f"hop-{number}", number % 2) for number in range(6)]]
     for source, target in pairwise(chain):
         rig.forward(source, target.path)
-    rig.send_to(rig.queue, b"1")
+    rig.send(b"1", to=rig.queue)
     rig.settle()
     assert [part_of(queue).main.count for queue in chain] == [0] * 7
     failed = part_of(chain[4]).fragment_of(SubQueue.TRANSFER_DEAD_LETTER)
@@ -216,7 +195,7 @@ def test_a_circle_ends() -> None:
     other = rig.add("other")
     rig.forward(rig.queue, "other")
     rig.forward(other, "orders")
-    rig.send_to(rig.queue, b"1")
+    rig.send(b"1", to=rig.queue)
     rig.settle()
     assert rig.queue.runtime().transfer_dead_letter_count + other.runtime().transfer_dead_letter_count == 1
 
@@ -226,7 +205,7 @@ def test_a_destination_that_does_not_work_is_waited_for() -> None:
     target = rig.add("target")
     rig.forward(rig.queue, "target")
     rig.journals[1].trouble = "its disk hangs"
-    rig.send_to(rig.queue, b"1")
+    rig.send(b"1", to=rig.queue)
     rig.settle()
     rig.wait(3)
     assert rig.queue.runtime().transfer_count == 1
@@ -241,7 +220,7 @@ def test_forwarding_that_is_ended_leaves_what_was_not_forwarded() -> None:
     rig.add("target")
     rig.forward(rig.queue, "target")
     rig.journals[1].trouble = "its disk hangs"
-    rig.send_to(rig.queue, b"1")
+    rig.send(b"1", to=rig.queue)
     rig.settle()
     rig.forward(rig.queue, None)
     assert rig.consumer(1).bodies == [b"1"]
@@ -253,11 +232,11 @@ def test_each_arrives_once_whenever_a_store_fails(store: int, steps: int) -> Non
     rig = TwoStores()
     target = rig.add("target", requires_duplicate_detection=bool(steps % 2))
     rig.forward(rig.queue, "target")
-    accepted = [rig.send_to(rig.queue, b"%d" % number, message_id=f"m{number}") for number in range(4)]
+    accepted = [rig.send(b"%d" % number, message_id=f"m{number}", to=rig.queue) for number in range(4)]
     for _ in range(steps):
         if rig.turn or rig.mail or any(one.pending for one in rig.stores):
             rig.step()
-    rig.crash(store)
+    rig.lose(store)
     rig.settle()
     for _ in range(4):
         rig.wait(6)
@@ -271,7 +250,7 @@ def test_each_arrives_once_whenever_a_store_fails(store: int, steps: int) -> Non
 
 def test_to_a_topic_and_from_a_subscription() -> None:
     rig = TopicRig()
-    last = rig.namespace.add_queue(60, "last", QueueDescription(), [0], created_ms=0, updated_ms=0)
+    last = rig.add_queue(60, "last", QueueDescription())
     subscription = rig.subscribe("a")
     plain = rig.subscribe("b")
     description = SubscriptionDescription(forward_to="last")
@@ -287,10 +266,7 @@ def test_to_a_topic_and_from_a_subscription() -> None:
 
 
 def records(rig: Rig, *bodies: bytes) -> list[bytes]:
-    parcel = Parcel()
-    for body in bodies:
-        rig.namespace.intake.add_to(parcel, message(body), 0, rig.clock.wall_ms(), rig.queue.terms)
-    return parcel.records
+    return rig.parcel(*[message(body) for body in bodies]).records
 
 
 def test_what_is_sent_via_a_queue_arrives_at_its_destination() -> None:
@@ -314,7 +290,7 @@ def test_what_waits_to_be_sent_on_is_there_after_a_restart() -> None:
     rig.queue.send_on(records(rig, b"1"), "target", Answers())
     rig.settle()
     assert rig.queue.runtime().transfer_count == 1
-    rig.crash(0)
+    rig.lose(0)
     rig.settle()
     rig.journals[1].trouble = None
     rig.wait(6)
@@ -336,7 +312,7 @@ def test_messages_that_come_while_others_are_being_removed_are_forwarded_once(se
     target = rig.add("target")
     rig.forward(rig.queue, "target")
     for number in range(100):
-        rig.send_to(rig.queue, b"%d" % number)
+        rig.send(b"%d" % number, to=rig.queue)
         for _ in range(rig.random.randint(0, 12)):
             if rig.turn or rig.mail or any(store.pending for store in rig.stores):
                 rig.step()
@@ -351,7 +327,7 @@ def test_what_comes_while_others_are_on_their_way_is_forwarded_once(seed: int) -
     target = rig.add("target")
     rig.forward(rig.queue, "target")
     for number in range(30):
-        rig.send_to(rig.queue, b"%d" % number)
+        rig.send(b"%d" % number, to=rig.queue)
         for _ in range(chance.randrange(8)):
             rig.step_anyhow(chance)
     rig.settle()
@@ -362,11 +338,11 @@ def test_what_comes_while_others_are_on_their_way_is_forwarded_once(seed: int) -
 def test_one_that_someone_has_when_forwarding_begins_goes_in_its_turn() -> None:
     rig = TwoStores()
     target = rig.add("target")
-    rig.send_to(rig.queue, b"1", b"2")
+    rig.send(b"1", b"2", to=rig.queue)
     rig.settle()
     rig.consumer(1)
     rig.forward(rig.queue, "target")
-    rig.send_to(rig.queue, b"3")
+    rig.send(b"3", to=rig.queue)
     rig.settle()
     assert rig.queue.runtime().transfer_count == 3
     for _ in range(70):
@@ -380,7 +356,7 @@ def test_it_goes_on_when_a_queue_that_was_disabled_is_not_any_more() -> None:
     rig.forward(rig.queue, "target")
     description = QueueDescription(forward_to="target", status="ReceiveDisabled")
     rig.namespace.update_queue(rig.queue.path, description, updated_ms=0)
-    rig.send_to(rig.queue, b"1")
+    rig.send(b"1", to=rig.queue)
     rig.settle()
     assert part_of(target).main.count == 0
     rig.forward(rig.queue, "target")
@@ -394,9 +370,9 @@ def test_it_goes_on_by_itself_when_the_store_of_the_source_is_there_again() -> N
     rig.journals[1].trouble = "its disk hangs"
     rig.forward(rig.queue, "target")
     for number in range(300):  # more than are taken at once, so that it is not hungry any more
-        rig.send_to(rig.queue, b"%d" % number)
+        rig.send(b"%d" % number, to=rig.queue)
     rig.settle()
-    rig.crash(0)
+    rig.lose(0)
     rig.journals[1].trouble = None
     rig.settle()
     assert bodies(rig, target) == [b"%d" % number for number in range(300)]
@@ -406,7 +382,7 @@ def test_it_goes_on_by_itself_when_the_disk_of_the_source_was_silent_for_long() 
     rig = TwoStores()
     target = rig.add("target")
     for number in range(300):
-        rig.send_to(rig.queue, b"%d" % number)
+        rig.send(b"%d" % number, to=rig.queue)
     rig.settle()
     rig.forward(rig.queue, "target")
     while part_of(target).main.count == 0:

@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from tests.broker.rig import Answers, SessionConsumer, property_of
+from tests.broker.consumers import Answers, SessionConsumer
+from tests.broker.messages import property_of
 from tests.broker.test_forwarding import TwoStores, bodies
 from tests.parts import part_of
 from twinbus.broker.sessions import Sessions
@@ -23,10 +24,10 @@ def test_messages_of_all_sessions_go_on_in_their_order() -> None:
     rig = TwoStores()
     target, source = rig.add("target"), rig.add("source", 0, requires_session=True)
     for number in range(6):
-        rig.send_to(source, b"%d" % number, session="ab"[number % 2])
+        rig.send(b"%d" % number, session="ab"[number % 2], to=source)
     rig.settle()
     described(rig, "source", requires_session=True, forward_to="target")
-    rig.send_to(source, b"6", session="c")
+    rig.send(b"6", session="c", to=source)
     rig.settle()
     assert bodies(rig, target) == [b"%d" % number for number in range(7)]
     assert (part_of(source).main.count, part_of(source).main.holdings.size) == (0, 0)
@@ -37,9 +38,9 @@ def test_sessions_stay_sessions_where_the_destination_has_some() -> None:
     target = rig.add("target", requires_session=True)
     source = rig.add("source", 0, requires_session=True, forward_to="target")
     for number in range(4):
-        rig.send_to(source, b"%d" % number, session="ab"[number % 2])
+        rig.send(b"%d" % number, session="ab"[number % 2], to=source)
     rig.settle()
-    consumer = SessionConsumer(part_of(target).main, b"b")
+    consumer = SessionConsumer(part_of(target).main, session=b"b")
     consumer.grant(9)
     rig.settle()
     assert consumer.bodies == [b"1", b"3"]
@@ -48,9 +49,9 @@ def test_sessions_stay_sessions_where_the_destination_has_some() -> None:
 def test_who_has_a_session_loses_it_when_forwarding_begins_and_its_messages_go_on() -> None:
     rig = TwoStores()
     target, source = rig.add("target"), rig.add("source", 0, requires_session=True)
-    rig.send_to(source, b"1", b"2", session="a")
+    rig.send(b"1", b"2", session="a", to=source)
     rig.settle()
-    consumer = SessionConsumer(part_of(source).main, b"a")
+    consumer = SessionConsumer(part_of(source).main, session=b"a")
     consumer.grant(1)
     rig.settle()
     assert consumer.bodies == [b"1"]
@@ -66,23 +67,23 @@ def test_who_has_a_session_loses_it_when_forwarding_begins_and_its_messages_go_o
 def test_sessions_can_be_received_again_when_forwarding_has_ended() -> None:
     rig = TwoStores()
     source = rig.add("source", 0, requires_session=True)
-    rig.send_to(source, b"1", session="a")
+    rig.send(b"1", session="a", to=source)
     rig.settle()
     rig.add("target", status="SendDisabled")
     rig.stores[1].fail_next("input/output error", rig.random)
     rig.journals[1].add_loose(Answers())
     rig.settle()
     described(rig, "source", requires_session=True, forward_to="target")
-    rig.send_to(source, b"2", session="b")
+    rig.send(b"2", session="b", to=source)
     rig.settle()
     described(rig, "source", requires_session=True)
-    rig.send_to(source, b"3", session="a")
+    rig.send(b"3", session="a", to=source)
     rig.settle()
     failed = [rig.consumer(5, of=part_of(source).fragment_of(SubQueue.TRANSFER_DEAD_LETTER)).bodies]
     assert isinstance(part_of(source).main.line, Sessions)
     found = {}
     for session in (b"a", b"b"):
-        consumer = SessionConsumer(part_of(source).main, session)
+        consumer = SessionConsumer(part_of(source).main, session=session)
         consumer.grant(5)
         rig.settle()
         found[session] = consumer.bodies
@@ -97,9 +98,9 @@ def test_each_message_of_a_session_goes_on_once_across_failures(seed: int) -> No
     sent: list[tuple[bytes, Answers]] = []
     for number in range(30):
         if chance.random() < 0.1:
-            rig.crash(chance.randrange(2))
+            rig.lose(chance.randrange(2))
         try:
-            sent.append((b"%d" % number, rig.send_to(source, b"%d" % number, session=str(number % 3))))
+            sent.append((b"%d" % number, rig.send(b"%d" % number, session=str(number % 3), to=source)))
         except Exception:  # noqa: BLE001, S112  # its store is being opened
             continue
         for _ in range(chance.randrange(12)):
@@ -125,7 +126,7 @@ def test_a_queue_that_forwards_to_itself_moves_its_messages_aside_after_four_hop
     queue = rig.add("circle", 0, **options)
     described(rig, "circle", **options, forward_to="circle")
     for number in range(3):
-        rig.send_to(queue, b"%d" % number, message_id=f"id-{number}", session="s")
+        rig.send(b"%d" % number, message_id=f"id-{number}", session="s", to=queue)
     rig.settle()
     failed = rig.consumer(9, of=part_of(queue).fragment_of(SubQueue.TRANSFER_DEAD_LETTER))
     assert failed.bodies == [b"0", b"1", b"2"]
@@ -138,7 +139,7 @@ def test_a_dead_letter_that_goes_back_to_its_queue_is_there_again(*, detects: bo
     rig = TwoStores()
     queue = rig.add("circle", 0, requires_duplicate_detection=detects)
     described(rig, "circle", requires_duplicate_detection=detects, forward_dead_lettered_to="circle")
-    rig.send_to(queue, b"again", message_id="one")
+    rig.send(b"again", message_id="one", to=queue)
     rig.settle()
     for _ in range(5):
         consumer = rig.consumer(1, of=part_of(queue).main)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.rig import Answers, Rig
+from tests.broker.consumers import Answers
+from tests.broker.rig import Rig
 from twinbus.model.errors import MessageLockLost
 from twinbus.model.queue import QueueDescription
 

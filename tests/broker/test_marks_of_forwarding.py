@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.broker.rig import Answers, Rig
+from tests.broker.consumers import Answers
+from tests.broker.rig import Rig
 from tests.parts import part_of
 from twinbus.amqp.message import Properties, build, data
 from twinbus.amqp.types import Int, Symbol
-from twinbus.broker.ports.incoming import Parcel
 from twinbus.model.path import SubQueue
 from twinbus.model.queue import QueueDescription
 
 if TYPE_CHECKING:
     from twinbus.broker.fragment import Fragment
+    from twinbus.broker.ports.incoming import Parcel
     from twinbus.broker.queue import Queue
 
 DESTINATION = "x-opt-twinbus-destination"
@@ -27,19 +28,16 @@ class Chain(Rig):
 
     def __init__(self, *paths: str) -> None:
         super().__init__()
-        self.others = [
-            self.namespace.add_queue(50 + place, path, QueueDescription(), [0], created_ms=0, updated_ms=0)
-            for place, path in enumerate(paths)
-        ]
+        self.others = [self.add_queue(50 + place, path, QueueDescription()) for place, path in enumerate(paths)]
 
     def forward(self, queue: Queue, target: str) -> None:
         self.namespace.update_queue(queue.path, QueueDescription(forward_to=target), updated_ms=0)
 
-    def parcel(self, annotations: dict[str, object] | None = None) -> Parcel:
-        parcel = Parcel()
-        payload = build(message_annotations=annotations, properties=Properties(message_id="1"), body=data(b"1"))
-        self.namespace.intake.add_to(parcel, payload, 0, self.clock.wall_ms(), self.queue.terms)
-        return parcel
+    def annotated(self, annotations: dict[str, object] | None = None) -> Parcel:
+        """A parcel with one message that has these annotations."""
+        return self.parcel(
+            build(message_annotations=annotations, properties=Properties(message_id="1"), body=data(b"1"))
+        )
 
     def annotations(self, fragment: Fragment) -> set[str]:
         """The names of those that a receiver sees."""
@@ -53,7 +51,7 @@ def test_a_sender_cannot_say_how_often_a_message_was_forwarded(hops: object) -> 
     rig = Chain("target")
     (target,) = rig.others
     rig.forward(rig.queue, "target")
-    rig.queue.send(rig.parcel({Symbol(HOPS): hops}), Answers())
+    rig.queue.send(rig.annotated({Symbol(HOPS): hops}), Answers())
     rig.settle()
     assert (part_of(target).main.count, rig.queue.runtime().transfer_dead_letter_count) == (1, 0)
 
@@ -61,7 +59,7 @@ def test_a_sender_cannot_say_how_often_a_message_was_forwarded(hops: object) -> 
 def test_a_sender_cannot_say_where_a_message_goes_that_it_sends_via_another_queue() -> None:
     rig = Chain("target", "secret")
     target, secret = rig.others
-    rig.queue.send_on(rig.parcel({Symbol(DESTINATION): "secret"}).records, "target", Answers())
+    rig.queue.send_on(rig.annotated({Symbol(DESTINATION): "secret"}).records, "target", Answers())
     rig.settle()
     assert (part_of(target).main.count, part_of(secret).main.count) == (1, 0)
 
@@ -70,17 +68,17 @@ def test_a_receiver_sees_nothing_of_the_way() -> None:
     rig = Chain("target", "second")
     target, second = rig.others
     rig.forward(rig.queue, "target")
-    rig.queue.send(rig.parcel(), Answers())
+    rig.queue.send(rig.annotated(), Answers())
     rig.settle()
     usual = {"x-opt-enqueued-time", "x-opt-sequence-number", "x-opt-locked-until", "x-opt-enqueue-sequence-number"}
     assert rig.annotations(part_of(target).main) == usual
-    rig.queue.send_on(rig.parcel().records, "second", Answers())
+    rig.queue.send_on(rig.annotated().records, "second", Answers())
     rig.settle()
     assert rig.annotations(part_of(second).main) == usual
 
 
 def test_nor_does_who_finds_one_that_could_not_arrive() -> None:
     rig = Chain()
-    rig.queue.send_on(rig.parcel().records, "nowhere", Answers())
+    rig.queue.send_on(rig.annotated().records, "nowhere", Answers())
     rig.settle()
     assert DESTINATION not in rig.annotations(part_of(rig.queue).fragment_of(SubQueue.TRANSFER_DEAD_LETTER))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.broker.rig import Answers, Rig, message
+from tests.broker.consumers import Answers
+from tests.broker.messages import message
+from tests.broker.rig import Rig
 from tests.parts import part_of
 from twinbus.broker import lookup
-from twinbus.broker.ports.incoming import Parcel
 from twinbus.model.errors import SessionLockLost
 from twinbus.model.limits import NamespaceLimits
 from twinbus.model.queue import QueueDescription
@@ -27,20 +28,19 @@ def begin_to_look(rig: Rig, seconds: float) -> None:
 
 def test_what_is_scheduled_during_a_look_that_finds_nothing_becomes_active() -> None:
     rig = Rig()
-    rig.store_one(b"cancelled", due_ms=rig.clock.wall_ms() + 1_000)
+    rig.stored(b"cancelled", due_ms=rig.clock.wall_ms() + 1_000)
     rig.main.schedule.cancel([1], Answers())
     rig.settle()
     begin_to_look(rig, 1.0)
-    rig.store_one(b"later", due_ms=rig.clock.wall_ms() + 2_000)
+    rig.stored(b"later", due_ms=rig.clock.wall_ms() + 2_000)
     rig.wait(2.0)
     assert rig.counts() == (1, 0, 0, 0)
 
 
 def test_what_has_expired_when_it_is_stored_during_a_look_does_not_stay() -> None:
     rig = Rig()
-    late = Parcel()
-    rig.namespace.intake.add_to(late, message(b"late", ttl_ms=1), 0, rig.clock.wall_ms(), rig.queue.terms)
-    rig.store_one(b"first", ttl_ms=500)
+    late = rig.parcel(message(b"late", ttl_ms=1))
+    rig.stored(b"first", ttl_ms=500)
     begin_to_look(rig, 1.0)
     rig.queue.send(late, Answers())
     rig.settle()
@@ -61,20 +61,20 @@ def test_what_was_being_cancelled_when_the_store_failed_becomes_active(monkeypat
     monkeypatch.setattr(lookup, "AT_ONCE", 1)  # a cancellation of many takes a while
     rig = Rig()
     for _ in range(2):
-        rig.store_one(due_ms=rig.clock.wall_ms() + 1_000)
+        rig.stored(b"", due_ms=rig.clock.wall_ms() + 1_000)
     for _ in range(20):
-        rig.store_one(due_ms=rig.clock.wall_ms() + 3_600_000)
+        rig.stored(b"", due_ms=rig.clock.wall_ms() + 3_600_000)
     begin_to_look(rig, 1.0)
     cancelled = Answers()
     rig.main.schedule.cancel([1, *range(3, 23)], cancelled)
     while rig.counts()[0] < 1:
         step(rig)
-    sent = rig.send_one(b"sent")
+    sent = rig.send(b"sent")
     while not sent:
         step(rig)
     assert not cancelled
     rig.fail()
-    rig.send_one(b"lost")
+    rig.send(b"lost")
     rig.settle()
     rig.reopen()
     rig.settle()
@@ -84,7 +84,7 @@ def test_what_was_being_cancelled_when_the_store_failed_becomes_active(monkeypat
 
 def test_deferred_messages_of_a_session_that_is_left_meanwhile_are_not_locked() -> None:
     rig = Rig(SESSIONS)
-    rig.store_one(b"1", session="s")
+    rig.stored(b"1", session="s")
     consumer = rig.accept(b"s", 1)
     rig.main.settlement.defer(consumer.numbers(), Answers())
     rig.settle()
@@ -116,8 +116,8 @@ def test_two_who_resubmit_the_same_dead_letter_do_not_make_it_two(monkeypatch: p
 
 def test_a_receiver_of_a_session_gets_more_when_another_one_frees_a_lock() -> None:
     rig = Rig(SESSIONS, limits=NamespaceLimits(max_locks=1))
-    rig.store_one(b"1", session="a")
-    rig.store_one(b"2", session="b")
+    rig.stored(b"1", session="a")
+    rig.stored(b"2", session="b")
     first, second = rig.accept(b"a", 1), rig.accept(b"b", 1)
     assert second.bodies == []
     rig.main.settlement.complete(first.numbers(), Answers())
@@ -127,8 +127,8 @@ def test_a_receiver_of_a_session_gets_more_when_another_one_frees_a_lock() -> No
 
 def test_a_receiver_of_a_session_gets_more_when_another_one_leaves() -> None:
     rig = Rig(SESSIONS, limits=NamespaceLimits(max_locks=1))
-    rig.store_one(b"1", session="a")
-    rig.store_one(b"2", session="b")
+    rig.stored(b"1", session="a")
+    rig.stored(b"2", session="b")
     first, second = rig.accept(b"a", 1), rig.accept(b"b", 1)
     first.leave()
     rig.settle()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.rig import Answers, Rig
+from tests.broker.consumers import Answers
+from tests.broker.rig import Rig
 from tests.broker.topics import TopicRig
 from tests.parts import part_of
 from twinbus.broker.ports.incoming import Parcel
@@ -149,7 +150,7 @@ def test_what_is_out_can_be_settled_and_renewed() -> None:
 
 def test_a_session_is_not_given_meanwhile() -> None:
     rig = Rig(QueueDescription(requires_session=True))
-    rig.store_one(b"one", session="a")
+    rig.stored(b"one", session="a")
     rig.namespace.outages.begin("orders", REFUSE, 60)
     waiting = rig.accept(credit=1)
     assert rig.main.sessions is not None
@@ -237,15 +238,9 @@ def test_a_disabled_queue_says_so_rather() -> None:
 
 def test_what_is_forwarded_to_it_waits_and_is_there_then() -> None:
     rig = Rig()
-    source = rig.namespace.add_queue(
-        8, "source", QueueDescription(forward_to="orders"), [0], created_ms=0, updated_ms=0
-    )
+    source = rig.add_queue(8, "source", QueueDescription(forward_to="orders"))
     rig.namespace.outages.begin("orders", SILENT, 60)
-    parcel, answers = Parcel(), Answers()
-    rig.namespace.intake.add_to(parcel, b"\x00\x53\x75\xa0\x01x", 0, rig.clock.wall_ms(), source.terms)
-    source.send(parcel, answers)
-    rig.settle()
-    assert answers == [None]
+    rig.stored(b"x", to=source)
     assert (rig.main.count, part_of(source).main.count) == (0, 1)
     for _ in range(70):
         rig.wait(1)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.rig import Answers, Rig, message
+from tests.broker.consumers import Answers
+from tests.broker.messages import message
+from tests.broker.rig import Rig
 from tests.parts import part_of
-from twinbus.broker.ports.incoming import Parcel, Terms
 from twinbus.model.errors import QuotaExceeded
 
 
@@ -64,9 +65,8 @@ def test_a_refused_send_leaves_no_trace(rig: Rig) -> None:
 
 
 def test_messages_on_their_way_to_another_entity_count(rig: Rig) -> None:
-    parcel, answers = Parcel(), Answers()
-    rig.namespace.intake.add_to(parcel, message(bytes(700)), 0, rig.clock.wall_ms(), Terms())
-    rig.queue.send_on(parcel.records, "elsewhere", answers)
+    answers = Answers()
+    rig.queue.send_on(rig.parcel(message(bytes(700))).records, "elsewhere", answers)
     for _ in range(2):  # on its way, and where it could not be forwarded
         with pytest.raises(QuotaExceeded):
             rig.send(bytes(700))

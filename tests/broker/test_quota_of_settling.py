@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.broker.rig import Answers, Rig, property_of
+from tests.broker.consumers import Answers
+from tests.broker.messages import property_of
+from tests.broker.rig import Rig
 from tests.parts import part_of
 from twinbus.broker.ports.settlement import How
 from twinbus.broker.settlement import REASON_BYTES

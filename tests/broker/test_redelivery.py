@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.broker.rig import Answers, Rig, TestConsumer
+from tests.broker.consumers import Answers, TestConsumer
+from tests.broker.rig import Rig
 from twinbus.amqp.message import Message
 from twinbus.broker.keys import DELIVERED
 from twinbus.broker.redelivery import BLOCK, FORGET_S, MAX_RANGES, _merged

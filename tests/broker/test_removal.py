@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.broker.rig import Answers, Rig, message
+from tests.broker.consumers import Answers
+from tests.broker.messages import message
+from tests.broker.rig import Rig
 from tests.parts import part_of
 from twinbus.broker.ports.removal import Outcome, Wanted
 from twinbus.model.errors import MessageNotFound, ServiceBusError
@@ -50,7 +52,7 @@ def test_the_oldest_are_deleted_and_locked_ones_are_left() -> None:
 def test_all_are_purged() -> None:
     rig = Rig()
     for number in range(10):
-        rig.store_one(b"x", ttl_ms=60_000 + number)
+        rig.stored(b"x", ttl_ms=60_000 + number)
     waiting = rig.consumer()
     assert remove(rig, rig.main.removal.remove_active, Wanted()) == (10, 0)
     waiting.grant(5)
@@ -67,7 +69,7 @@ def test_scheduled_and_deferred_ones_are_purged_apart() -> None:
     rig.main.settlement.defer(rig.consumer(2).numbers(), Answers())
     rig.settle()
     for _ in range(5):
-        rig.store_one(b"later", due_ms=rig.clock.wall_ms() + 10_000)
+        rig.stored(b"later", due_ms=rig.clock.wall_ms() + 10_000)
     assert remove(rig, rig.main.removal.remove_scheduled, Wanted()) == (5, 0)
     assert rig.counts() == (1, 2, 0, 0)
     assert remove(rig, rig.main.removal.remove_deferred, Wanted()) == (2, 0)
@@ -89,7 +91,7 @@ def test_up_to_a_number_and_before_a_time() -> None:
 def test_of_one_session_only() -> None:
     rig = Rig(QueueDescription(requires_session=True))
     for number in range(6):
-        rig.store_one(b"%d" % number, session="ab"[number % 2])
+        rig.stored(b"%d" % number, session="ab"[number % 2])
     assert remove(rig, rig.main.removal.remove_active, Wanted(session=b"a")) == (3, 0)
     assert rig.accept(None, 9).bodies == [b"1", b"3", b"5"]
     assert rig.accept().session is None
@@ -101,7 +103,7 @@ def test_by_number_whatever_their_state() -> None:
     first, _ = rig.consumer(2).numbers()
     rig.main.settlement.defer([first], Answers())
     rig.settle()
-    rig.store_one(b"later", due_ms=rig.clock.wall_ms() + 10_000)
+    rig.stored(b"later", due_ms=rig.clock.wall_ms() + 10_000)
     assert ask(rig, rig.main.removal.remove_numbers, [1, 2, 3, 4, 99]) == [1, 3, 4]
     assert rig.counts() == (1, 0, 0, 0)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.broker.rig import Answers, Rig
+from tests.broker.consumers import Answers
+from tests.broker.rig import Rig
 from twinbus.broker.ports.removal import Outcome, Wanted
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.rig import Answers, Rig, annotation_of
+from tests.broker.consumers import Answers
+from tests.broker.messages import annotation_of
+from tests.broker.rig import Rig
 from twinbus.model.errors import MessageNotFound
 from twinbus.model.queue import QueueDescription
 
@@ -15,8 +17,8 @@ def later(rig: Rig, seconds: float) -> int:
 
 def test_a_scheduled_message_is_active_when_it_is_due_and_not_before() -> None:
     rig = Rig()
-    rig.store_one(b"later", due_ms=later(rig, 10))
-    rig.store_one(b"now")
+    rig.stored(b"later", due_ms=later(rig, 10))
+    rig.stored(b"now")
     consumer = rig.consumer(9)
     assert consumer.bodies == [b"now"]
     assert rig.counts() == (1, 0, 1, 0)
@@ -31,14 +33,14 @@ def test_a_scheduled_message_is_active_when_it_is_due_and_not_before() -> None:
 
 def test_a_time_in_the_past_is_now() -> None:
     rig = Rig()
-    rig.store_one(b"late", due_ms=later(rig, -10))
+    rig.stored(b"late", due_ms=later(rig, -10))
     assert rig.counts() == (1, 0, 0, 0)
     assert rig.consumer(1).bodies == [b"late"]
 
 
 def test_its_time_to_live_begins_when_it_is_active() -> None:
     rig = Rig()
-    rig.store_one(b"later", due_ms=later(rig, 10), ttl_ms=5_000)
+    rig.stored(b"later", due_ms=later(rig, 10), ttl_ms=5_000)
     rig.wait(10)
     rig.wait(4)
     assert rig.counts() == (1, 0, 0, 0)
@@ -49,7 +51,7 @@ def test_its_time_to_live_begins_when_it_is_active() -> None:
 def test_they_become_active_in_the_order_of_their_times() -> None:
     rig = Rig()
     for seconds in (30, 10, 20):
-        rig.store_one(b"%d" % seconds, due_ms=later(rig, seconds))
+        rig.stored(b"%d" % seconds, due_ms=later(rig, seconds))
     rig.wait(60)
     assert rig.consumer(9).bodies == [b"10", b"20", b"30"]
 
@@ -58,7 +60,7 @@ def test_many_become_active_a_few_in_each_turn(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("twinbus.broker.agenda.AT_ONCE", 3)
     rig = Rig()
     for number in range(10):
-        rig.store_one(b"%d" % number, due_ms=later(rig, 5))
+        rig.stored(b"%d" % number, due_ms=later(rig, 5))
     for _ in range(6):
         rig.wait(1)
     for _ in range(6):
@@ -68,8 +70,8 @@ def test_many_become_active_a_few_in_each_turn(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_cancelled_message_never_comes() -> None:
     rig = Rig()
-    rig.store_one(b"a", due_ms=later(rig, 10))
-    rig.store_one(b"b", due_ms=later(rig, 10))
+    rig.stored(b"a", due_ms=later(rig, 10))
+    rig.stored(b"b", due_ms=later(rig, 10))
     answers = Answers()
     rig.main.schedule.cancel([1], answers)
     rig.settle()
@@ -81,9 +83,9 @@ def test_a_cancelled_message_never_comes() -> None:
 
 def test_of_several_all_are_cancelled_or_none() -> None:
     rig = Rig()
-    rig.store_one(b"a", due_ms=later(rig, 10))
+    rig.stored(b"a", due_ms=later(rig, 10))
     answers = Answers()
-    rig.store_one(b"active")
+    rig.stored(b"active")
     rig.main.schedule.cancel([1, 2], answers)
     rig.settle()
     assert isinstance(answers[0], MessageNotFound)
@@ -94,8 +96,8 @@ def test_of_several_all_are_cancelled_or_none() -> None:
 
 def test_a_failed_cancel_does_not_keep_a_message_that_is_due_meanwhile() -> None:
     rig = Rig()
-    rig.store_one(b"a", due_ms=later(rig, 10))
-    rig.store_one(b"active")
+    rig.stored(b"a", due_ms=later(rig, 10))
+    rig.stored(b"active")
     rig.clock.advance(10)
     rig.namespace.timers.run_due()
     rig.main.schedule.cancel([1, 2], Answers())
@@ -106,8 +108,8 @@ def test_a_failed_cancel_does_not_keep_a_message_that_is_due_meanwhile() -> None
 
 def test_what_is_active_or_cancelled_cannot_be_cancelled() -> None:
     rig = Rig()
-    rig.store_one(b"a", due_ms=later(rig, 10))
-    rig.store_one(b"b", due_ms=later(rig, 10))
+    rig.stored(b"a", due_ms=later(rig, 10))
+    rig.stored(b"b", due_ms=later(rig, 10))
     rig.main.schedule.cancel([1], Answers())
     with pytest.raises(MessageNotFound):
         rig.main.schedule.cancel([1], Answers())
@@ -124,7 +126,7 @@ def test_what_is_active_or_cancelled_cannot_be_cancelled() -> None:
 
 def test_the_schedule_is_remembered_over_a_restart() -> None:
     rig = Rig()
-    rig.store_one(b"later", due_ms=later(rig, 10))
+    rig.stored(b"later", due_ms=later(rig, 10))
     rig.restart()
     assert rig.counts() == (0, 0, 1, 0)
     rig.wait(11)
@@ -133,7 +135,7 @@ def test_the_schedule_is_remembered_over_a_restart() -> None:
 
 def test_a_scheduled_duplicate_is_dropped_like_any() -> None:
     rig = Rig(QueueDescription(requires_duplicate_detection=True))
-    rig.store_one(b"a", due_ms=later(rig, 10))
-    rig.store_one(b"b", due_ms=later(rig, 20))
-    rig.store_one(b"c")
+    rig.stored(b"a", due_ms=later(rig, 10))
+    rig.stored(b"b", due_ms=later(rig, 20))
+    rig.stored(b"c")
     assert rig.counts() == (0, 0, 1, 0)

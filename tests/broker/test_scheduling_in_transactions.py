@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.broker.rig import Answers, Rig, message
+from tests.broker.consumers import Answers
+from tests.broker.messages import message
+from tests.broker.rig import Rig
 from tests.broker.topics import TopicRig
 from twinbus.amqp.message import Message
-from twinbus.broker.ports.incoming import Parcel
 from twinbus.broker.transaction import Transaction
 from twinbus.model.errors import (
     InvalidOperation,
@@ -29,12 +30,9 @@ if TYPE_CHECKING:
 
 def begin(rig: Rig, *seconds: float, of: Queue | Topic | None = None) -> tuple[Transaction, list[int]]:
     """A transaction with messages that are due after so many seconds, and their numbers."""
-    transaction, target, parcel = Transaction(rig.namespace.intake), of or rig.queue, Parcel()
-    now_ms = rig.clock.wall_ms()
-    for number, one in enumerate(seconds):
-        payload = message(b"later %d" % number, due_ms=now_ms + round(one * 1000))
-        rig.namespace.intake.add_to(parcel, payload, 0, now_ms, target.terms)
-    return transaction, transaction.schedule(target.parts[0], parcel.records)
+    transaction, target, now_ms = Transaction(rig.namespace.intake), of or rig.queue, rig.clock.wall_ms()
+    later = [message(b"later %d" % number, due_ms=now_ms + round(one * 1000)) for number, one in enumerate(seconds)]
+    return transaction, transaction.schedule(target.parts[0], rig.parcel(*later, to=target).records)
 
 
 def commit(rig: Rig, transaction: Transaction) -> Answers:
@@ -83,7 +81,7 @@ def test_what_is_due_before_it_is_committed_comes_then(seconds: float) -> None:
 @pytest.mark.parametrize("steps", range(8))
 def test_nobody_sees_or_cancels_them_before_it_is_committed(steps: int) -> None:
     rig = Rig()
-    rig.store_one(b"other", due_ms=rig.clock.wall_ms() + 1_000_000)
+    rig.stored(b"other", due_ms=rig.clock.wall_ms() + 1_000_000)
     transaction, numbers = begin(rig, 1_000)
     rig.stored(b"between")
     assert peeked(rig) == [b"other", b"between"]

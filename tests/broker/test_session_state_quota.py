@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.rig import Answers, Rig
+from tests.broker.consumers import Answers
+from tests.broker.rig import Rig
 from tests.broker.topics import TopicRig
 from tests.parts import part_of
 from twinbus.broker import holdings
@@ -62,9 +63,9 @@ def test_a_state_that_does_not_fit_is_refused_and_the_one_before_it_stays(rig: R
 def test_states_leave_no_room_for_messages_and_messages_none_for_states(rig: Rig) -> None:
     assert outcome_of(rig, b"a", bytes(600)) is None
     with pytest.raises(QuotaExceeded):
-        rig.send_one(bytes(500), session="a")
+        rig.send(bytes(500), session="a")
     assert outcome_of(rig, b"a", None) is None
-    rig.store_one(bytes(500), session="a")
+    rig.stored(bytes(500), session="a")
     assert isinstance(outcome_of(rig, b"a", bytes(600)), QuotaExceeded)
 
 
@@ -172,7 +173,7 @@ def test_states_that_an_earlier_version_has_written_are_counted_once(rig: Rig, m
 def test_a_state_that_waits_for_a_store_that_fails_is_refused_and_not_counted(rig: Rig) -> None:
     answers = Answers()
     rig.fail()
-    rig.send_one(b"lost", session="s")
+    rig.send(b"lost", session="s")
     rig.turn.popleft()()
     for session in (b"a", b"a", b"b"):
         rig.main.session_states.set(session, bytes(600), answers)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.rig import Answers, Rig
+from tests.broker.consumers import Answers
+from tests.broker.rig import Rig
 from twinbus.broker.keys import SESSION
 from twinbus.model.errors import NotAllowed, SessionCannotBeLocked, SessionLockLost
 from twinbus.model.queue import QueueDescription
@@ -16,7 +17,7 @@ def filled(*messages: str) -> Rig:
     """A queue with sessions; "a1" is message 1 of session a."""
     rig = Rig(SESSIONS)
     for name in messages:
-        rig.store_one(name.encode(), session=name[0])
+        rig.stored(name.encode(), session=name[0])
     return rig
 
 
@@ -24,15 +25,15 @@ def test_a_receiver_gets_the_messages_of_its_session_in_order() -> None:
     rig = filled("a1", "b1", "a2", "b2", "a3")
     consumer = rig.accept(b"a", 9)
     assert consumer.bodies == [b"a1", b"a2", b"a3"]
-    rig.store_one(b"b3", session="b")
-    rig.store_one(b"a4", session="a")
+    rig.stored(b"b3", session="b")
+    rig.stored(b"a4", session="a")
     assert consumer.bodies == [b"a1", b"a2", b"a3", b"a4"]
 
 
 def test_a_message_without_session_is_refused() -> None:
     rig = filled()
     with pytest.raises(NotAllowed):
-        rig.send_one(b"x")
+        rig.send(b"x")
 
 
 def test_a_session_belongs_to_one_receiver() -> None:
@@ -52,10 +53,10 @@ def test_any_session_is_the_one_of_the_oldest_message_that_is_free() -> None:
 def test_who_waits_gets_the_first_session_that_has_messages() -> None:
     rig = filled()
     first, second = rig.accept(), rig.accept()
-    rig.store_one(b"a1", session="a")
-    rig.store_one(b"a2", session="a")
+    rig.stored(b"a1", session="a")
+    rig.stored(b"a2", session="a")
     assert (first.session, second.session) == (b"a", None)
-    rig.store_one(b"b1", session="b")
+    rig.stored(b"b1", session="b")
     assert second.session == b"b"
 
 
@@ -64,7 +65,7 @@ def test_who_gives_up_gets_none() -> None:
     first, second = rig.accept(), rig.accept()
     assert rig.main.sessions is not None
     assert rig.main.sessions.give_up(first)
-    rig.store_one(b"a1", session="a")
+    rig.stored(b"a1", session="a")
     assert (first.session, second.session) == (None, b"a")
     assert not rig.main.sessions.give_up(second)
 
@@ -73,13 +74,13 @@ def test_a_session_by_its_id_may_be_empty_and_gets_what_comes() -> None:
     rig = filled()
     consumer = rig.accept(b"a", 5)
     assert consumer.session == b"a"
-    rig.store_one(b"a1", session="a")
+    rig.stored(b"a1", session="a")
     assert consumer.bodies == [b"a1"]
 
 
 def test_the_empty_id_is_a_session_like_any() -> None:
     rig = filled()
-    rig.store_one(b"x", session="")
+    rig.stored(b"x", session="")
     assert rig.accept(None, 1).session == b""
 
 
@@ -171,7 +172,7 @@ def test_more_sessions_than_are_remembered_are_found(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("twinbus.broker.sessions.SEARCHED_AT_ONCE", 3)
     rig = Rig(SESSIONS)
     for number in range(20):
-        rig.store_one(b"x", session=f"s{number}")
+        rig.stored(b"x", session=f"s{number}")
     assert {rig.accept().session for _ in range(20)} == {b"s%d" % number for number in range(20)}
     assert rig.accept().session is None
 
@@ -182,8 +183,8 @@ def test_more_messages_than_are_read_at_once_come_in_order(monkeypatch: pytest.M
     rig = Rig(SESSIONS)
     expected = []
     for number in range(20):
-        rig.store_one(b"a%d" % number, session="a")
-        rig.store_one(b"b%d" % number, session="b")
+        rig.stored(b"a%d" % number, session="a")
+        rig.stored(b"b%d" % number, session="b")
         expected.append(b"a%d" % number)
     consumer = rig.accept(b"a", 4)
     for _ in range(8):

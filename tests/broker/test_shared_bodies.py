@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.rig import Answers, SessionConsumer, property_of
+from tests.broker.consumers import Answers, SessionConsumer
+from tests.broker.messages import property_of
 from tests.broker.topics import LARGE, TopicRig, sql
 from tests.parts import part_of
 from twinbus.broker import bodies
@@ -239,7 +240,7 @@ def test_sessions_read_whole_messages() -> None:
     for number in range(3):
         rig.published(LARGE + b"%d" % number, session="s")
     rig.restart()
-    consumer = SessionConsumer(part_of(first).main, b"s")
+    consumer = SessionConsumer(part_of(first).main, session=b"s")
     rig.settle()
     consumer.grant(5)
     rig.settle()

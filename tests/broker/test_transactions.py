@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.broker.rig import Answers, Rig, message
-from tests.broker.topics import LARGE, TopicRig, letter
+from tests.broker.consumers import Answers
+from tests.broker.messages import message
+from tests.broker.rig import Rig
+from tests.broker.topics import LARGE, TopicRig
 from tests.parts import part_of
 from twinbus.broker.ports.settlement import How
 from twinbus.broker.transaction import MAX_OPERATIONS, Transaction
@@ -113,7 +115,7 @@ def test_nobody_else_settles_what_is_in_a_transaction() -> None:
 
 def test_it_is_bound_to_the_entity_that_was_used_first() -> None:
     rig = TopicRig()
-    other = rig.namespace.add_queue(8, "other", QueueDescription(), [0], created_ms=0, updated_ms=0)
+    other = rig.add_queue(8, "other", QueueDescription())
     transaction = begin(rig)
     transaction.send(rig.queue.parts[0], message(b"1"), 0)
     with pytest.raises(InvalidOperation, match="bound to 'orders'"):
@@ -174,7 +176,7 @@ def test_no_more_than_a_hundred_messages() -> None:
 
 def test_a_lost_session_fails_it() -> None:
     rig = Rig(QueueDescription(requires_session=True, lock_duration_ms=5_000))
-    rig.store_one(b"1", session="s")
+    rig.stored(b"1", session="s")
     consumer = rig.accept(b"s", 1)
     transaction = begin(rig)
     transaction.settle(rig.queue.parts[0], rig.main, consumer.numbers(), How.COMPLETE)
@@ -229,7 +231,7 @@ def test_a_commit_that_fails_is_whole_or_nothing_on_disk(is_kept: bool) -> None:
 
 def test_duplicates_are_dropped_and_the_rest_is_done() -> None:
     rig = Rig(QueueDescription(requires_duplicate_detection=True))
-    rig.store_one(b"1", message_id="same")
+    rig.stored(b"1", message_id="same")
     consumer = rig.consumer(1)
     transaction = begin(rig)
     transaction.settle(rig.queue.parts[0], rig.main, consumer.numbers(), How.COMPLETE)
@@ -244,7 +246,7 @@ def test_a_topic_publishes_what_was_committed() -> None:
     subscriptions = [rig.subscribe("a"), rig.subscribe("b")]
     transaction = begin(rig)
     for number in range(3):
-        transaction.send(rig.topic.parts[0], letter(LARGE + b"%d" % number), 0)
+        transaction.send(rig.topic.parts[0], message(LARGE + b"%d" % number), 0)
     assert [part_of(one).main.count for one in subscriptions] == [0, 0]
     assert commit(rig, transaction) == [None]
     assert rig.complete(subscriptions[0], 3) == [LARGE + b"%d" % number for number in range(3)]
@@ -276,7 +278,7 @@ def test_the_time_of_a_message_begins_with_the_commit() -> None:
 
 def test_it_is_received_here_and_sent_there_together() -> None:
     rig = Rig()
-    target = rig.namespace.add_queue(8, "target", QueueDescription(), [0], created_ms=0, updated_ms=0)
+    target = rig.add_queue(8, "target", QueueDescription())
     rig.stored(b"work")
     consumer = rig.consumer(1)
     for commits in (False, True):
@@ -310,7 +312,7 @@ def test_a_settlement_that_a_silent_store_refuses_fails_it() -> None:
 @pytest.mark.parametrize("commits", [False, True])
 def test_messages_of_a_session_that_its_receiver_has_no_more_are_free(*, expires: bool, commits: bool) -> None:
     rig = Rig(QueueDescription(requires_session=True, lock_duration_ms=5_000))
-    rig.store_one(b"1", session="s")
+    rig.stored(b"1", session="s")
     consumer, transaction = rig.accept(b"s", 1), begin(rig)
     transaction.settle(rig.queue.parts[0], rig.main, consumer.numbers(), How.COMPLETE)
     if expires:
@@ -327,7 +329,7 @@ def test_messages_of_a_session_that_its_receiver_has_no_more_are_free(*, expires
 
 def test_a_session_that_another_receiver_has_meanwhile_fails_it() -> None:
     rig = Rig(QueueDescription(requires_session=True, lock_duration_ms=5_000))
-    rig.store_one(b"1", session="s")
+    rig.stored(b"1", session="s")
     consumer, transaction = rig.accept(b"s", 1), begin(rig)
     transaction.settle(rig.queue.parts[0], rig.main, consumer.numbers(), How.COMPLETE)
     consumer.leave()

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.broker.consumers import Answers
 from tests.broker.heavy import HeavyRig, heavy
-from tests.broker.rig import Answers, annotation_of, property_of
-from tests.broker.topics import LARGE, letter, sql
+from tests.broker.messages import annotation_of, message, property_of
+from tests.broker.topics import LARGE, sql
 from tests.parts import part_of
-from twinbus.broker.ports.incoming import Parcel
 from twinbus.broker.work import UNITS
 from twinbus.model.topic import TopicDescription
 
@@ -33,14 +33,14 @@ def story(seed: int, units: int, *, detects: bool) -> list[list[tuple[Any, ...]]
     answers: list[Answers] = []
     forwarded = 0
     for number in range(30):
-        parcel, told = Parcel(), Answers()
+        payloads, told = list[bytes](), Answers()
         answers.append(told)
         for _ in range(chances.choice((1, 1, 3))):
             due_ms = rig.clock.wall_ms() + 5_000 if chances.random() < 0.2 else None
             details: dict[str, Any] = {"n": chances.randrange(6), "text": chances.choice(("aab", "ab", "b" * 400))}
             body, message_id = chances.choice((b"%d" % number, LARGE)), f"{chances.randrange(20)}"
-            payload = letter(body, message_id=message_id, due_ms=due_ms, **details)
-            rig.namespace.intake.add_to(parcel, payload, 0, rig.clock.wall_ms(), rig.topic.terms)
+            payloads.append(message(body, message_id=message_id, due_ms=due_ms, **details))
+        parcel = rig.parcel(*payloads, to=rig.topic)
         if chances.random() < 0.2 and not detects:  # else they are looked up twice, and others may come between
             items = [(forwarded + place, record) for place, record in enumerate(parcel.records, 1)]
             forwarded += len(items)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.broker.rig import Answers, Rig, annotation_of
+from tests.broker.consumers import Answers
+from tests.broker.messages import annotation_of
+from tests.broker.rig import Rig
 from twinbus.model.queue import QueueDescription
 
 DAY_MS = 86_400_000
@@ -30,19 +32,19 @@ def test_no_lock_is_lost() -> None:
 
 def test_no_session_is_lost() -> None:
     rig = Rig(QueueDescription(requires_session=True, lock_duration_ms=30_000))
-    rig.store_one(b"a", session="s")
+    rig.stored(b"a", session="s")
     consumer = rig.accept(credit=5)
     for by_ms in (DAY_MS, -2 * DAY_MS):
         jump(rig, by_ms)
-        assert consumer.sessions.find(b"s", consumer) is consumer.hold
+        assert rig.main.find_session(b"s", consumer) is consumer.hold
     assert consumer.errors == []
     assert len(consumer.deliveries) == 1
 
 
 def test_times_to_live_and_schedules_go_by_the_wall() -> None:
     rig = Rig(DEAD_LETTERING)
-    rig.store_one(b"lives an hour", ttl_ms=3_600_000)
-    rig.store_one(b"due in an hour", due_ms=rig.clock.wall_ms() + 3_600_000)
+    rig.stored(b"lives an hour", ttl_ms=3_600_000)
+    rig.stored(b"due in an hour", due_ms=rig.clock.wall_ms() + 3_600_000)
     jump(rig, DAY_MS)
     assert rig.counts() == (1, 0, 0, 1)
     assert rig.consumer(9).bodies == [b"due in an hour"]
@@ -50,8 +52,8 @@ def test_times_to_live_and_schedules_go_by_the_wall() -> None:
 
 def test_set_back_they_wait_for_the_wall() -> None:
     rig = Rig(DEAD_LETTERING)
-    rig.store_one(b"lives an hour", ttl_ms=3_600_000)
-    rig.store_one(b"due in an hour", due_ms=rig.clock.wall_ms() + 3_600_000)
+    rig.stored(b"lives an hour", ttl_ms=3_600_000)
+    rig.stored(b"due in an hour", due_ms=rig.clock.wall_ms() + 3_600_000)
     jump(rig, -DAY_MS)
     rig.wait(4_000)
     assert rig.counts() == (1, 0, 1, 0)
@@ -62,11 +64,11 @@ def test_set_back_they_wait_for_the_wall() -> None:
 
 def test_what_is_sent_after_the_clock_was_set_back_goes_by_the_new_time() -> None:
     rig = Rig(DEAD_LETTERING)
-    rig.store_one(b"before", ttl_ms=1_000)
+    rig.stored(b"before", ttl_ms=1_000)
     rig.wait(3)
     jump(rig, -DAY_MS)
-    rig.store_one(b"lives a minute", ttl_ms=60_000)
-    rig.store_one(b"due in a minute", due_ms=rig.clock.wall_ms() + 60_000)
+    rig.stored(b"lives a minute", ttl_ms=60_000)
+    rig.stored(b"due in a minute", due_ms=rig.clock.wall_ms() + 60_000)
     rig.wait(62)
     rig.wait(11)
     assert rig.counts() == (1, 0, 0, 2)
@@ -84,7 +86,7 @@ def test_no_message_seems_older_than_one_before_it() -> None:
 
 def test_nothing_is_delivered_twice() -> None:
     rig = Rig(DEAD_LETTERING)
-    rig.store_one(b"later", due_ms=rig.clock.wall_ms() + 60_000)
+    rig.stored(b"later", due_ms=rig.clock.wall_ms() + 60_000)
     consumer = rig.consumer(9)
     for by_ms in (DAY_MS, -DAY_MS, DAY_MS, -2 * DAY_MS):
         jump(rig, by_ms)

@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.broker.rig import Answers, Rig
+from tests.broker.consumers import Answers, TestConsumer
+from tests.broker.messages import message
+from tests.broker.rig import Rig
 from tests.broker.test_redelivery import claimed, gone
-from tests.broker.topics import LARGE, TopicRig, letter
+from tests.broker.topics import LARGE, TopicRig
 from tests.parts import part_of
 from twinbus.amqp.encode import encode
 from twinbus.amqp.types import Symbol
 from twinbus.broker.line import Line
 from twinbus.broker.ports.claim import Claim
-from twinbus.broker.ports.incoming import Parcel
 from twinbus.broker.ports.removal import Wanted
 from twinbus.broker.remote.visitor import Visitor
 from twinbus.broker.window import WINDOW_MESSAGES
 
 if TYPE_CHECKING:
-    from tests.broker.rig import TestConsumer
     from twinbus.broker.fragment import Fragment
 
 LOCK_S = 60
@@ -28,17 +28,12 @@ LONG = "x" * 300
 
 
 def put(rig: Rig, *payloads: bytes) -> None:
-    parcel, answers = Parcel(), Answers()
-    for payload in payloads:
-        rig.namespace.intake.add_to(parcel, payload, 0, rig.clock.wall_ms(), rig.queue.terms)
-    rig.queue.send(parcel, answers)
-    rig.settle()
-    assert answers == [None]
+    assert rig.sent(*payloads) == [None]
 
 
 def put_words(rig: Rig, words: str) -> None:
     """A message for each word: the word is its body, and the word's first letter is its property `to`."""
-    put(rig, *[letter(word.encode(), to=word[0]) for word in words.split()])
+    put(rig, *[message(word.encode(), to=word[0]) for word in words.split()])
 
 
 def withhold(rig: Rig, *values: str, name: str = "to", of: Fragment | None = None) -> None:
@@ -61,13 +56,8 @@ def words_of(consumer: TestConsumer) -> str:
 
 def restarted(rig: Rig) -> Rig:
     """Another broker on the same disk."""
-    rig.store.close(lambda _: None)
-    rig.settle()
-    other = Rig()
-    other.disk = rig.disk
-    other.reopen()
-    other.settle()
-    return other
+    rig.crash()
+    return rig
 
 
 # --- order ------------------------------------------------------------------------------------------------------------
@@ -254,32 +244,32 @@ def test_the_low_water_mark_moves_on_when_released_messages_are_completed() -> N
 def with_long_text(text: str) -> bytes:
     """A message whose property is a string with four bytes for its length, as some clients write short ones."""
     short, long = encode(text), b"\xb1" + len(text).to_bytes(4) + text.encode()
-    payload = letter(b"long", to=text)
+    payload = message(b"long", to=text)
     at = payload.index(encode("to") + short) - 3  # the map's constructor, size and count
     size = payload[at + 1] + 3
     return payload[: at + 1] + bytes([size]) + payload[at + 2 :].replace(short, long)
 
 
 WITHHELD = {
-    "a short string": letter(b"", to="a"),
+    "a short string": message(b"", to="a"),
     "a short string with a long length": with_long_text("a"),
-    "a long string": letter(b"", to=LONG),
-    "a symbol": letter(b"", to=Symbol("a")),
-    "a long symbol": letter(b"", to=Symbol(LONG)),
-    "a string that is not ASCII": letter(b"", to="größe"),
-    "a string in upper case": letter(b"", to="A"),
-    "a string in upper case that is not ASCII": letter(b"", to="GRÖßE"),
-    "an empty string": letter(b"", to=""),
-    "one of several properties": letter(b"", other="b", number=7, to="a", third=None),
-    "a section with a long descriptor": letter(b"", to="a").replace(b"\x00\x53\x74", b"\x00\x80" + bytes(7) + b"\x74"),
+    "a long string": message(b"", to=LONG),
+    "a symbol": message(b"", to=Symbol("a")),
+    "a long symbol": message(b"", to=Symbol(LONG)),
+    "a string that is not ASCII": message(b"", to="größe"),
+    "a string in upper case": message(b"", to="A"),
+    "a string in upper case that is not ASCII": message(b"", to="GRÖßE"),
+    "an empty string": message(b"", to=""),
+    "one of several properties": message(b"", other="b", number=7, to="a", third=None),
+    "a section with a long descriptor": message(b"", to="a").replace(b"\x00\x53\x74", b"\x00\x80" + bytes(7) + b"\x74"),
 }
 DELIVERED = {
-    "no application properties": letter(b""),
-    "other properties only": letter(b"", other="a"),
-    "another value": letter(b"", to="ab"),
-    "a number": letter(b"", to=7),
-    "null": letter(b"", to=None),
-    "binary": letter(b"", to=b"a"),
+    "no application properties": message(b""),
+    "other properties only": message(b"", other="a"),
+    "another value": message(b"", to="ab"),
+    "a number": message(b"", to=7),
+    "null": message(b"", to=None),
+    "binary": message(b"", to=b"a"),
 }
 
 
@@ -298,8 +288,7 @@ def test_a_message_is_withheld_if_its_property_is_one_of_the_texts_however_it_is
 def test_messages_of_a_subscription_that_share_their_body_with_another_are_withheld() -> None:
     rig = TopicRig()
     subscription, _ = rig.subscribe("one"), rig.subscribe("other")
-    rig.published(LARGE + b"1", to="a")
-    rig.published(LARGE + b"2", to="b")
+    rig.store_messages(message(LARGE + b"1", to="a"), message(LARGE + b"2", to="b"), to=rig.topic)
     assert rig.kept() == (2, 0)
     receiver = rig.consumer(of=part_of(subscription).main)
     withhold(rig, "a", of=part_of(subscription).main)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.broker.consumers import Answers
 from tests.broker.heavy import HeavyRig, heavy
-from tests.broker.rig import Answers, annotation_of, property_of
-from tests.broker.topics import LARGE, letter, sql
+from tests.broker.messages import annotation_of, message, property_of
+from tests.broker.topics import LARGE, sql
 from tests.parts import part_of
-from twinbus.broker.ports.incoming import Parcel
 from twinbus.broker.transaction import Transaction
 from twinbus.model.errors import (
     EntityDeleted,
@@ -40,9 +40,7 @@ def test_a_message_with_cheap_rules_is_published_at_once_whatever_others_take() 
     rig.subscribe("a", *heavy(10))
     other = rig.namespace.add_topic(25, "light", TopicDescription(), [0], created_ms=0, updated_ms=0)
     rig.publish(b"heavy", n=1)
-    parcel, answers = Parcel(), Answers()
-    rig.namespace.intake.add_to(parcel, letter(b"1", n=1), 0, rig.clock.wall_ms(), other.terms)
-    other.send(parcel, answers)
+    answers = rig.send(b"1", to=other, n=1)
     rig.turn_once()
     assert answers == [None]
 
@@ -55,9 +53,7 @@ def test_topics_share_what_a_turn_has() -> None:
     subscription = rig.namespace.add_subscription(26, "second/Subscriptions/b", description, created_ms=0, updated_ms=0)
     for rule in heavy(3):
         subscription.put_rule(rule)
-    first, parcel, answers = rig.publish(b"much", n=1), Parcel(), Answers()
-    rig.namespace.intake.add_to(parcel, letter(b"little", n=1), 0, rig.clock.wall_ms(), second.terms)
-    second.send(parcel, answers)
+    first, answers = rig.publish(b"much", n=1), rig.send(b"little", to=second, n=1)
     for _ in range(5):
         rig.turn_once()
     assert (answers, first) == ([None], [])
@@ -220,12 +216,9 @@ def test_copies_that_actions_make_take_turns_too() -> None:
 
 def schedule(rig: HeavyRig, *bodies: bytes) -> list[int]:
     """Messages that are due in an hour."""
-    parcel, answers, numbers = Parcel(), Answers(), list[int]()
-    for body in bodies:
-        rig.namespace.intake.add_to(
-            parcel, letter(body, due_ms=rig.clock.wall_ms() + HOUR_MS, n=1), 0, rig.clock.wall_ms(), rig.topic.terms
-        )
-    rig.topic.send(parcel, answers, numbers)
+    numbers: list[int] = []
+    due_ms = rig.clock.wall_ms() + HOUR_MS
+    answers = rig.send_messages(*[message(body, due_ms=due_ms, n=1) for body in bodies], to=rig.topic, numbers=numbers)
     rig.turns()
     assert answers == [None]
     return numbers
@@ -328,10 +321,9 @@ def test_a_message_that_was_refused_is_no_duplicate_when_it_comes_again() -> Non
 
 def arrive(rig: HeavyRig, *numbers: int) -> Answers:
     """Messages of another entity with these numbers."""
-    parcel, answers = Parcel(), Answers()
-    for number in numbers:
-        payload = letter(b"%d" % number, message_id=f"{number}", n=1)
-        rig.namespace.intake.add_to(parcel, payload, 0, rig.clock.wall_ms(), rig.topic.terms)
+    answers = Answers()
+    payloads = [message(b"%d" % number, message_id=f"{number}", n=1) for number in numbers]
+    parcel = rig.parcel(*payloads, to=rig.topic)
     rig.topic.take_arrivals(b"source", list(zip(numbers, parcel.records, strict=True)), answers)
     return answers
 
@@ -353,9 +345,8 @@ def test_a_transaction_is_one_batch_however_long_its_messages_take() -> None:
     subscription = rig.subscribe("a", *heavy(5))
     transaction, answers = Transaction(rig.namespace.intake), Answers()
     for body in (b"1", b"2"):
-        transaction.send(rig.topic.parts[0], letter(body, n=1), 0)
-    parcel = Parcel()
-    rig.namespace.intake.add_to(parcel, letter(b"later", n=1), 0, rig.clock.wall_ms(), rig.topic.terms)
+        transaction.send(rig.topic.parts[0], message(body, n=1), 0)
+    parcel = rig.parcel(message(b"later", n=1), to=rig.topic)
     (number,) = transaction.schedule(rig.topic.parts[0], parcel.records)
     transaction.commit(answers)
     for _ in range(4):
@@ -374,7 +365,7 @@ def test_a_transaction_comes_to_nothing_if_the_store_fails_while_its_messages_ar
     rig = HeavyRig()
     subscription = rig.subscribe("a", *heavy(5))
     transaction, answers = Transaction(rig.namespace.intake), Answers()
-    transaction.send(rig.topic.parts[0], letter(b"1", n=1), 0)
+    transaction.send(rig.topic.parts[0], message(b"1", n=1), 0)
     transaction.commit(answers)
     rig.turn_once()
     rig.journal.fail("input/output error")

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.broker.topics import letter, sql
+from tests.broker.messages import message
+from tests.broker.topics import sql
 from twinbus.broker.filters.cost import FULL_SIZE
 from twinbus.broker.filters.index import RuleIndex
 from twinbus.broker.filters.rule import compile_rule
@@ -20,7 +21,7 @@ def cost(expression: str, action: str | None = None) -> int:
 
 
 def view(size: int = 0, **properties: Any) -> View:  # noqa: ANN401
-    return View(make_plain_record(Envelope(), letter(b"x" * size, **properties), 0))
+    return View(make_plain_record(Envelope(), message(b"x" * size, **properties), 0))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from proton import Message as ProtonMessage
 from proton import symbol
 from proton.reactor import AtMostOnce, Copy
 
-from tests.broker.rig import Answers, Rig
+from tests.broker.rig import Rig
 from tests.plain.entity import (
     accept_session,
     browse,
@@ -28,7 +28,6 @@ from twinbus.amqp.message import Header, Properties, build, data, sequence, valu
 from twinbus.amqp.outcomes import ACCEPTED
 from twinbus.amqp.sasl import Credentials
 from twinbus.amqp.types import Timestamp
-from twinbus.broker.ports.incoming import Parcel
 from twinbus.model.message import BATCH_FORMAT
 from twinbus.model.queue import QueueDescription
 from twinbus.server.keys import Key, Right
@@ -338,19 +337,12 @@ async def test_r061_a_ping_cannot_be_scheduled(server: Served, queue: str) -> No
 # --- what its answer means --------------------------------------------------------------------------------------------
 
 
-def send_ping(rig: Rig) -> Answers:
-    parcel, answers = Parcel(), Answers()
-    rig.namespace.intake.add_to(parcel, ping(), 0, rig.clock.wall_ms(), rig.queue.terms)
-    rig.queue.send(parcel, answers)
-    return answers
-
-
 @pytest.mark.parametrize("is_plain", [True, False], ids=["plain", "with sessions and duplicate detection"])
 def test_q13_a_ping_is_accepted_when_its_store_has_synced_and_not_before(*, is_plain: bool) -> None:
     description = QueueDescription(requires_session=not is_plain, requires_duplicate_detection=not is_plain)
     rig = Rig(description)
     rig.settle()
-    answers = send_ping(rig)
+    answers = rig.send_messages(ping())
     assert answers == []
     rig.settle_reads()
     assert rig.store.waiting, "nothing was given to the store to be synced"
@@ -364,7 +356,7 @@ def test_q13_a_ping_of_a_store_that_cannot_sync_is_not_accepted() -> None:
     rig = Rig()
     rig.settle()
     rig.fail()
-    answers = send_ping(rig)
+    answers = rig.send_messages(ping())
     rig.settle()
     [error] = answers
     assert error is not None

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.broker.partitioned.rig import STORES, PartitionedRig, key_for, message
-from tests.broker.remote.rig import TwoProcesses
-from tests.broker.rig import SessionConsumer
+from tests.broker.consumers import SessionConsumer
+from tests.broker.messages import key_for, message
+from tests.broker.rig import PARTITIONED, STORES, Rig
 from twinbus.amqp.message import Message, data
 from twinbus.amqp.outcomes import Accepted, Rejected
 from twinbus.model.description import FRAGMENTS
@@ -50,15 +50,12 @@ class FakeLink:
 
 
 class Sender:
-    def __init__(self, rig: PartitionedRig | TwoProcesses) -> None:
+    def __init__(self, rig: Rig) -> None:
         self.rig = rig
         self.end = FakeLink()
         nothing: Any = None
         link: Any = self.end
-        if isinstance(rig, TwoProcesses):
-            self.link = SpreadIncoming(link, rig.near.namespace, rig.queue(), nothing)
-        else:
-            self.link = SpreadIncoming(link, rig.namespace, rig.queue, nothing)
+        self.link = SpreadIncoming(link, rig.namespace, rig.queue, nothing)
         self.deliveries: list[FakeDelivery] = []
 
     def read(self, *deliveries: FakeDelivery) -> None:
@@ -88,12 +85,12 @@ def conditions(sender: Sender) -> list[str | None]:
 
 
 def test_r099_those_without_a_key_are_shared_out_evenly_and_neighbours_are_answered_in_one_frame() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     sender = Sender(rig)
     sender.read(*[FakeDelivery(message()) for _ in range(10 * FRAGMENTS)])
     rig.settle()
     assert all(are_accepted(sender))
-    assert rig.counts() == [10] * FRAGMENTS
+    assert rig.counts_by_fragment() == [10] * FRAGMENTS
     assert len(sender.end.frames) == FRAGMENTS
     places = {id(delivery): place for place, delivery in enumerate(sender.deliveries)}
     for deliveries, _ in sender.end.frames:
@@ -102,16 +99,16 @@ def test_r099_those_without_a_key_are_shared_out_evenly_and_neighbours_are_answe
 
 
 def test_r099_one_after_the_other_they_go_to_each_in_turn() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     sender = Sender(rig)
     for _ in range(2 * FRAGMENTS):
         sender.read(FakeDelivery(message()))
         rig.settle()
-    assert rig.counts() == [2] * FRAGMENTS
+    assert rig.counts_by_fragment() == [2] * FRAGMENTS
 
 
 def test_r113_a_batch_of_several_sessions_does_not_overtake_what_came_before_it_in_the_same_read() -> None:
-    rig = PartitionedRig(QueueDescription(enable_partitioning=True, requires_session=True))
+    rig = Rig(QueueDescription(enable_partitioning=True, requires_session=True))
     sender = Sender(rig)
     one, other = key_for(2), key_for(3)
     batch = data(message(b"2", session=one), message(b"-", session=other))
@@ -122,14 +119,14 @@ def test_r113_a_batch_of_several_sessions_does_not_overtake_what_came_before_it_
     )
     rig.settle()
     assert all(are_accepted(sender))
-    consumer = SessionConsumer(rig.mains[2], one.encode())
+    consumer = SessionConsumer(rig.mains[2], session=one.encode())
     consumer.grant(10)
     rig.settle()
     assert consumer.bodies == [b"1", b"2", b"3"]
 
 
 def test_r100_r101_where_a_store_fails_with_them_those_with_a_key_fail_and_the_others_go_elsewhere() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     sender = Sender(rig)
     rig.fail(0)
     keys = [key_for(number) if number % 2 else None for number in range(FRAGMENTS)]
@@ -141,7 +138,7 @@ def test_r100_r101_where_a_store_fails_with_them_those_with_a_key_fail_and_the_o
 
 
 def test_q04_r100_those_that_a_failed_store_may_have_kept_are_marked_where_they_go() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     sender = Sender(rig)
     rig.fail(0)
     sender.read(*[FakeDelivery(message(b"%d" % number)) for number in range(FRAGMENTS)])
@@ -154,7 +151,7 @@ def test_q04_r100_those_that_a_failed_store_may_have_kept_are_marked_where_they_
 
 
 def test_r100_where_a_store_hangs_with_them_they_are_answered_once_and_soon_after_it_is_given_up() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     sender = Sender(rig)
     rig.stores[1].hang()
     sender.read(*[FakeDelivery(message()) for _ in range(FRAGMENTS)])
@@ -168,7 +165,7 @@ def test_r100_where_a_store_hangs_with_them_they_are_answered_once_and_soon_afte
 
 
 def test_where_all_stores_fail_all_are_told() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     sender = Sender(rig)
     for store in range(STORES):
         rig.fail(store)
@@ -178,7 +175,7 @@ def test_where_all_stores_fail_all_are_told() -> None:
 
 
 def test_where_it_is_disabled_while_a_store_fails_with_them_all_are_told() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     sender = Sender(rig)
     for store in range(STORES):
         rig.fail(store)
@@ -191,18 +188,18 @@ def test_where_it_is_disabled_while_a_store_fails_with_them_all_are_told() -> No
 
 @pytest.mark.parametrize("wrong", [b"no message", message(key="k", session="s")])
 def test_what_is_wrong_is_refused_for_itself(wrong: bytes) -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     sender = Sender(rig)
     sender.read(
         FakeDelivery(message(b"1")), FakeDelivery(wrong), FakeDelivery(message(b"2")), FakeDelivery(message(key="k"))
     )
     rig.settle()
     assert are_accepted(sender) == [True, False, True, True]
-    assert sum(rig.counts()) == 3
+    assert sum(rig.counts_by_fragment()) == 3
 
 
 def test_pings_and_messages_in_one_read_are_all_answered_and_only_messages_are_stored() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     sender = Sender(rig)
     ping = message(content_type=PING_CONTENT_TYPE)
     keyed = message(content_type=PING_CONTENT_TYPE, key=key_for(5))
@@ -216,21 +213,21 @@ def test_pings_and_messages_in_one_read_are_all_answered_and_only_messages_are_s
     )
     rig.settle()
     assert all(are_accepted(sender))
-    assert sum(rig.counts()) == 2
+    assert sum(rig.counts_by_fragment()) == 2
 
 
 def test_with_duplicates_detected_copies_in_one_read_are_stored_once() -> None:
-    rig = PartitionedRig(QueueDescription(enable_partitioning=True, requires_duplicate_detection=True))
+    rig = Rig(QueueDescription(enable_partitioning=True, requires_duplicate_detection=True))
     sender = Sender(rig)
     sender.read(*[FakeDelivery(message(message_id=f"{number % 7}")) for number in range(21)])
     rig.settle()
     assert all(are_accepted(sender))
-    assert sum(rig.counts()) == 7
+    assert sum(rig.counts_by_fragment()) == 7
 
 
 def test_r113_messages_that_fit_one_by_one_keep_their_order_behind_a_batch_that_is_checked() -> None:
-    rig, near, far = TwoProcesses(), key_for(0), key_for(1)
-    sender, queue = Sender(rig), rig.queue()
+    rig, near, far = Rig(PARTITIONED, processes=2), key_for(0), key_for(1)
+    sender, queue = Sender(rig), rig.queue
     rig.silent.add(1)
     batch = data(message(b"first", key=near), message(b"first", key=far))
     sender.read(FakeDelivery(batch, BATCH_FORMAT))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.partitioned.rig import PartitionedRig, key_for, message
+from tests.broker.messages import key_for, message
+from tests.broker.rig import PARTITIONED, Rig
 from tests.parts import part_of
 from twinbus.model.errors import PartlyStored, QuotaExceeded, StoreUnavailable
 
@@ -13,9 +14,9 @@ SEVERAL = [message(b"%d" % number, key=key_for(number), message_id=f"id-{number}
 
 
 def test_q27_all_are_stored_and_their_numbers_are_in_the_order_of_the_batch() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     numbers: list[int] = []
-    answers = rig.send(*reversed(SEVERAL), message(b"no key"), message(b"nor this"), numbers=numbers)
+    answers = rig.send_messages(*reversed(SEVERAL), message(b"no key"), message(b"nor this"), numbers=numbers)
     rig.settle()
     assert answers == [None]
     assert [number >> 48 for number in numbers[:4]] == [3, 2, 1, 0]
@@ -24,27 +25,27 @@ def test_q27_all_are_stored_and_their_numbers_are_in_the_order_of_the_batch() ->
 
 
 def test_q27_where_one_fragment_is_known_to_be_down_none_is_stored() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     rig.break_down(2)
     with pytest.raises(StoreUnavailable):
-        rig.send(*SEVERAL)
+        rig.send_messages(*SEVERAL)
     rig.settle()
-    assert sum(rig.counts()) == 0
+    assert sum(rig.counts_by_fragment()) == 0
 
 
 def test_q27_where_one_fragment_is_full_none_is_stored() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     part_of(rig.queue, 3).held_bytes = lambda: 1 << 40  # type: ignore[method-assign]
     with pytest.raises(QuotaExceeded):
-        rig.send(*SEVERAL)
+        rig.send_messages(*SEVERAL)
     rig.settle()
-    assert sum(rig.counts()) == 0
+    assert sum(rig.counts_by_fragment()) == 0
 
 
 def test_q27_where_a_store_fails_meanwhile_the_answer_names_what_is_stored() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     rig.fail(2)
-    answers = rig.send(*SEVERAL)
+    answers = rig.send_messages(*SEVERAL)
     rig.settle()
     (error,) = answers
     assert isinstance(error, PartlyStored)
@@ -52,14 +53,14 @@ def test_q27_where_a_store_fails_meanwhile_the_answer_names_what_is_stored() -> 
     assert "id-2" not in str(error)
     assert not error.is_retriable
     assert (error.stored, error.unsure, error.fragment) == ([0, 1, 3], [2], 2)
-    rig.reopen()
-    assert rig.counts()[:4] == [1, 1, 0, 1]
+    rig.recover()
+    assert rig.counts_by_fragment()[:4] == [1, 1, 0, 1]
 
 
 def test_q27_where_a_store_hangs_it_is_told_when_that_has_been_silent_for_long() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     rig.stores[1].hang()
-    answers = rig.send(*SEVERAL)
+    answers = rig.send_messages(*SEVERAL)
     rig.settle()
     assert answers == []
     rig.wait(10.1)
@@ -71,38 +72,38 @@ def test_q27_where_a_store_hangs_it_is_told_when_that_has_been_silent_for_long()
 
 
 def test_where_all_stores_fail_nothing_is_said_to_be_stored() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     for store in range(4):
         rig.fail(store)
-    answers = rig.send(*SEVERAL)
+    answers = rig.send_messages(*SEVERAL)
     rig.settle()
     (error,) = answers
     assert isinstance(error, StoreUnavailable)
 
 
 def test_r101_one_key_whose_fragment_is_down_fails_cleanly_and_others_do_not() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     rig.fail(1)
-    answers = [rig.send(payload) for payload in SEVERAL]
+    answers = [rig.send_messages(payload) for payload in SEVERAL]
     rig.settle()
     assert [answer[0] is None for answer in answers] == [True, False, True, True]
     assert isinstance(answers[1][0], StoreUnavailable)
     with pytest.raises(StoreUnavailable):
-        rig.send(SEVERAL[1])
-    rig.reopen()
-    rig.stored(SEVERAL[1])
-    assert rig.counts()[:4] == [1, 1, 1, 1]
+        rig.send_messages(SEVERAL[1])
+    rig.recover()
+    rig.store_messages(SEVERAL[1])
+    assert rig.counts_by_fragment()[:4] == [1, 1, 1, 1]
 
 
 def test_q27_a_full_fragment_is_not_called_down_and_is_certain_not_to_have_stored_its_messages() -> None:
-    rig = PartitionedRig()
-    answers = rig.send(*SEVERAL[:2])
+    rig = Rig(PARTITIONED)
+    answers = rig.send_messages(*SEVERAL[:2])
     rig.settle()
     assert answers == [None]
     part = part_of(rig.queue, 3)
     checked = iter([0])  # there is room when the batch is checked, and none when it is stored
     part.held_bytes = lambda: next(checked, 1 << 40)  # type: ignore[method-assign]
-    answers = rig.send(*SEVERAL)
+    answers = rig.send_messages(*SEVERAL)
     rig.settle()
     (error,) = answers
     assert isinstance(error, PartlyStored)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.partitioned.rig import STORES, GatheringConsumer, PartitionedRig, key_for, message
-from tests.broker.rig import Answers
+from tests.broker.consumers import Answers, TestConsumer
+from tests.broker.messages import key_for, message
+from tests.broker.rig import PARTITIONED, STORES, Rig
 from twinbus.broker.line import Line
 from twinbus.model.description import FRAGMENTS
 from twinbus.model.errors import EntityDeleted
@@ -13,18 +14,18 @@ from twinbus.model.errors import EntityDeleted
 EVERY = list(range(FRAGMENTS))
 
 
-def fragments_of(consumer: GatheringConsumer) -> list[int]:
+def fragments_of(consumer: TestConsumer) -> list[int]:
     return [consumer.gathering.find(tag).number for _, tag in consumer.deliveries]
 
 
-def fill(rig: PartitionedRig, count: int) -> None:
+def fill(rig: Rig, count: int) -> None:
     """So many messages in each fragment."""
-    rig.stored(*[message(b"%d" % number) for number in range(count * FRAGMENTS)])
+    rig.store_messages(*[message(b"%d" % number) for number in range(count * FRAGMENTS)])
 
 
 @pytest.mark.parametrize("deletes", [False, True])
 def test_q29_it_gets_what_any_fragment_has_and_no_more_than_it_asked_for(*, deletes: bool) -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     fill(rig, 3)
     consumer = rig.consumer(7, deletes=deletes)
     assert len(consumer.deliveries) == 7
@@ -35,7 +36,7 @@ def test_q29_it_gets_what_any_fragment_has_and_no_more_than_it_asked_for(*, dele
 
 
 def test_one_at_a_time_comes_from_each_fragment_in_turn() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     fill(rig, 2)
     consumer = rig.consumer(1)  # the first that has looked gives the first
     consumer.deliveries.clear()
@@ -46,7 +47,7 @@ def test_one_at_a_time_comes_from_each_fragment_in_turn() -> None:
 
 
 def test_who_drains_for_one_at_a_time_gets_them_from_each_in_turn_too() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     fill(rig, 4)
     consumer = rig.consumer(1)
     consumer.deliveries.clear()
@@ -58,7 +59,7 @@ def test_who_drains_for_one_at_a_time_gets_them_from_each_in_turn_too() -> None:
 
 
 def test_receivers_that_take_one_message_and_go_take_it_from_each_in_turn() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     fill(rig, 8)
     seen = []
     for _ in range(FRAGMENTS):
@@ -70,7 +71,7 @@ def test_receivers_that_take_one_message_and_go_take_it_from_each_in_turn() -> N
 
 
 def test_two_receivers_share_what_each_fragment_has() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     one, other = rig.consumer(), rig.consumer()
     one.grant(1_000)
     other.grant(1_000)
@@ -82,7 +83,7 @@ def test_two_receivers_share_what_each_fragment_has() -> None:
 
 
 def test_a_drain_ends_at_once_where_all_fragments_are_empty() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     consumer = rig.consumer()
     consumer.drain(5)
     rig.settle()
@@ -90,7 +91,7 @@ def test_a_drain_ends_at_once_where_all_fragments_are_empty() -> None:
 
 
 def test_a_drain_with_a_sick_fragment_gives_what_the_others_have_and_ends_after_a_tenth_of_a_second() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     fill(rig, 1)
     rig.break_down(0)
     consumer = rig.consumer()
@@ -103,7 +104,7 @@ def test_a_drain_with_a_sick_fragment_gives_what_the_others_have_and_ends_after_
 
 
 def test_a_drain_with_a_store_that_hangs_ends_after_a_tenth_of_a_second_and_what_comes_later_stays_free() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     fill(rig, 1)
     rig.stores[0].hang()
     consumer = rig.consumer()
@@ -118,7 +119,7 @@ def test_a_drain_with_a_store_that_hangs_ends_after_a_tenth_of_a_second_and_what
 
 
 def test_a_second_drain_while_the_first_waits_is_answered_once() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     rig.break_down(0)
     consumer = rig.consumer()
     consumer.drain(1)
@@ -131,13 +132,13 @@ def test_a_second_drain_while_the_first_waits_is_answered_once() -> None:
 
 
 def test_who_has_gone_is_known_to_no_fragment() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     fill(rig, 1)
     rig.break_down(0)
     consumer = rig.consumer(3)
     consumer.drain(100)
     consumer.leave()
-    rig.reopen()
+    rig.recover()
     rig.settle()
     rig.wait(1.0)
     for main in rig.mains:
@@ -150,21 +151,21 @@ def test_who_has_gone_is_known_to_no_fragment() -> None:
 
 
 def test_a_store_that_comes_back_feeds_who_is_still_hungry() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     fill(rig, 1)
     rig.break_down(0, 1)
     consumer = rig.consumer(100)
     assert len(consumer.deliveries) == FRAGMENTS // 2
-    rig.reopen()
+    rig.recover()
     assert sorted(fragments_of(consumer)) == EVERY
 
 
 def test_what_was_locked_in_a_store_that_failed_is_given_again_and_the_old_lock_settles_nothing() -> None:
-    rig = PartitionedRig()
-    rig.stored(message(b"a", key=key_for(0)), message(b"b", key=key_for(1)))
+    rig = Rig(PARTITIONED)
+    rig.store_messages(message(b"a", key=key_for(0)), message(b"b", key=key_for(1)))
     consumer = rig.consumer(10)
     rig.break_down(0)
-    rig.reopen()
+    rig.recover()
     assert sorted(consumer.bodies) == [b"a", b"a", b"b"]
     stale = next(tag for (_, tag), body in zip(consumer.deliveries, consumer.bodies, strict=True) if body == b"a")
     fragment = consumer.gathering.find(stale)
@@ -172,11 +173,11 @@ def test_what_was_locked_in_a_store_that_failed_is_given_again_and_the_old_lock_
     assert fragment.settlement.complete(numbers, answers) == numbers
     rig.settle()
     assert answers == []
-    assert rig.counts()[0] == 1
+    assert rig.counts_by_fragment()[0] == 1
 
 
 def test_all_that_is_completed_is_gone_after_a_crash_and_all_else_is_there() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     fill(rig, 2)
     consumer = rig.consumer(FRAGMENTS + 3)
     answers = Answers()
@@ -190,7 +191,7 @@ def test_all_that_is_completed_is_gone_after_a_crash_and_all_else_is_there() -> 
 
 
 def test_who_receives_from_a_queue_that_is_deleted_is_told_once() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     consumer = rig.consumer(1)
 
     def leave(error: Exception) -> None:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.broker.partitioned.rig import STORES, PartitionedRig, key_for, message
-from tests.broker.rig import Answers
+from tests.broker.consumers import Answers
+from tests.broker.messages import key_for, message
+from tests.broker.rig import PARTITIONED, STORES, Rig
 from twinbus.amqp.message import Message, Section
 from twinbus.model.description import FRAGMENTS
 from twinbus.model.errors import InvalidOperation
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 PEEK = "com.microsoft:peek-message"
 
 
-def ask(rig: PartitionedRig, operation: str, sub_queue: SubQueue = SubQueue.MAIN, **arguments: object) -> Response:
+def ask(rig: Rig, operation: str, sub_queue: SubQueue = SubQueue.MAIN, **arguments: object) -> Response:
     administration: Any = None
     subject = Subject(rig.namespace, administration, rig.queue, sub_queue, lambda *_: None, lambda _: False)
     replies: list[Response] = []
@@ -33,13 +34,13 @@ def ask(rig: PartitionedRig, operation: str, sub_queue: SubQueue = SubQueue.MAIN
     return reply
 
 
-def peek(rig: PartitionedRig, start: int, count: int, sub_queue: SubQueue = SubQueue.MAIN) -> list[Message]:
+def peek(rig: Rig, start: int, count: int, sub_queue: SubQueue = SubQueue.MAIN) -> list[Message]:
     body = ask(rig, PEEK, sub_queue, from_sequence_number=start, message_count=count).body
     assert isinstance(body, dict | None)
     return [Message(item["message"]) for item in (body or {}).get("messages", [])]
 
 
-def peek_all(rig: PartitionedRig, count: int, sub_queue: SubQueue = SubQueue.MAIN) -> list[bytes]:
+def peek_all(rig: Rig, count: int, sub_queue: SubQueue = SubQueue.MAIN) -> list[bytes]:
     """Page by page, as the SDKs do."""
     found: list[bytes] = []
     start = 0
@@ -58,27 +59,27 @@ def bodies(count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("count", [1, 7, 100])
 def test_q28_they_come_in_the_order_of_their_age(count: int) -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     for body in bodies(60):
-        rig.stored(message(body))
+        rig.store_messages(message(body))
         rig.clock.advance(0.001)
     assert peek_all(rig, count) == bodies(60)
 
 
 @pytest.mark.parametrize("count", [1, 3, 10])
 def test_q28_none_is_left_out_where_more_than_a_page_of_each_fragment_are_of_the_same_time(count: int) -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     for number in range(FRAGMENTS):
-        rig.stored(*[message(b"%d-%d" % (number, one), key=key_for(number)) for one in range(12)])
+        rig.store_messages(*[message(b"%d-%d" % (number, one), key=key_for(number)) for one in range(12)])
     found = peek_all(rig, count)
     assert len(found) == len(set(found)) == 12 * FRAGMENTS
 
 
 @pytest.mark.parametrize("count", [1, 3, 50])
 def test_q28_deferred_messages_are_among_them_also_where_nothing_else_is_left_in_their_fragment(count: int) -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     for body in bodies(48):
-        rig.stored(message(body))
+        rig.store_messages(message(body))
         rig.clock.advance(0.001)
     consumer = rig.consumer(48)
     for _, tag in consumer.deliveries:
@@ -86,7 +87,7 @@ def test_q28_deferred_messages_are_among_them_also_where_nothing_else_is_left_in
         if fragment.number % 2:
             fragment.settlement.defer(fragment.lock_numbers([tag]), Answers())
     rig.settle()
-    rig.stored(*[message(b"late", key=key_for(number)) for number in range(FRAGMENTS)])  # low-water marks go on
+    rig.store_messages(*[message(b"late", key=key_for(number)) for number in range(FRAGMENTS)])  # low-water marks go on
     found = peek_all(rig, count)
     assert [body for body in found if body != b"late"] == bodies(48)
     assert found.count(b"late") == FRAGMENTS
@@ -94,9 +95,9 @@ def test_q28_deferred_messages_are_among_them_also_where_nothing_else_is_left_in
 
 @pytest.mark.parametrize("count", [1, 4, 50])
 def test_dead_letters_are_all_shown_though_they_are_not_in_the_order_of_their_age(count: int) -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     for body in bodies(64):
-        rig.stored(message(body))
+        rig.store_messages(message(body))
         rig.clock.advance(0.001)
     consumer = rig.consumer(64)
     for _, tag in reversed(consumer.deliveries):
@@ -110,8 +111,8 @@ def test_dead_letters_are_all_shown_though_they_are_not_in_the_order_of_their_ag
 
 
 def test_q28_where_a_fragment_does_not_answer_the_answer_says_so() -> None:
-    rig = PartitionedRig()
-    rig.stored(*[message(b"%d" % number, key=key_for(number)) for number in range(FRAGMENTS)])
+    rig = Rig(PARTITIONED)
+    rig.store_messages(*[message(b"%d" % number, key=key_for(number)) for number in range(FRAGMENTS)])
     rig.break_down(1)
     reply = ask(rig, PEEK, from_sequence_number=0, message_count=100)
     assert isinstance(reply.body, dict)
@@ -124,9 +125,9 @@ def test_q28_where_a_fragment_does_not_answer_the_answer_says_so() -> None:
 RECEIVE = "com.microsoft:receive-by-sequence-number"
 
 
-def deferred(rig: PartitionedRig, *fragments: int) -> list[int]:
+def deferred(rig: Rig, *fragments: int) -> list[int]:
     """The numbers of deferred messages, one in each of these fragments."""
-    rig.stored(*[message(b"%d" % number, key=key_for(number)) for number in fragments])
+    rig.store_messages(*[message(b"%d" % number, key=key_for(number)) for number in fragments])
     consumer = rig.consumer(len(fragments))
     for _, tag in consumer.deliveries:
         fragment = consumer.gathering.find(tag)
@@ -136,12 +137,12 @@ def deferred(rig: PartitionedRig, *fragments: int) -> list[int]:
     return [(number << 48) + 1 for number in fragments]
 
 
-def counts(rig: PartitionedRig) -> int:
+def counts(rig: Rig) -> int:
     return sum(main.holdings.shown.deferred_count for main in rig.mains)
 
 
 def test_deferred_messages_of_several_fragments_are_received_together() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     numbers = deferred(rig, 1, 2, 3)
     reply = ask(rig, RECEIVE, sequence_numbers=numbers, receiver_settle_mode=1)
     assert isinstance(reply.body, dict)
@@ -150,7 +151,7 @@ def test_deferred_messages_of_several_fragments_are_received_together() -> None:
 
 
 def test_where_one_is_not_there_none_is_given_and_none_stays_locked() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     numbers = deferred(rig, 1, 2)
     for mode in (0, 1):
         reply = ask(rig, RECEIVE, sequence_numbers=[*numbers, (5 << 48) + 9], receiver_settle_mode=mode)
@@ -162,22 +163,22 @@ def test_where_one_is_not_there_none_is_given_and_none_stays_locked() -> None:
 
 
 def test_who_deletes_them_is_answered_when_they_are_deleted_on_disk() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     numbers = deferred(rig, 1, 2)
     rig.fail(1)
     reply = ask(rig, RECEIVE, sequence_numbers=numbers, receiver_settle_mode=0)
     assert reply.properties["statusCode"] not in (200, 204)
-    rig.reopen()
+    rig.recover()
     assert [main.holdings.shown.deferred_count for main in rig.mains][1] == 1
 
 
 def test_with_a_store_down_it_is_answered_with_that() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     numbers = deferred(rig, 1, 2)
     rig.break_down(2)
     reply = ask(rig, RECEIVE, sequence_numbers=numbers, receiver_settle_mode=1)
     assert reply.properties["statusCode"] not in (200, 204)
-    rig.reopen()
+    rig.recover()
     reply = ask(rig, RECEIVE, sequence_numbers=numbers, receiver_settle_mode=1)
     assert reply.properties["statusCode"] == 200
 
@@ -185,8 +186,8 @@ def test_with_a_store_down_it_is_answered_with_that() -> None:
 # --- dead letters that are sent again ---------------------------------------------------------------------------------
 
 
-def dead_letter(rig: PartitionedRig, payload: bytes) -> int:
-    rig.stored(payload)
+def dead_letter(rig: Rig, payload: bytes) -> int:
+    rig.store_messages(payload)
     consumer = rig.consumer(1)
     fragment = consumer.gathering.find(consumer.deliveries[0][1])
     numbers = fragment.lock_numbers([consumer.deliveries[0][1]])
@@ -197,7 +198,7 @@ def dead_letter(rig: PartitionedRig, payload: bytes) -> int:
 
 
 def test_a_dead_letter_is_resubmitted_with_other_contents_but_not_with_a_key_of_another_fragment() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     number = dead_letter(rig, message(b"before", key=key_for(3)))
     resubmit = "twinbus:resubmit"
     with pytest.raises(InvalidOperation, match="another fragment"):
@@ -210,5 +211,5 @@ def test_a_dead_letter_is_resubmitted_with_other_contents_but_not_with_a_key_of_
         message=message(b"after", key=key_for(3, salt=1)),
     )
     assert reply.properties["statusCode"] == 200
-    assert rig.counts()[3] == 1
+    assert rig.counts_by_fragment()[3] == 1
     assert rig.consumer(1).bodies == [b"after"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.partitioned.rig import STORES, PartitionedRig, key_for, message
-from tests.broker.rig import Answers
+from tests.broker.consumers import Answers
+from tests.broker.messages import key_for, message
+from tests.broker.rig import PARTITIONED, STORES, Rig
 from tests.parts import part_of
 from twinbus.amqp.message import Message
 from twinbus.model.description import FRAGMENTS
@@ -19,36 +20,36 @@ OTHERS = [number for number in range(FRAGMENTS) if number % STORES]
 
 
 def test_each_fragment_gets_one_in_turn() -> None:
-    rig = PartitionedRig()
-    rig.stored(*[message() for _ in range(2 * FRAGMENTS)])
-    assert rig.counts() == [2] * FRAGMENTS
+    rig = Rig(PARTITIONED)
+    rig.store_messages(*[message() for _ in range(2 * FRAGMENTS)])
+    assert rig.counts_by_fragment() == [2] * FRAGMENTS
 
 
 def test_r100_what_is_down_is_passed_over() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     rig.break_down(0)
-    rig.stored(*[message() for _ in range(24)])
-    assert [number for number, count in enumerate(rig.counts()) if count] == OTHERS
-    assert {count for count in rig.counts() if count} == {2}
+    rig.store_messages(*[message() for _ in range(24)])
+    assert [number for number, count in enumerate(rig.counts_by_fragment()) if count] == OTHERS
+    assert {count for count in rig.counts_by_fragment() if count} == {2}
 
 
 def test_r100_a_message_on_its_way_to_a_store_that_fails_goes_elsewhere_and_is_answered_once() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     rig.fail(0)
-    answers = [rig.send(message(b"%d" % number)) for number in range(FRAGMENTS)]
+    answers = [rig.send_messages(message(b"%d" % number)) for number in range(FRAGMENTS)]
     rig.settle()
     assert answers == [[None]] * FRAGMENTS
-    rig.reopen()
-    assert sum(rig.counts()) == FRAGMENTS
-    assert [rig.counts()[number] for number in range(0, FRAGMENTS, STORES)] == [0, 0, 0, 0]
+    rig.recover()
+    assert sum(rig.counts_by_fragment()) == FRAGMENTS
+    assert [rig.counts_by_fragment()[number] for number in range(0, FRAGMENTS, STORES)] == [0, 0, 0, 0]
     assert sorted(rig.consumer(100).bodies) == sorted(b"%d" % number for number in range(FRAGMENTS))
 
 
 def test_q04_r100_a_message_that_a_failed_store_may_have_kept_is_marked_where_it_goes_and_no_other_is() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     rig.fail(0)
     for number in range(FRAGMENTS):
-        rig.send(message(b"%d" % number))
+        rig.send_messages(message(b"%d" % number))
     rig.settle()
     marked, unmarked = bodies_of(rig)
     assert len(marked) == FRAGMENTS // STORES
@@ -56,14 +57,14 @@ def test_q04_r100_a_message_that_a_failed_store_may_have_kept_is_marked_where_it
 
 
 def test_r100_a_message_that_is_passed_on_from_a_store_known_to_be_down_is_not_marked() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     rig.break_down(0)
-    rig.stored(*[message(b"%d" % number) for number in range(24)])
+    rig.store_messages(*[message(b"%d" % number) for number in range(24)])
     marked, unmarked = bodies_of(rig)
     assert (len(marked), len(unmarked)) == (0, 24)
 
 
-def bodies_of(rig: PartitionedRig) -> tuple[set[bytes], set[bytes]]:
+def bodies_of(rig: Rig) -> tuple[set[bytes], set[bytes]]:
     """The bodies of all messages: of those that are marked as possible duplicates, and of the others."""
     found = [Message(payload) for payload, _ in rig.consumer(100).deliveries]
     marked = [dict(one.application_properties).get(POSSIBLE_DUPLICATE) is True for one in found]
@@ -74,9 +75,9 @@ def bodies_of(rig: PartitionedRig) -> tuple[set[bytes], set[bytes]]:
 
 
 def test_r100_a_message_on_its_way_to_a_store_that_hangs_goes_elsewhere_when_that_has_been_silent_for_long() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     rig.stores[0].hang()
-    answers = [rig.send(message()) for _ in range(FRAGMENTS)]
+    answers = [rig.send_messages(message()) for _ in range(FRAGMENTS)]
     rig.settle()
     assert sum(len(one) for one in answers) == len(OTHERS)
     rig.wait(9.9)
@@ -86,11 +87,11 @@ def test_r100_a_message_on_its_way_to_a_store_that_hangs_goes_elsewhere_when_tha
 
 
 def test_its_sequence_number_is_that_of_where_it_came_to_lie() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     rig.fail(0)
     numbers: list[list[int]] = [[] for _ in range(FRAGMENTS)]
     for one in numbers:
-        rig.send(message(), numbers=one)
+        rig.send_messages(message(), numbers=one)
     rig.settle()
     assert {len(one) for one in numbers} == {1}
     assert {one[0] >> 48 for one in numbers} == set(OTHERS)
@@ -98,27 +99,27 @@ def test_its_sequence_number_is_that_of_where_it_came_to_lie() -> None:
 
 
 def test_where_no_fragment_takes_it_the_sender_is_told_at_once() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     rig.break_down(*range(STORES))
     with pytest.raises(StoreUnavailable):
-        rig.send(message())
+        rig.send_messages(message())
 
 
 def test_where_the_last_store_fails_with_it_the_sender_is_told_all_the_same() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     rig.break_down(0, 1, 2)
     rig.fail(3)
-    answers = rig.send(message())
+    answers = rig.send_messages(message())
     rig.settle()
     (error,) = answers
     assert isinstance(error, StoreUnavailable)
 
 
 def test_where_it_is_not_allowed_any_more_when_a_store_fails_with_it_the_sender_is_told_so() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     for store in range(STORES):
         rig.fail(store)
-    answers = rig.send(message())
+    answers = rig.send_messages(message())
     rig.queue.set_status("SendDisabled")
     rig.settle()
     (error,) = answers
@@ -126,45 +127,45 @@ def test_where_it_is_not_allowed_any_more_when_a_store_fails_with_it_the_sender_
 
 
 def test_one_full_fragment_takes_nobody_with_it() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     full = part_of(rig.queue, 5)
     full.held_bytes = lambda: 1 << 40  # type: ignore[method-assign]
-    rig.stored(*[message() for _ in range(2 * FRAGMENTS)])
-    assert rig.counts()[5] == 0
-    assert sum(rig.counts()) == 2 * FRAGMENTS
+    rig.store_messages(*[message() for _ in range(2 * FRAGMENTS)])
+    assert rig.counts_by_fragment()[5] == 0
+    assert sum(rig.counts_by_fragment()) == 2 * FRAGMENTS
     with pytest.raises(QuotaExceeded):
-        rig.send(message(key=key_for(5)))
+        rig.send_messages(message(key=key_for(5)))
 
 
 def test_what_all_fragments_are_too_full_for_is_refused() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     for number in range(FRAGMENTS):
         part_of(rig.queue, number).held_bytes = lambda: 1 << 40  # type: ignore[method-assign]
     with pytest.raises(QuotaExceeded):
-        rig.send(message())
+        rig.send_messages(message())
 
 
 def test_a_busy_store_is_passed_over_and_when_all_are_busy_the_sender_hears_so() -> None:
-    rig = PartitionedRig(limits=NamespaceLimits(max_pending_bytes=1_000))
+    rig = Rig(PARTITIONED, limits=NamespaceLimits(max_pending_bytes=1_000))
     large = bytes(2_000)
-    answers = [rig.send(message(large)) for _ in range(STORES)]
+    answers = [rig.send_messages(message(large)) for _ in range(STORES)]
     with pytest.raises(ServerBusy):
-        rig.send(message(large))
+        rig.send_messages(message(large))
     rig.settle()
     assert answers == [[None]] * STORES
 
 
 @pytest.mark.parametrize("keyed", [False, True])
 def test_a_batch_without_keys_or_of_one_goes_whole_to_one_fragment(*, keyed: bool) -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     answers = rig.send_batch(*[message(key="k" if keyed else None) for _ in range(5)])
     rig.settle()
     assert answers == [None]
-    assert sorted(rig.counts()) == [0] * (FRAGMENTS - 1) + [5]
+    assert sorted(rig.counts_by_fragment()) == [0] * (FRAGMENTS - 1) + [5]
 
 
 def test_pings_of_several_keys_are_answered_when_all_their_fragments_have_answered() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     pings = [message(key=key_for(number), content_type=PING_CONTENT_TYPE) for number in (0, 1)]
     answers = rig.send_batch(*pings)
     rig.settle()
@@ -174,21 +175,21 @@ def test_pings_of_several_keys_are_answered_when_all_their_fragments_have_answer
     rig.settle()
     (error,) = answers
     assert isinstance(error, StoreUnavailable)
-    assert sum(rig.counts()) == 0
+    assert sum(rig.counts_by_fragment()) == 0
 
 
 def test_with_duplicates_detected_every_message_has_a_key_and_copies_meet() -> None:
-    rig = PartitionedRig(QueueDescription(enable_partitioning=True, requires_duplicate_detection=True))
-    rig.stored(*[message(message_id=f"{number % 40}") for number in range(120)])
-    assert sum(rig.counts()) == 40
+    rig = Rig(QueueDescription(enable_partitioning=True, requires_duplicate_detection=True))
+    rig.store_messages(*[message(message_id=f"{number % 40}") for number in range(120)])
+    assert sum(rig.counts_by_fragment()) == 40
     rig.crash()
-    rig.stored(*[message(message_id=f"{number}") for number in range(50)])
-    assert sum(rig.counts()) == 50
+    rig.store_messages(*[message(message_id=f"{number}") for number in range(50)])
+    assert sum(rig.counts_by_fragment()) == 50
 
 
 def test_a_store_that_was_silent_and_goes_on_stores_its_copy_too_and_the_sender_is_not_told_again() -> None:
     """As after a retry of the sender's: who must not have that asks for duplicates to be detected."""
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     rig.stores[0].hang()
     answers = Answers()
     rig.queue.spread._next = 0  # noqa: SLF001  # the one in the store that hangs
@@ -199,4 +200,4 @@ def test_a_store_that_was_silent_and_goes_on_stores_its_copy_too_and_the_sender_
     rig.stores[0].resume()
     rig.settle()
     assert answers == [None]
-    assert sum(rig.counts()) == 2
+    assert sum(rig.counts_by_fragment()) == 2

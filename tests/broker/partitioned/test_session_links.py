@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.broker.partitioned.rig import STORES, PartitionedRig, key_for, message
-from tests.broker.rig import Answers, SessionConsumer
+from tests.broker.consumers import Answers, SessionConsumer
+from tests.broker.messages import key_for, message
+from tests.broker.rig import STORES, Rig
 from twinbus.model.description import FRAGMENTS
 from twinbus.model.errors import EntityDeleted, OperationTimeout, ServiceBusError, StoreUnavailable
 from twinbus.model.partition_key import fragment_of
@@ -33,7 +34,7 @@ class FakeAttach:
 class Link(SessionLink):
     """On a connection that is not there."""
 
-    def __init__(self, rig: PartitionedRig, session: str | None = None, timeout_ms: int | None = None) -> None:
+    def __init__(self, rig: Rig, session: str | None = None, timeout_ms: int | None = None) -> None:
         self.refusals: list[Any] = []
         self.seen: list[bytes] = []
         end = FakeEnd(self, FakeAttach(session, timeout_ms))
@@ -84,17 +85,17 @@ def _no_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("twinbus.server.session_link.source_with", lambda *_: None)
 
 
-def left_behind(rig: PartitionedRig) -> list[int]:
+def left_behind(rig: Rig) -> list[int]:
     """Fragments in which someone has a session, or waits for one."""
     return [main.number for main in rig.mains if main.sessions is not None and main.sessions.consumers]
 
 
-def fill(rig: PartitionedRig, *sessions: str) -> None:
-    rig.stored(*[message(name.encode(), session=name) for name in sessions])
+def fill(rig: Rig, *sessions: str) -> None:
+    rig.store_messages(*[message(name.encode(), session=name) for name in sessions])
 
 
 def test_it_gets_a_session_of_whichever_fragment_has_one() -> None:
-    rig = PartitionedRig(WITH_SESSIONS)
+    rig = Rig(WITH_SESSIONS)
     fill(rig, key_for(11))
     link = Link(rig)
     rig.settle()
@@ -103,7 +104,7 @@ def test_it_gets_a_session_of_whichever_fragment_has_one() -> None:
 
 
 def test_sessions_in_all_fragments_are_given_to_as_many_links_and_none_to_two() -> None:
-    rig = PartitionedRig(WITH_SESSIONS)
+    rig = Rig(WITH_SESSIONS)
     names = [key_for(number, salt) for number in range(FRAGMENTS) for salt in range(2)]
     fill(rig, *names)
     links = [Link(rig) for _ in range(len(names) + 3)]
@@ -116,7 +117,7 @@ def test_sessions_in_all_fragments_are_given_to_as_many_links_and_none_to_two() 
 
 
 def test_two_that_wait_and_one_session_that_comes() -> None:
-    rig = PartitionedRig(WITH_SESSIONS)
+    rig = Rig(WITH_SESSIONS)
     first, second = Link(rig), Link(rig)
     rig.settle()
     fill(rig, "s")
@@ -129,7 +130,7 @@ def test_two_that_wait_and_one_session_that_comes() -> None:
 
 @pytest.mark.parametrize("steps", range(12))
 def test_who_gives_up_while_sessions_are_being_looked_at_leaves_none_locked(steps: int) -> None:
-    rig = PartitionedRig(WITH_SESSIONS)
+    rig = Rig(WITH_SESSIONS)
     names = [key_for(number) for number in range(FRAGMENTS)]
     fill(rig, *names)
     link = Link(rig)
@@ -145,7 +146,7 @@ def test_who_gives_up_while_sessions_are_being_looked_at_leaves_none_locked(step
 
 @pytest.mark.parametrize("steps", range(0, 40, 3))
 def test_the_session_of_one_who_gives_up_goes_to_one_who_waits(steps: int) -> None:
-    rig = PartitionedRig(WITH_SESSIONS)
+    rig = Rig(WITH_SESSIONS)
     fill(rig, "s")
     impatient, patient = Link(rig), Link(rig)
     for _ in range(steps):
@@ -157,7 +158,7 @@ def test_the_session_of_one_who_gives_up_goes_to_one_who_waits(steps: int) -> No
 
 
 def test_a_session_that_is_only_looked_at_is_had_by_who_names_it() -> None:
-    rig = PartitionedRig(WITH_SESSIONS)
+    rig = Rig(WITH_SESSIONS)
     fill(rig, "s")
     anyone = Link(rig)
     named = Link(rig, "s")
@@ -169,7 +170,7 @@ def test_a_session_that_is_only_looked_at_is_had_by_who_names_it() -> None:
 
 
 def test_nobody_waits_longer_than_asked_and_then_nowhere() -> None:
-    rig = PartitionedRig(WITH_SESSIONS)
+    rig = Rig(WITH_SESSIONS)
     link = Link(rig, timeout_ms=5_000)
     rig.settle()
     rig.wait(4.9)
@@ -181,23 +182,23 @@ def test_nobody_waits_longer_than_asked_and_then_nowhere() -> None:
 
 
 def test_with_all_stores_down_it_is_refused_and_with_some_it_waits_in_all() -> None:
-    rig = PartitionedRig(WITH_SESSIONS)
+    rig = Rig(WITH_SESSIONS)
     in_store_0 = key_for(0)
     fill(rig, in_store_0)
     rig.break_down(*range(STORES))
     with pytest.raises(StoreUnavailable):
         Link(rig)
-    rig.reopen()
+    rig.recover()
     rig.break_down(0)
     link = Link(rig)
     rig.settle()
     assert link.session is None
-    rig.reopen()
+    rig.recover()
     assert link.session == in_store_0
 
 
 def test_a_store_that_fails_while_its_session_is_looked_at_does_not_end_the_wait() -> None:
-    rig = PartitionedRig(WITH_SESSIONS)
+    rig = Rig(WITH_SESSIONS)
     name = key_for(0)
     fill(rig, name)
     link = Link(rig)
@@ -205,14 +206,14 @@ def test_a_store_that_fails_while_its_session_is_looked_at_does_not_end_the_wait
     before = link.session
     fill(rig, key_for(1))
     assert [before, link.session] == [None, key_for(1)]
-    rig.reopen()
+    rig.recover()
     other = Link(rig)
     rig.settle()
     assert other.session == name
 
 
 def test_who_waits_in_a_queue_that_is_deleted_is_told_once() -> None:
-    rig = PartitionedRig(WITH_SESSIONS)
+    rig = Rig(WITH_SESSIONS)
     fill(rig, "s")
     waiting, having = Link(rig), Link(rig)
     rig.settle()
@@ -223,7 +224,7 @@ def test_who_waits_in_a_queue_that_is_deleted_is_told_once() -> None:
 
 
 def test_links_that_take_one_session_and_go_take_it_from_all_fragments() -> None:
-    rig = PartitionedRig(WITH_SESSIONS)
+    rig = Rig(WITH_SESSIONS)
     fill(rig, *[key_for(number) for number in range(FRAGMENTS)])
     seen = []
     for _ in range(FRAGMENTS):
@@ -238,24 +239,26 @@ def test_links_that_take_one_session_and_go_take_it_from_all_fragments() -> None
 
 
 def test_r113_the_messages_of_a_session_are_in_order_though_others_come_between_and_the_store_fails() -> None:
-    rig = PartitionedRig(WITH_SESSIONS)
+    rig = Rig(WITH_SESSIONS)
     answers: list[Answers] = []
     expected: list[bytes] = []
     for number in range(30):
         if number == 10:
             rig.fail(fragment_of(b"s") % STORES)
         try:
-            answers.append(rig.send(message(b"%d" % number, session="s"), message(b"x", session=f"other-{number}")))
+            answers.append(
+                rig.send_messages(message(b"%d" % number, session="s"), message(b"x", session=f"other-{number}"))
+            )
         except ServiceBusError:
-            rig.reopen()
+            rig.recover()
             continue
         rig.settle()
         if answers[-1] == [None]:
             expected.append(b"%d" % number)
         else:
-            rig.reopen()
+            rig.recover()
     main = rig.mains[fragment_of(b"s")]
-    consumer = SessionConsumer(main, b"s")
+    consumer = SessionConsumer(main, session=b"s")
     consumer.grant(100)
     rig.settle()
     stored = [body for body in consumer.bodies if body in expected]

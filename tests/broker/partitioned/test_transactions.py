@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.partitioned.rig import PartitionedRig, key_for, message
-from tests.broker.rig import Answers
+from tests.broker.consumers import Answers
+from tests.broker.messages import key_for, message
+from tests.broker.rig import PARTITIONED, Rig
 from twinbus.broker.ports.settlement import How
 from twinbus.broker.transaction import Transaction
 from twinbus.model.errors import InvalidOperation, StoreUnavailable, TransactionRolledBack
@@ -15,7 +16,7 @@ from twinbus.model.queue import QueueDescription
 class Work:
     """One transaction on the queue of a rig."""
 
-    def __init__(self, rig: PartitionedRig) -> None:
+    def __init__(self, rig: Rig) -> None:
         self.rig = rig
         self.transaction = Transaction(rig.namespace.intake)
 
@@ -30,19 +31,19 @@ class Work:
 
 
 def test_r116_messages_of_one_key_are_there_together_after_a_commit_and_not_before() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     work = Work(rig)
     work.send(message(b"1", key=key_for(4)))
     work.send(message(b"2", key=key_for(4)))
     rig.settle()
-    assert sum(rig.counts()) == 0
+    assert sum(rig.counts_by_fragment()) == 0
     assert work.commit() == [None]
-    assert rig.counts()[4] == 2
+    assert rig.counts_by_fragment()[4] == 2
 
 
 def test_what_is_rolled_back_never_was() -> None:
-    rig = PartitionedRig()
-    rig.stored(message(b"held", key=key_for(4)))
+    rig = Rig(PARTITIONED)
+    rig.store_messages(message(b"held", key=key_for(4)))
     consumer = rig.consumer(1)
     work = Work(rig)
     work.send(message(b"1", key=key_for(4)))
@@ -51,32 +52,32 @@ def test_what_is_rolled_back_never_was() -> None:
     assert work.transaction.settle(rig.queue.parts[4], main, numbers, How.COMPLETE) == []
     work.transaction.roll_back()
     rig.settle()
-    assert rig.counts()[4] == 1
+    assert rig.counts_by_fragment()[4] == 1
     assert main.settlement.complete(numbers, Answers()) == []
 
 
 def test_r115_without_a_key_it_is_refused_and_fails_the_transaction() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     work = Work(rig)
     work.send(message(key=key_for(1)))
     with pytest.raises(InvalidOperation, match="session id or a partition key"):
         work.send(message())
     (error,) = work.commit()
     assert isinstance(error, TransactionRolledBack | InvalidOperation)
-    assert sum(rig.counts()) == 0
+    assert sum(rig.counts_by_fragment()) == 0
 
 
 def test_r116_another_key_is_refused_also_if_its_fragment_is_the_same() -> None:
-    rig = PartitionedRig()
+    rig = Rig(PARTITIONED)
     work = Work(rig)
     work.send(message(key=key_for(1)))
     with pytest.raises(InvalidOperation, match="same session id or partition key"):
         work.send(message(key=key_for(1, salt=1)))
-    assert sum(rig.counts()) == 0
+    assert sum(rig.counts_by_fragment()) == 0
 
 
 def test_q26_a_message_id_is_a_key_only_where_duplicates_are_detected() -> None:
-    rig = PartitionedRig(QueueDescription(enable_partitioning=True, requires_duplicate_detection=True))
+    rig = Rig(QueueDescription(enable_partitioning=True, requires_duplicate_detection=True))
     work = Work(rig)
     work.send(message(message_id="one"))
     with pytest.raises(InvalidOperation):
@@ -84,8 +85,8 @@ def test_q26_a_message_id_is_a_key_only_where_duplicates_are_detected() -> None:
 
 
 def test_a_settlement_in_another_fragment_than_that_of_what_is_sent_is_refused() -> None:
-    rig = PartitionedRig()
-    rig.stored(message(b"held", key=key_for(4)))
+    rig = Rig(PARTITIONED)
+    rig.store_messages(message(b"held", key=key_for(4)))
     consumer = rig.consumer(1)
     work = Work(rig)
     work.send(message(key=key_for(5)))
@@ -93,13 +94,13 @@ def test_a_settlement_in_another_fragment_than_that_of_what_is_sent_is_refused()
     with pytest.raises(InvalidOperation, match="another fragment"):
         work.transaction.settle(rig.queue.parts[4], main, main.lock_numbers([consumer.deliveries[0][1]]), How.COMPLETE)
     work.commit()
-    assert rig.counts()[4] == 1
-    assert rig.counts()[5] == 0
+    assert rig.counts_by_fragment()[4] == 1
+    assert rig.counts_by_fragment()[5] == 0
 
 
 def test_where_the_store_fails_with_it_nothing_of_it_is_there() -> None:
-    rig = PartitionedRig()
-    rig.stored(message(b"held", key=key_for(4)))
+    rig = Rig(PARTITIONED)
+    rig.store_messages(message(b"held", key=key_for(4)))
     consumer = rig.consumer(1)
     work = Work(rig)
     work.send(message(b"1", key=key_for(4)))
@@ -109,5 +110,5 @@ def test_where_the_store_fails_with_it_nothing_of_it_is_there() -> None:
     (error,) = work.commit()
     assert isinstance(error, StoreUnavailable)
     consumer.leave()
-    rig.reopen()
+    rig.recover()
     assert rig.consumer(10).bodies == [b"held"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.broker.partitioned.rig import key_for, message
+from tests.broker.messages import key_for, message
 from tests.broker.remote.links import browse
-from tests.broker.remote.rig import TwoProcesses
+from tests.broker.rig import PARTITIONED, Rig
 from twinbus.amqp.message import Message
 from twinbus.model.description import FRAGMENTS
 
@@ -12,10 +12,10 @@ from twinbus.model.description import FRAGMENTS
 class Client:
     """Looks at all fragments."""
 
-    def __init__(self, rig: TwoProcesses, *fragments: int) -> None:
+    def __init__(self, rig: Rig, *fragments: int) -> None:
         self.bodies: list[bytes] = []
         self._rig = rig
-        parts = rig.queue().parts
+        parts = rig.queue.parts
         chosen = [parts[number].main for number in fragments or range(len(parts))]
         self.link, self.use = browse(self._see, chosen, rig.turn.append)
         if not fragments:
@@ -34,18 +34,18 @@ class Client:
 class RangeClient(Client):
     """Looks at a range of one fragment, and wants to know when it is over."""
 
-    def __init__(self, rig: TwoProcesses, fragment: int, first: int, last: int) -> None:
+    def __init__(self, rig: Rig, fragment: int, first: int, last: int) -> None:
         self.bodies = []
         self._rig = rig
         limits = {"twinbus:from-sequence-number": first, "twinbus:to-sequence-number": last}
-        chosen = [rig.queue().parts[fragment].main]
+        chosen = [rig.queue.parts[fragment].main]
         self.link, self.use = browse(self._see, chosen, rig.turn.append, limits)
         rig.settle()
 
 
 def test_what_is_in_all_fragments_is_seen() -> None:
-    rig = TwoProcesses()
-    rig.stored(*[message(b"%d" % number) for number in range(2 * FRAGMENTS)])
+    rig = Rig(PARTITIONED, processes=2)
+    rig.store_messages(*[message(b"%d" % number) for number in range(2 * FRAGMENTS)])
     client = Client(rig)
     client.grant(100)
     assert sorted(map(int, client.bodies)) == list(range(2 * FRAGMENTS))
@@ -53,16 +53,16 @@ def test_what_is_in_all_fragments_is_seen() -> None:
 
 def test_a_drain_shows_what_is_in_all_fragments_and_is_answered() -> None:
     for fragment in range(FRAGMENTS):
-        rig = TwoProcesses()
-        rig.stored(message(b"one", key=key_for(fragment)))
+        rig = Rig(PARTITIONED, processes=2)
+        rig.store_messages(message(b"one", key=key_for(fragment)))
         client = Client(rig)
         client.grant(3, drain=True)
         assert (client.bodies, client.link.drains) == ([b"one"], 1)
 
 
 def test_a_drain_takes_no_more_than_there_is_credit_for() -> None:
-    rig = TwoProcesses()
-    rig.stored(*[message(b"%d" % number) for number in range(2 * FRAGMENTS)])
+    rig = Rig(PARTITIONED, processes=2)
+    rig.store_messages(*[message(b"%d" % number) for number in range(2 * FRAGMENTS)])
     client = Client(rig)
     client.grant(5, drain=True)
     assert (len(client.bodies), client.link.drains) == (5, 1)
@@ -72,8 +72,8 @@ def test_a_drain_takes_no_more_than_there_is_credit_for() -> None:
 
 
 def test_a_drain_is_answered_while_a_process_is_silent() -> None:
-    rig = TwoProcesses()
-    rig.stored(message(b"here", key=key_for(0)))
+    rig = Rig(PARTITIONED, processes=2)
+    rig.store_messages(message(b"here", key=key_for(0)))
     client = Client(rig)
     rig.silent.add(1)
     client.grant(3, drain=True)
@@ -82,8 +82,8 @@ def test_a_drain_is_answered_while_a_process_is_silent() -> None:
 
 
 def test_a_drain_that_is_asked_for_before_the_link_is_accepted_is_answered() -> None:
-    rig = TwoProcesses()
-    rig.stored(message(b"one", key=key_for(1)))
+    rig = Rig(PARTITIONED, processes=2)
+    rig.store_messages(message(b"one", key=key_for(1)))
     client = Client(rig, 1)
     client.grant(3, drain=True)
     assert (client.bodies, client.link.drains) == ([b"one"], 1)
@@ -91,9 +91,9 @@ def test_a_drain_that_is_asked_for_before_the_link_is_accepted_is_answered() -> 
 
 def test_a_range_is_over_when_all_of_it_was_seen() -> None:
     for fragment in range(FRAGMENTS):
-        rig = TwoProcesses()
+        rig = Rig(PARTITIONED, processes=2)
         first = (fragment << 48) + 1
-        rig.stored(*[message(b"%d" % number, key=key_for(fragment)) for number in range(4)])
+        rig.store_messages(*[message(b"%d" % number, key=key_for(fragment)) for number in range(4)])
         client = RangeClient(rig, fragment, first + 1, first + 2)
         client.grant(1)
         assert (client.bodies, client.link.errors) == ([b"1"], [])
@@ -104,13 +104,13 @@ def test_a_range_is_over_when_all_of_it_was_seen() -> None:
 
 def test_a_range_that_reaches_beyond_what_is_there_is_not_over() -> None:
     for fragment in range(FRAGMENTS):
-        rig = TwoProcesses()
+        rig = Rig(PARTITIONED, processes=2)
         first = (fragment << 48) + 1
-        rig.stored(message(b"0", key=key_for(fragment)))
+        rig.store_messages(message(b"0", key=key_for(fragment)))
         client = RangeClient(rig, fragment, first, first + 1)
         client.grant(100)
         assert (client.bodies, client.link.errors) == ([b"0"], [])
-        rig.stored(message(b"1", key=key_for(fragment)))
+        rig.store_messages(message(b"1", key=key_for(fragment)))
         rig.settle()
         assert client.bodies == [b"0", b"1"]
         assert [error.condition for error in client.link.errors] == ["twinbus:range-seen"]

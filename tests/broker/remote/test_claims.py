@@ -2,50 +2,46 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
-from tests.broker.partitioned.rig import key_for, message
-from tests.broker.remote.rig import Receiver, TwoProcesses
+from tests.broker.consumers import TestConsumer
+from tests.broker.messages import key_for, message
+from tests.broker.rig import PARTITIONED, Process, Rig
 from twinbus.model.description import FRAGMENTS
 from twinbus.model.errors import EntityClaimed, LinkStolen
 from twinbus.model.path import SubQueue
-
-if TYPE_CHECKING:
-    from tests.broker.remote.rig import Process
 
 FRAGMENT = 1
 KEY = key_for(FRAGMENT)
 
 
-def remote(rig: TwoProcesses, epoch: int | None = None, *, of: Process | None = None) -> Receiver:
+def remote(rig: Rig, epoch: int | None = None, *, of: Process | None = None) -> TestConsumer:
     """A receiver of the fragments that the other process has."""
     process = of or rig.near
-    fragments = [part.main for part in rig.queue(process).parts if part.main.number % 2 != process.number]
-    return rig.begun(Receiver(fragments, epoch=epoch), 10)
+    fragments = [part.main for part in process.queue.parts if part.main.number % 2 != process.number]
+    return rig.begun(TestConsumer(*fragments, epoch=epoch), 10)
 
 
-def connected_to(rig: TwoProcesses, process: Process, epoch: int) -> Receiver:
+def connected_to(rig: Rig, process: Process, epoch: int) -> TestConsumer:
     """A receiver of all fragments, as the process that it is connected to makes it."""
-    fragments = [part.main for part in rig.queue(process).parts]
-    claim = rig.queue(process).claim_of(SubQueue.MAIN)
+    fragments = process.fragments
+    claim = process.queue.claim_of(SubQueue.MAIN)
     claim.check("orders", epoch, others=False)
     claim.displace("orders", epoch, fragments)
-    receiver = Receiver(fragments, epoch=epoch)
+    receiver = TestConsumer(*fragments, epoch=epoch)
     claim.take(receiver, epoch, fragments)
     return rig.begun(receiver, 100)
 
 
-def left(rig: TwoProcesses, process: Process, receiver: Receiver) -> None:
+def left(rig: Rig, process: Process, receiver: TestConsumer) -> None:
     """It has gone, and has settled nothing."""
     receiver.leave()
-    rig.queue(process).claim_of(SubQueue.MAIN).give_up(receiver)
+    process.queue.claim_of(SubQueue.MAIN).give_up(receiver)
     rig.settle()
 
 
 def test_who_has_no_epoch_is_refused_while_one_has_the_entity() -> None:
-    rig = TwoProcesses()
+    rig = Rig(PARTITIONED, processes=2)
     holder = remote(rig, 1)
     other = remote(rig)
     assert not holder.errors
@@ -56,40 +52,40 @@ def test_who_has_no_epoch_is_refused_while_one_has_the_entity() -> None:
 
 
 def test_a_higher_epoch_displaces_and_a_lower_one_is_refused() -> None:
-    rig = TwoProcesses()
+    rig = Rig(PARTITIONED, processes=2)
     first = remote(rig, 5)
     lower = remote(rig, 4)
     assert isinstance(lower.errors[0], EntityClaimed)
     assert not first.errors
     second = remote(rig, 6)
     assert isinstance(first.errors[0], LinkStolen)
-    rig.stored(message(b"one", key=KEY))
+    rig.store_messages(message(b"one", key=KEY))
     assert second.bodies == [b"one"]
     assert first.bodies == []
 
 
 def test_who_displaces_gets_what_the_one_before_had_under_locks() -> None:
-    rig = TwoProcesses()
-    rig.stored(message(b"one", key=KEY), message(b"two", key=KEY))
+    rig = Rig(PARTITIONED, processes=2)
+    rig.store_messages(message(b"one", key=KEY), message(b"two", key=KEY))
     assert remote(rig, 1).bodies == [b"one", b"two"]
     assert remote(rig, 2).bodies == [b"one", b"two"]
 
 
 def test_a_claim_goes_with_the_process_that_its_holder_is_connected_to() -> None:
-    rig = TwoProcesses()
+    rig = Rig(PARTITIONED, processes=2)
     remote(rig, 1)
     rig.disconnect()
     rig.connect()
-    claim = rig.queue(rig.far).claim_of(SubQueue.MAIN)
+    claim = rig.far.queue.claim_of(SubQueue.MAIN)
     assert claim.holder is not None  # it came back with its process, and so did its claim
     assert claim.epoch == 1
 
 
 @pytest.mark.parametrize("is_near_first", [True, False])
 def test_who_comes_by_another_process_gets_what_one_that_has_gone_had_under_locks(*, is_near_first: bool) -> None:
-    rig = TwoProcesses()
+    rig = Rig(PARTITIONED, processes=2)
     bodies = [b"%d" % number for number in range(FRAGMENTS)]
-    rig.stored(*[message(body, key=key_for(number)) for number, body in enumerate(bodies)])
+    rig.store_messages(*[message(body, key=key_for(number)) for number, body in enumerate(bodies)])
     first, second = (rig.near, rig.far) if is_near_first else (rig.far, rig.near)
     gone = connected_to(rig, first, 1)
     assert sorted(gone.bodies) == sorted(bodies)

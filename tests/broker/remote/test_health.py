@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.broker.remote.rig import TwoProcesses
+from tests.broker.rig import PARTITIONED, Rig
 from twinbus.server.peers.peers import HealthReport
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ WELL = {1: (None, None), 3: (None, None)}
 
 
 def test_one_that_comes_is_told_and_then_of_what_changes_only() -> None:
-    rig, other = TwoProcesses(), Other()
+    rig, other = Rig(PARTITIONED, processes=2), Other()
     report = HealthReport(rig.far.namespace)
     report.greet(other.hear)
     report.look()
@@ -37,19 +37,19 @@ def test_one_that_comes_is_told_and_then_of_what_changes_only() -> None:
 
 
 def test_one_that_came_while_a_store_did_not_work_hears_that_it_does_also_if_nobody_looked_meanwhile() -> None:
-    rig, early, late = TwoProcesses(), Other(), Other()
+    rig, early, late = Rig(PARTITIONED, processes=2), Other(), Other()
     report = HealthReport(rig.far.namespace)
     report.greet(early.hear)
     rig.break_down(1)
     report.greet(late.hear)
-    rig.reopen(1)
+    rig.recover()
     report.look()
     assert early.heard == [WELL]
     assert late.heard[-1] == WELL
 
 
 def test_one_that_has_gone_is_told_nothing() -> None:
-    rig, other = TwoProcesses(), Other()
+    rig, other = Rig(PARTITIONED, processes=2), Other()
     report = HealthReport(rig.far.namespace)
     report.greet(other.hear)
     report.forget(other.hear)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.broker.partitioned.rig import key_for, message
-from tests.broker.remote.rig import TwoProcesses
+from tests.broker.messages import key_for, message
+from tests.broker.rig import PARTITIONED, Rig
 from twinbus.amqp.message import Message
 from twinbus.broker.ports.consumer import Card
 from twinbus.broker.ports.reads import Reads
@@ -69,57 +69,57 @@ class Reader:
         return [Message(payload).data[0] for payload, _ in self.seen]
 
 
-def begun(rig: TwoProcesses, first: int = 0, last: int = LAST) -> Reader:
-    reader, fragment = Reader(), rig.queue().parts[FRAGMENT].main
+def begun(rig: Rig, first: int = 0, last: int = LAST) -> Reader:
+    reader, fragment = Reader(), rig.queue.parts[FRAGMENT].main
     assert isinstance(fragment, RemoteFragment)
     reader.browser = fragment.browsing.browse(reader, first, last, ends=False, reads=Reads())
     rig.settle()
     return reader
 
 
-def grant(rig: TwoProcesses, reader: Reader, credit: int) -> None:
+def grant(rig: Rig, reader: Reader, credit: int) -> None:
     reader.credit += credit
     reader.feed()
     rig.settle()
 
 
 def test_a_page_of_a_peek_comes_from_the_owner() -> None:
-    rig = TwoProcesses()
-    rig.stored(*[message(b"%d" % number, key=KEY) for number in range(5)])
+    rig = Rig(PARTITIONED, processes=2)
+    rig.store_messages(*[message(b"%d" % number, key=KEY) for number in range(5)])
     pages: list[list[bytes] | ServiceBusError] = []
-    rig.queue().parts[FRAGMENT].main.browsing.peek(0, 3, 10_000, pages.append)
+    rig.queue.parts[FRAGMENT].main.browsing.peek(0, 3, 10_000, pages.append)
     rig.settle()
     assert isinstance(pages[0], list)
     assert [Message(payload).data[0] for payload in pages[0]] == [b"0", b"1", b"2"]
 
 
 def test_a_time_is_found_by_the_owner() -> None:
-    rig = TwoProcesses()
-    rig.stored(message(key=KEY))
+    rig = Rig(PARTITIONED, processes=2)
+    rig.store_messages(message(key=KEY))
     rig.wait(10.0)
-    rig.stored(message(key=KEY))
+    rig.store_messages(message(key=KEY))
     found: list[int | ServiceBusError] = []
-    rig.queue().parts[FRAGMENT].main.browsing.find_time(rig.clock.wall_ms() - 5_000, found.append)
+    rig.queue.parts[FRAGMENT].main.browsing.find_time(rig.clock.wall_ms() - 5_000, found.append)
     rig.settle()
     assert found == [(FRAGMENT << 48) + 2]
 
 
 def test_a_reader_sees_as_much_as_it_has_room_for_and_then_the_rest_in_order() -> None:
-    rig = TwoProcesses()
-    rig.stored(*[message(b"%d" % number, key=KEY) for number in range(10)])
+    rig = Rig(PARTITIONED, processes=2)
+    rig.store_messages(*[message(b"%d" % number, key=KEY) for number in range(10)])
     reader = begun(rig)
     assert reader.seen == []
     grant(rig, reader, 4)
     assert reader.bodies == [b"0", b"1", b"2", b"3"]
     grant(rig, reader, 100)
     assert reader.bodies == [b"%d" % number for number in range(10)]
-    rig.stored(message(b"10", key=KEY))
+    rig.store_messages(message(b"10", key=KEY))
     assert reader.bodies[-1] == b"10"
 
 
 def test_what_a_reader_did_not_see_it_is_shown_again() -> None:
-    rig = TwoProcesses()
-    rig.stored(*[message(b"%d" % number, key=KEY) for number in range(6)])
+    rig = Rig(PARTITIONED, processes=2)
+    rig.store_messages(*[message(b"%d" % number, key=KEY) for number in range(6)])
     reader = begun(rig)
     reader.credit = 6
     reader.feed()
@@ -131,8 +131,8 @@ def test_what_a_reader_did_not_see_it_is_shown_again() -> None:
 
 
 def test_a_reader_goes_on_where_it_was_when_the_owner_is_back() -> None:
-    rig = TwoProcesses()
-    rig.stored(*[message(b"%d" % number, key=KEY) for number in range(4)])
+    rig = Rig(PARTITIONED, processes=2)
+    rig.store_messages(*[message(b"%d" % number, key=KEY) for number in range(4)])
     reader = begun(rig)
     grant(rig, reader, 2)
     rig.disconnect()
@@ -142,8 +142,8 @@ def test_a_reader_goes_on_where_it_was_when_the_owner_is_back() -> None:
 
 
 def test_a_reader_that_leaves_is_forgotten() -> None:
-    rig = TwoProcesses()
+    rig = Rig(PARTITIONED, processes=2)
     reader = begun(rig)
     reader.browser.leave()
     rig.settle()
-    assert not rig.queue(rig.far).parts[FRAGMENT].main.local.browsers
+    assert not rig.far.queue.parts[FRAGMENT].main.local.browsers

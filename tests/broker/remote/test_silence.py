@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.broker.partitioned.rig import key_for, message
-from tests.broker.remote.rig import TwoProcesses
-from tests.broker.rig import Answers
+from tests.broker.consumers import Answers
+from tests.broker.messages import key_for, message
+from tests.broker.rig import PARTITIONED, Rig
 from twinbus.broker.ports.peer_protocol import Health, Purge
 from twinbus.model.errors import StoreUnavailable
 
@@ -17,50 +17,50 @@ HUNG, WORKING = 1, 3
 """Fragments of the other process, in two stores."""
 
 
-def abandoned(rig: TwoProcesses) -> list[ServiceBusError | None]:
+def abandoned(rig: Rig) -> list[ServiceBusError | None]:
     """What is told to who gives a message back that has to be read for it, from a disk that hangs."""
-    rig.stored(message(key=key_for(HUNG)))
-    ((_, tag),) = rig.receiver(10).deliveries
-    rig.hung.add(HUNG)
-    fragment, answers = rig.queue().parts[HUNG].main, Answers()
+    rig.store_messages(message(key=key_for(HUNG)))
+    ((_, tag),) = rig.consumer(10).deliveries
+    rig.stores[HUNG].hang()
+    fragment, answers = rig.queue.parts[HUNG].main, Answers()
     fragment.settlement.abandon(fragment.lock_numbers([tag]), answers)
     return answers
 
 
 def test_while_one_disk_hangs_the_other_stores_of_its_process_are_there() -> None:
-    rig = TwoProcesses()
+    rig = Rig(PARTITIONED, processes=2)
     answers = abandoned(rig)
     for _ in range(15):
         rig.wait(1.0)
-        assert rig.queue().parts[WORKING].main.is_available
-        rig.stored(message(key=key_for(WORKING)))
+        assert rig.queue.parts[WORKING].main.is_available
+        rig.store_messages(message(key=key_for(WORKING)))
     assert isinstance(answers[0], StoreUnavailable)
 
 
 def test_while_one_disk_hangs_and_nobody_else_asks_the_other_stores_of_its_process_are_there() -> None:
-    rig = TwoProcesses()
+    rig = Rig(PARTITIONED, processes=2)
     answers = abandoned(rig)
     for _ in range(15):
         rig.wait(1.0)
     assert isinstance(answers[0], StoreUnavailable)
-    assert rig.queue().parts[WORKING].main.is_available
+    assert rig.queue.parts[WORKING].main.is_available
 
 
 def test_a_process_that_falls_silent_later_is_unavailable_then() -> None:
-    rig = TwoProcesses()
-    rig.stored(message(key=key_for(WORKING)))
+    rig = Rig(PARTITIONED, processes=2)
+    rig.store_messages(message(key=key_for(WORKING)))
     for _ in range(3):
         rig.wait(1.0)
     rig.silent.add(1)
-    answers = [rig.send(message(key=key_for(WORKING)))]
+    answers = [rig.sent(message(key=key_for(WORKING)))]
     for _ in range(12):
         rig.wait(1.0)
     assert isinstance(answers[0][0], StoreUnavailable)
-    assert not rig.queue().parts[WORKING].main.is_available
+    assert not rig.queue.parts[WORKING].main.is_available
 
 
 def test_who_is_patient_is_answered_too_where_a_process_says_nothing_at_all() -> None:
-    rig, told = TwoProcesses(), list[object]()
+    rig, told = Rig(PARTITIONED, processes=2), list[object]()
     rig.silent.add(1)
     rig.near.owner.ask(Purge((7, WORKING, 0), b"", 1, 0), told.append)
     for _ in range(10):
@@ -72,10 +72,10 @@ def test_who_is_patient_is_answered_too_where_a_process_says_nothing_at_all() ->
 
 
 def test_what_was_said_of_the_stores_of_a_process_is_not_held_against_the_next() -> None:
-    rig = TwoProcesses()
+    rig = Rig(PARTITIONED, processes=2)
     rig.near.owner.receive(0, Health({1: ("it failed", None), 3: (None, None)}))
-    assert not rig.queue().parts[HUNG].main.is_available
+    assert not rig.queue.parts[HUNG].main.is_available
     rig.disconnect()
     rig.connect()
-    assert rig.queue().parts[HUNG].main.is_available
-    rig.stored(message(key=key_for(HUNG)))
+    assert rig.queue.parts[HUNG].main.is_available
+    rig.store_messages(message(key=key_for(HUNG)))
