@@ -84,6 +84,10 @@ class Receiver:
         self.credit -= count
         return count
 
+    def feed(self) -> None:
+        if self.credit > 0 and not self.is_gone:
+            self.fragment.line.feed(self)
+
     def entity_gone(self, error: ServiceBusError) -> None:
         if not self._world.is_disabled:
             raise Violation(f"{self!r} was told {error}")

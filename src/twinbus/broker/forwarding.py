@@ -143,6 +143,9 @@ class Forwarder:
         """It gets messages as they are stored (`take`)."""
         raise AssertionError(deliveries)
 
+    def feed(self) -> None:
+        """It reserves no room that it could have back."""
+
     def entity_gone(self, error: ServiceBusError) -> None:  # noqa: ARG002
         """The entity was deleted or disabled: what was not forwarded stays."""
         self.stop()

@@ -187,14 +187,17 @@ class Line(LocalDispatch):
 
     def restart(self, low: int) -> None:
         """What is known of messages is void: they are read again, from `low` on."""
-        for consumer, count in self._handing.items():
+        handing, self._handing = self._handing, {}
+        for consumer, count in handing.items():
             consumer.reserve(-count)
             if consumer in self._consumers:
                 self._hungry.setdefault(consumer)
-        self._handing.clear()
         if self._withheld is not None:
             self._withheld.forget()
         self.window = Window(low)
+        for consumer in handing:
+            if consumer in self._consumers:
+                consumer.feed()  # other fragments have passed it over while its room was reserved for this one
 
     def dispatch(self) -> None:
         """Hand out what can be."""

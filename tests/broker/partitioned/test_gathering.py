@@ -160,6 +160,28 @@ def test_a_store_that_comes_back_feeds_who_is_still_hungry() -> None:
     assert sorted(fragments_of(consumer)) == EVERY
 
 
+def test_q29_room_that_a_failed_store_gives_back_is_filled_by_the_others() -> None:
+    """A store fails while it deletes a message for a receiver, for which another fragment has one, too."""
+    rig = Rig(PARTITIONED)
+    rig.store_messages(message(b"a", key=key_for(0)), message(b"b", key=key_for(1)))
+    consumer = rig.consumer(deletes=True)
+    consumer.grant(1)
+    while not consumer.reserved:
+        rig.step()
+    rig.stores[0].hang()
+    rig.settle()
+    assert consumer.deliveries == []
+    rig.fail(0)
+    rig.stores[0].resume()
+    rig.settle()
+    assert rig.failed
+    assert consumer.bodies == [b"b"]
+    rig.reopen()
+    consumer.grant(1)
+    rig.settle()
+    assert consumer.bodies == [b"b", b"a"]
+
+
 def test_what_was_locked_in_a_store_that_failed_is_given_again_and_the_old_lock_settles_nothing() -> None:
     rig = Rig(PARTITIONED)
     rig.store_messages(message(b"a", key=key_for(0)), message(b"b", key=key_for(1)))

@@ -36,6 +36,9 @@ class Consumer(Protocol):
     def deliver(self, deliveries: list[Delivery]) -> int:
         """Take messages; how many of them, from the first on. Less room than was reserved may be left by then."""
 
+    def feed(self) -> None:
+        """There is room again: ask all fragments for messages."""
+
     def entity_gone(self, error: ServiceBusError) -> None:
         """The entity was deleted or disabled, or another receiver has claimed it."""
 
@@ -63,9 +66,6 @@ class GatewayConsumer(Consumer, Protocol):
     """A receiver that may take messages from fragments of other processes, too."""
 
     card: Card
-
-    def feed(self) -> None:
-        """There is room again."""
 
     def let_in(self) -> None:
         """One more fragment has admitted it."""

@@ -131,6 +131,9 @@ class Visitor:
         self._finish()
         return len(deliveries)
 
+    def feed(self) -> None:
+        """Its room is for this fragment alone, which knows of it."""
+
     def entity_gone(self, error: ServiceBusError) -> None:
         """The entity was deleted or disabled, or another receiver has claimed it."""
         if not self.is_gone:
@@ -235,6 +238,9 @@ class Party:
     def deliver(self, deliveries: list[Delivery]) -> int:
         """As for `room`."""
         raise AssertionError(deliveries)
+
+    def feed(self) -> None:
+        """As for `room`."""
 
     def session_lost(self, error: ServiceBusError) -> None:
         """As for `room`."""
