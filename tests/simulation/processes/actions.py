@@ -73,7 +73,6 @@ WEIGHTS = {
     "crash": 0.2,
 }
 WEIGHTS_ALONE = WEIGHTS | {
-    "come_and_delete": 0,
     "send": 14,
     "hang": 1.5,
     "fail": 1.5,
@@ -83,7 +82,7 @@ WEIGHTS_ALONE = WEIGHTS | {
     "start": 0,
     "crash": 0.5,
 }
-"""For a process that has no others: its stores fail one by one, and nobody receives and deletes."""
+"""For a process that has no others: its stores fail one by one."""
 ALWAYS = frozenset({"work", "look", "send_with_key", "come", "grant", "wake", "start", "go_on", "reopen"})
 KEYS = [f"key-{number}" for number in range(6)]
 MAX_TAKERS = 6

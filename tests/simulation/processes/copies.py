@@ -51,6 +51,10 @@ class Message:
         """By sequence number, those that were seen."""
         self.dead: dict[int, Copy] = {}
         """... among dead letters."""
+        self.was_deleted = False
+        """For a receiver, who may not have got it."""
+        self.lost: set[int] = set()
+        """The sequence numbers under which it was deleted for a receiver, and something failed before he got it."""
 
     def __repr__(self) -> str:
         return f"message {self.identity} ({self.key})"

@@ -17,6 +17,7 @@ from tests.ledger.messages import FRAGMENT_SHIFT, State
 from tests.ledger.problems import Violation
 from tests.simulation.letter import read_delivery, read_locked_until
 from tests.simulation.processes.copies import Copy, Holding, Lock, Message, Sending
+from tests.simulation.processes.deletions import Deletions
 from twinbus.model.errors import PartlyStored
 from twinbus.model.partition_key import fragment_of
 
@@ -41,13 +42,12 @@ class Ledger:
         self.buries_often = False
         """Few deliveries are enough for a message to be a dead message."""
         self.is_alone = False
-        """One process has all fragments: nothing is on its way between two of them, and nobody receives and deletes."""
+        """One process has all fragments: nothing is on its way between two of them."""
         self.is_plain = False
         """The queue has one fragment, which all keys lead to."""
         self.incidents = 0
         """Processes that died or were silent, and long waits: what was on its way then may be counted as delivered."""
-        self.lost_up_to = -1
-        """Who receives and deletes may not get what was on its way to him when something failed: up to this one."""
+        self.deletions = Deletions(self)
         self._store_of = store_of
         self._stored: dict[tuple[str, int], list[tuple[int, int]]] = {}
         """Of each key and the way its messages came: which there were, and under which sequence numbers."""
@@ -113,6 +113,7 @@ class Ledger:
         """Someone was given a message for good."""
         copy = self._hand_out(taker, read_delivery(payload))
         copy.state = State.GONE
+        self.deletions.deliver(copy.sequence)
         return copy
 
     def receive_aside(self, reading: Reading, *, is_dead: bool, is_done: bool) -> None:
@@ -183,9 +184,12 @@ class Ledger:
             raise Violation(f"{message!r} is a dead message, and nobody asked for that")
 
     def _check_first(self, copy: Copy) -> None:
-        """In one process, messages of a key are handed out for the first time in the order of their numbers."""
+        """In one process, messages of a key are handed out for the first time in the order of their numbers.
+
+        A message that was deleted for a receiver who has not got it comes back late.
+        """
         key = copy.message.key
-        if key is None or copy.is_dead or copy.was_handed_out:
+        if key is None or copy.is_dead or copy.was_handed_out or copy.message.was_deleted:
             return
         copy.was_handed_out = True
         if copy.sequence < self._highest.get(key, 0):
@@ -253,10 +257,6 @@ class Ledger:
     def _locks(self, is_meant: Callable[[Lock], bool]) -> list[Lock]:
         return [lock for copy in self.copies() for lock in copy.given if is_meant(lock)]
 
-    def may_lose(self) -> None:
-        """Something failed while someone received and deleted."""
-        self.lost_up_to = len(self.messages) - 1
-
     def lose_process(self, way: int) -> None:
         """Nobody is answered any more who was to be answered by a process."""
         for message in self.messages:
@@ -272,6 +272,5 @@ class Ledger:
     def check_all_received(self) -> None:
         for message in self.messages:
             copies = (*message.copies.values(), *message.dead.values())
-            is_excused = message.identity <= self.lost_up_to
-            if message.is_accepted and not is_excused and not any(copy.may_be_gone for copy in copies):
+            if message.is_accepted and not message.lost and not any(copy.may_be_gone for copy in copies):
                 raise Violation(f"{message!r} was accepted, and is lost")

@@ -11,11 +11,11 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from tests.ledger.problems import Violation
+from tests.simulation.processes.deletions import WatchedStore
 from twinbus.broker.namespace import Namespace
 from twinbus.model.description import FRAGMENTS
 from twinbus.server.peers.peers import HEALTH_S, HealthReport, Peers
 from twinbus.server.peers.transport import UnixTransport
-from twinbus.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,8 +143,9 @@ class Process:
 
     # --- its stores ---------------------------------------------------------------------------------------------------
 
-    def _open(self, store: int) -> MemoryStore:
-        return MemoryStore(self.world.disks[store], name=str(store), post=self.mail[store].append)
+    def _open(self, store: int) -> WatchedStore:
+        disk, deletions = self.world.disks[store], self.world.ledger.deletions
+        return WatchedStore(disk, deletions, name=str(store), post=self.mail[store].append)
 
     def _failed(self, journal: Journal) -> None:
         store = self.namespace.journals.index(journal)

@@ -41,6 +41,7 @@ class Taker:
         self.gathering = Gathering(process.fragments(sub_queue))
         self._world = process.world
         process.takers.append(self)
+        self._world.ledger.deletions.has_receivers |= deletes
         self._enter()
 
     def __hash__(self) -> int:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.seeded.outcome import described
 from tests.simulation.processes.run import run
+from twinbus.broker.fragment import Fragment
 from twinbus.broker.partitioned.ordering import SendOrder, Turn
 from twinbus.broker.remote.loan import Loan
 from twinbus.broker.remote.owner import Owner
@@ -75,6 +76,10 @@ def what_a_receiver_that_left_has_not_seen_is_forgotten(patch: Patch) -> None:
     patch.setattr(Visitor, "leave", lambda self, _seen=None: leave(self))
 
 
+def what_was_deleted_for_one_who_left_is_forgotten(patch: Patch) -> None:
+    patch.setattr(Fragment, "store_again", lambda _fragment, _items, answer: answer(None))
+
+
 def a_transaction_goes_on_with_another_life(patch: Patch) -> None:
     patch.setattr(RemoteTransaction, "_check_known", lambda _: None)
 
@@ -105,6 +110,7 @@ FAULTS: dict[Callable[[Patch], None], tuple[str, ...]] = {
     nobody_is_told_that_there_is_something: ("which waits",),
     nobody_is_fed_when_a_process_is_well_again: ("which waits",),
     what_is_not_taken_is_forgotten: ("is lost", "comes after"),
+    what_was_deleted_for_one_who_left_is_forgotten: ("is lost",),
     what_is_lent_to_one_that_died_stays_lent: ("which waits",),
     who_waits_for_one_that_died_is_not_told: ("waits for",),
     nobody_comes_again_to_one_that_was_started_again: ("which waits",),

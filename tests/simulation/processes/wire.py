@@ -98,6 +98,7 @@ class Wire:
         self.is_over = True
         if self.desk is not None:
             self.asked.health.forget(self.answer)
+            self.asked.world.ledger.deletions.may_lose()  # what was deleted until now for receivers of the dead one
             self.desk.close()
 
 

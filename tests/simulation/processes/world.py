@@ -148,6 +148,7 @@ class World:
         self.processes[process.number] = None
         for store in process.stores:
             self.disks[store].crash(self.random)
+            ledger.deletions.lose(self.disks[store])
         ledger.lose_owner(list(process.stores))
         ledger.lose_process(process.life)
         for taker in list(process.takers):
@@ -159,11 +160,7 @@ class World:
     def note_loss(self) -> None:
         """What was on its way may be counted as delivered; who received and deleted may not get it."""
         self.ledger.incidents += 1
-        self._may_lose()
-
-    def _may_lose(self) -> None:
-        if any(taker.deletes for process in self.living for taker in process.takers):
-            self.ledger.may_lose()
+        self.ledger.deletions.may_lose()
 
     def silence(self, process: Process) -> None:
         process.is_silent = True
@@ -175,7 +172,7 @@ class World:
         process.is_silent, process.is_late = False, True
 
     def store_failed(self, store: int) -> None:
-        self._may_lose()
+        self.ledger.deletions.lose(self.disks[store])
         self.ledger.lose(store)
         for process in self.living:
             for taker in process.takers:
