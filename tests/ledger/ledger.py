@@ -22,14 +22,14 @@ Owns: these promises. Knows nothing of servers, links or disks. Campaigns extend
 
 from __future__ import annotations
 
-from collections import defaultdict
+import random
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from tests.ledger.messages import Copy, Message, State, body_of, number_in, shown
 from tests.ledger.problems import Problems
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Hashable, Iterable
 
 COMPLETIONS_ENOUGH: Final = 300
@@ -45,13 +45,16 @@ class Ledger:
     at_rest: ClassVar = frozenset({State.GONE, State.CANCELLED})
     """States in which a copy does not wait for receivers."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random | None = None) -> None:
+        """`rng` fills the bodies of messages."""
         self.messages: list[Message] = []
         self.received_count = 0
         self.completed = 0
         self.waiting: set[int] = set()
         """Messages that must be there, and wait for receivers."""
-        self._rng = rng
+        self.ordered = 0
+        """Messages whose place in an order was compared with that of another."""
+        self._rng = rng or random.Random()
         self._problems = Problems()
         self._at: dict[tuple[str, int], int] = {}
         """The message that an address has under a sequence number."""
@@ -59,6 +62,11 @@ class Ledger:
     @property
     def problems(self) -> list[str]:
         return self._problems.problems
+
+    @property
+    def counts(self) -> Counter[str]:
+        """All problems, by kind."""
+        return self._problems.counts
 
     def tell(self, problem: str) -> None:
         self._problems.tell(problem)
@@ -98,11 +106,13 @@ class Ledger:
         if number is None or number >= len(self.messages):
             self.tell(f"strange: {where} {len(body)} bytes that nobody sent")
             return None
-        message = self.messages[number]
+        return self.messages[number] if self.belongs(where, self.messages[number], home) else None
+
+    def belongs(self, where: str, message: Message, home: str) -> bool:
+        """Whether a message has to arrive at a home; if not, that is a problem."""
         if home not in message.copies:
             self.tell(f"strange: {where} {message}, which was sent to {message.path}")
-            return None
-        return message
+        return home in message.copies
 
     def arrive(
         self,
@@ -114,7 +124,7 @@ class Ledger:
         state: State = State.ACTIVE,
     ) -> Copy:
         """Record that a message was received from an address of its home, and compare that with what is known."""
-        copy = self._copy(message, home, address, sequence_number)
+        copy = self.copy_of(message, home, address, sequence_number)
         if state not in copy.may_be and not self.may_become(copy, state):
             self.tell(f"back: {where} {message}, which is {copy.known}")
         if copy.numbers.setdefault(address, sequence_number) != sequence_number:
@@ -129,7 +139,7 @@ class Ledger:
         """Whether a copy can have come into a state unasked."""
         return False
 
-    def _copy(self, message: Message, home: str, address: str, sequence_number: int) -> Copy:
+    def copy_of(self, message: Message, home: str, address: str, sequence_number: int) -> Copy:
         """The copy that was received: a new one, if a message may be there more than once."""
         if not self.is_copied:
             return message.copy_at(home)
@@ -192,11 +202,24 @@ class Ledger:
             if any(copy.may_be_gone for copy in copies):
                 continue
             where = "" if home == message.path else f" at {home}"
-            self.tell(f"lost: {message} of {message.path}{where}, which {_known(message, copies)}")
+            self.tell(f"lost: {message} of {message.path}{where}, which {self.known(message, copies)}")
+
+    def known(self, message: Message, copies: list[Copy]) -> str:
+        """What is known of a lost message at one of its homes."""
+        seen = [copy for copy in copies if copy.receipts]
+        if any(copy.state is not State.ACTIVE for copy in seen):
+            return f"is {seen[0].known}"
+        if message.is_accepted or not seen:
+            return "was accepted" if message.is_accepted else "was stored elsewhere"
+        return f"was received as number {shown(next(iter(seen[0].numbers.values())))}"
 
     def keeps_order(self, message: Message) -> bool:
         """Whether its place among the messages of its source is promised."""
         return message.source is not None
+
+    def has_place(self, copy: Copy) -> bool:
+        """Whether a copy counts as the place of its message: dead letters have other numbers."""
+        return copy.home in copy.numbers
 
     def _check_order(self) -> None:
         last: dict[tuple[Hashable, str], tuple[int, Message]] = defaultdict(lambda: (-1, self.messages[0]))
@@ -204,9 +227,10 @@ class Ledger:
             if not self.keeps_order(message):
                 continue
             for home, copies in message.copies.items():
-                numbers = [copy.numbers[home] for copy in copies if home in copy.numbers]
+                numbers = [copy.numbers[home] for copy in copies if self.has_place(copy)]
                 if not numbers:
                     continue
+                self.ordered += (message.source, home) in last
                 highest, before = last[message.source, home]
                 if min(numbers) < highest:
                     self.tell(
@@ -223,13 +247,3 @@ class Ledger:
             f"{sum(not one.is_accepted and one.refusal is None for one in messages):,} sends without an answer, "
             f"{sum(message.refusal is not None for message in messages):,} refused"
         )
-
-
-def _known(message: Message, copies: list[Copy]) -> str:
-    """What is known of a lost message at one of its homes."""
-    seen = [copy for copy in copies if copy.receipts]
-    if any(copy.state is not State.ACTIVE for copy in seen):
-        return f"is {seen[0].known}"
-    if message.is_accepted or not seen:
-        return "was accepted" if message.is_accepted else "was stored elsewhere"
-    return f"was received as number {shown(next(iter(seen[0].numbers.values())))}"

@@ -26,6 +26,7 @@ AT_ONCE: Final = 500
 NOTHING_COMES_S: Final = 4.0
 BACKLOG_PATHS: Final = [f"{NAME}/x-servicebus-transfer/{index}" for index in range(BACKLOG_QUEUES)]
 LOOK_EVERY_S: Final = 0.25
+MARK: Final = "x-ms-possible-duplicate"
 
 
 async def until_drained(manager: NamespaceManager, patience_s: float) -> list[str]:
@@ -53,7 +54,9 @@ async def look_at_dead_letters(secondary: MessagingFactory) -> list[DeadLetter]:
 def _dead_letter(path: str, message: BrokeredMessage) -> DeadLetter:
     name, _, number = str(message.message_id).rpartition("/")
     reasons = (message.properties.get(one) for one in ("DeadLetterReason", "DeadLetterErrorDescription"))
-    return DeadLetter(path, name, int(number), ": ".join(str(reason) for reason in reasons if reason))
+    return DeadLetter(
+        path, name, int(number), ": ".join(str(reason) for reason in reasons if reason), MARK in message.properties
+    )
 
 
 async def receive_everything(primary: MessagingFactory) -> list[Arrival]:
@@ -97,6 +100,6 @@ def _arrival(destination: str, message: BrokeredMessage) -> Arrival:
         int(number),
         message.sequence_number,
         None if parked_at is None else milliseconds_of(parked_at),
-        "x-ms-possible-duplicate" in message.properties,
+        MARK in message.properties,
         tuple(changed),
     )

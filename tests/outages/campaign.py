@@ -4,7 +4,7 @@
     assert report.problems == []
 
 Owns: the order of events. The messages are in `scene`, the processes in `scenery`, the outages in `kinds` and
-`making`, the promises in `ledger`.
+`making`, the promises in `tests.ledger.pair`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tests.outages.ledger import Span, judge
 from tests.outages.making import make
 from tests.outages.program import ProgramFailed
 from tests.outages.report import Outage, Report
+from tests.outages.scene import DELETED
 from tests.outages.scenery import Scenery, prepare
 from tests.outages.syphoning import events_in
 from tests.served import ServerFailed
@@ -159,7 +160,10 @@ async def _reckon(plan: Plan, scenery: Scenery, report: Report, say: Callable[[s
     await asyncio.gather(*[program.stop() for program in scenery.syphons])
     report.events = events_in(program.log for program in scenery.syphons)
     async with primary.factory() as factory, _journal(plan, factory):
-        report.arrivals = scenery.early_arrivals + await receive_everything(factory)
+        found = await receive_everything(factory)
+        report.arrivals = scenery.early_arrivals + [
+            dataclasses.replace(one, incarnation=scenery.deletions * (one.destination == DELETED)) for one in found
+        ]
     async with secondary.factory() as factory:
         report.dead_letters = await look_at_dead_letters(factory)
     for name, rows in (("arrivals", report.arrivals), ("dead-letters", report.dead_letters)):

@@ -14,6 +14,7 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tests.faults.shim import Action
@@ -197,8 +198,10 @@ async def _deleted(planned: Planned, scenery: Scenery) -> AsyncIterator[str]:
             async with side.serving, side.manager() as manager, side.factory() as factory:
                 await set_status(manager, DELETED, "SendDisabled")
                 while (await manager.get_queue_runtime(DELETED)).active_count:
-                    scenery.early_arrivals += await receive_all_of(factory, DELETED, NOTHING_COMES_S)
+                    found = await receive_all_of(factory, DELETED, NOTHING_COMES_S)
+                    scenery.early_arrivals += [replace(one, incarnation=scenery.deletions) for one in found]
                 await manager.delete_queue(DELETED)
+                scenery.deletions += 1
             for relay in relays:
                 await relay.mend()
         yield DELETED

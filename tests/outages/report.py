@@ -9,8 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from tests.ledger.pair import PairLedger
 from tests.outages.kinds import Kind
-from tests.outages.ledger import Verdict
 from twinbus.client.pairing import EventKind
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Report:
     dead_letters: list[DeadLetter] = field(default_factory=list)
     events: Counter[str] = field(default_factory=Counter)
     """Of the syphons."""
-    verdict: Verdict = field(default_factory=Verdict)
+    verdict: PairLedger = field(default_factory=PairLedger)
     failures: list[str] = field(default_factory=list)
     """Processes that failed, and messages that stayed on the way."""
     drained_s: float = 0.0

@@ -97,6 +97,8 @@ class Scenery:
     syphon_kills: int = 0
     early_arrivals: list[Arrival] = field(default_factory=list)
     """Messages that were received before the end, from a queue that was deleted then."""
+    deletions: int = 0
+    """How often that queue was deleted."""
 
     def ledgers(self) -> list[Path]:
         return [self.folder / f"sends-{name}.json" for name in SENDERS]

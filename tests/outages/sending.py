@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import uvloop
 
+from tests.ledger.pair import stored_of
 from tests.outages.ledger import Send
 from tests.outages.place import Place, paired
 from tests.outages.scene import PAST, SENDERS, STREAMS, message_of, streams_of
@@ -99,12 +100,6 @@ def _ended(send: Send, place: int, more: list[Any]) -> Send:
 def _safe(send: Send) -> Send:
     """A program that was killed after it saw where the message is would have reported it sent."""
     return replace(send, failure=None, may_have_happened=False) if send.failure == KILLED else send
-
-
-def stored_of(error: ServiceBusError) -> list[int]:
-    """The places of those messages of a failed batch that are safe."""
-    stored = getattr(error, "stored", None)
-    return list(range(getattr(error, "safe", 0))) if stored is None else [int(place) for place in stored]
 
 
 class Sender:

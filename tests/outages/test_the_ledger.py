@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.ledger.pair import stored_of
 from tests.ledger.problems import EACH_MAX
 from tests.outages.ledger import Arrival, DeadLetter, Send, judge
 from tests.outages.scene import STREAMS, differences, message_of
-from tests.outages.sending import Ledger, read, stored_of
+from tests.outages.sending import Ledger, read
 from twinbus.client.pairing import EventKind, PairingEvent
 from twinbus.model.errors import PartlyStored, QuotaExceeded
 
@@ -46,13 +48,13 @@ def test_a_message_that_arrived_once_as_it_was_sent_is_no_problem() -> None:
 
 def test_a_message_that_was_reported_sent_and_is_not_there_is_lost() -> None:
     (problem,) = judge([sent(1), sent(2, queue=QUEUE)], [arrived(1)]).problems
-    assert problem == f"lost: orders-a/2 is not at orders, and was parked in {QUEUE}"
+    assert problem == f"lost: orders-a/2 of orders, which was parked in {QUEUE}"
 
 
 def test_every_subscription_has_to_have_it() -> None:
     arrival = Arrival("news/Subscriptions/one", "news-a", 1, 1, None, is_marked=False)
     (problem,) = judge([Send("news-a", 1, 0.0, 0.1)], [arrival]).problems
-    assert problem.startswith("lost: news-a/1 is not at news/Subscriptions/other")
+    assert problem.startswith("lost: news-a/1 of news at news/Subscriptions/other")
 
 
 @pytest.mark.parametrize("arrivals", [[], [arrived(1)]])
@@ -126,16 +128,36 @@ def test_parked_messages_of_a_session_come_in_order_from_one_backlog_queue() -> 
     assert (verdict.problems, verdict.ordered) == ([], 1)
     turned = [arrived(1, stream, at=8, parked_at_ms=5), arrived(2, stream, at=7, parked_at_ms=6)]
     (problem,) = judge(sends, turned).problems
-    assert problem == f"order: at baskets, baskets-a0/1 came after baskets-a0/2, through {QUEUE}"
+    assert problem == "order: baskets-a0/2 of baskets has number 7, below number 8 of baskets-a0/1 before it"
     elsewhere = [sends[0], sent(2, stream, queue=f"{QUEUE}7")]
     assert judge(elsewhere, turned).problems == []
+
+
+def test_messages_of_a_session_come_after_all_that_the_primary_has_confirmed() -> None:
+    stream = "baskets-a0"
+    turned = [arrived(1, stream, at=8), arrived(2, stream, at=7)]
+    (problem,) = judge([sent(1, stream), sent(2, stream)], turned).problems
+    assert problem == (
+        "order: baskets-a0/2 of baskets has number 7, below number 8 of baskets-a0/1, which the primary had confirmed"
+        " before"
+    )
+    parked = [arrived(1, stream, at=8, parked_at_ms=5), arrived(2, stream, at=7)]
+    assert judge([sent(1, stream, queue=QUEUE), sent(2, stream)], parked).problems == []
+
+
+def test_a_sequence_number_is_of_one_message_until_its_queue_is_deleted() -> None:
+    sends = [sent(1, "drafts-a"), sent(2, "drafts-a")]
+    same = [arrived(1, "drafts-a", at=7), arrived(2, "drafts-a", at=7)]
+    (problem,) = judge(sends, same).problems
+    assert problem == "doubled: at drafts is, as number 7, drafts-a/2, where message 0 had been"
+    assert judge(sends, [same[0], replace(same[1], incarnation=1)]).problems == []
 
 
 def test_only_a_message_with_a_fault_of_its_own_is_dead_lettered() -> None:
     letter = DeadLetter(QUEUE, "orders-a", 1, "Unauthorized: the key is not valid")
     found = judge([sent(1, queue=QUEUE)], [], [letter]).problems
     assert found == [
-        "lost: orders-a/1 is not at orders, and was dead-lettered",
+        "lost: orders-a/1 of orders, which was dead-lettered",
         f"dead-lettered: orders-a/1, which has no fault, in {QUEUE}: Unauthorized: the key is not valid",
     ]
 
@@ -144,7 +166,7 @@ def test_a_parked_message_with_a_fault_of_its_own_has_to_be_dead_lettered() -> N
     stray = sent(1, "strays-a", queue=QUEUE)
     assert judge([stray], [], [DeadLetter(QUEUE, "strays-a", 1, "InvalidOperation")]).problems == []
     (problem,) = judge([stray], []).problems
-    assert problem == f"lost: strays-a/1 is in no dead-letter queue, and was parked in {QUEUE}"
+    assert problem == f"lost: strays-a/1 of baskets at the dead letters of the backlog, which was parked in {QUEUE}"
 
 
 def test_a_change_of_any_property_is_found() -> None:

@@ -1,13 +1,14 @@
-"""What was sent, what the senders were told, and what was found in the end.
+"""What was sent, what the senders were told, and where messages are.
 
-Owns: the letters and their copies. What they have to be is in `checks`.
+Owns: the letters, and the paths that they took. The promises are in `tests.ledger.pair`.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import TYPE_CHECKING
 
+from tests.ledger.pair import PairLedger, stored_of
 from tests.pair_simulation.letters import Outcome
 from twinbus.client.errors import may_have_happened
 from twinbus.client.pairing import EventKind
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tests.pair_simulation.letters import Copy, Letter
+    from tests.pair_simulation.settings import EntityPlan
     from twinbus.client.events import Sent
     from twinbus.client.pairing import PairingEvent
 
@@ -38,48 +40,59 @@ COUNTED = {
 class Sending:
     """One call of a sender: a letter, or a batch."""
 
-    def __init__(self, letters: Sequence[Letter], host: str, began_s: float, limit_s: float) -> None:
+    def __init__(self, plan: EntityPlan, letters: Sequence[Letter], host: str, began_s: float, limit_s: float) -> None:
+        self.plan = plan
         self.letters = letters
         self.host = host
         self.began_s = began_s
         self.limit_s = limit_s
 
 
-class Ledger:
-    """All of one run."""
+class Ledger(PairLedger):
+    """All messages of one run."""
 
     def __init__(self, secondary_ms: Callable[[], int]) -> None:
         """`secondary_ms` is what the secondary's wall clock shows now."""
+        super().__init__()
         self._secondary_ms = secondary_ms
         self.letters: dict[str, Letter] = {}
-        self.copies: defaultdict[str, list[Copy]] = defaultdict(list)
-        self._places: dict[object, Sequence[Copy]] = {}
+        self.places: dict[object, Sequence[Copy]] = {}
+        """All copies that were found, by the place where they are."""
         self.pending: dict[Sending, None] = {}
-        self.counts: Counter[str] = Counter()
+        self.paths: Counter[str] = Counter()
         """Paths that messages took."""
         self.begun = 0
         """Calls of senders."""
 
     # --- senders ------------------------------------------------------------------------------------------------------
 
-    def begin(self, sending: Sending) -> None:
+    def begin_call(self, sending: Sending) -> None:
         self.begun += 1
         self.pending[sending] = None
-        now_ms = self._secondary_ms()
+        now_ms, plan = self._secondary_ms(), sending.plan
         for letter in sending.letters:
             letter.begun_ms = now_ms
             self.letters[letter.id] = letter
+            keeps_order = letter.session is not None and letter.due_ms is None
+            letter.record = self.begin(
+                letter.id,
+                letter.path,
+                [plan.source],
+                (letter.path, letter.session) if keeps_order else None,
+                has_fault=letter.own_fault is not None,
+                is_once=plan.detects_duplicates,
+            )
 
     def returned(self, sending: Sending) -> None:
         self._end(sending, [Outcome.RETURNED] * len(sending.letters))
 
     def failed(self, sending: Sending, error: BaseException) -> None:
         """A send raised. Of a batch, the messages that the error calls stored count as returned."""
-        stored = set(stored_in(error))
+        stored = set(stored_of(error))
         other = Outcome.UNCERTAIN if may_have_happened(error) else Outcome.REFUSED
         outcomes = [Outcome.RETURNED if place in stored else other for place in range(len(sending.letters))]
         self._end(sending, outcomes, f"{type(error).__name__}: {error!s:.200}")
-        self.counts[f"error {type(error).__name__}"] += 1
+        self.paths[f"error {type(error).__name__}"] += 1
 
     def crashed(self, sending: Sending, why: str) -> None:
         self._end(sending, [Outcome.CRASHED] * len(sending.letters), why)
@@ -91,48 +104,31 @@ class Ledger:
     def _end(self, sending: Sending, outcomes: Sequence[Outcome], error: str = "") -> None:
         del self.pending[sending]
         for letter, outcome in zip(sending.letters, outcomes, strict=True):
-            letter.outcome, letter.error = outcome, error
-            self.counts[f"sends {outcome.value}"] += 1
+            letter.outcome = outcome
+            is_known = outcome in (Outcome.RETURNED, Outcome.REFUSED)
+            self.end(letter.record, None if outcome is Outcome.RETURNED else error, may_have_happened=not is_known)
+            self.paths[f"sends {outcome.value}"] += 1
 
     def confirm(self, event: Sent) -> None:
         """The primary has confirmed messages to a sender."""
         for message in event.messages:
-            self.letters[str(message.message_id)].is_direct = True
-        self.counts["sent to the primary"] += len(event.messages)
+            self.letters[str(message.message_id)].record.is_direct = True
+        self.paths["sent to the primary"] += len(event.messages)
 
     # --- the pairing --------------------------------------------------------------------------------------------------
 
     def hear(self, event: PairingEvent) -> None:
         """Something happened in a pairing."""
         if name := COUNTED.get(event.kind):
-            self.counts[name] += event.count
+            self.paths[name] += event.count
         letter = self.letters.get(str(event.message_id)) if event.message_id is not None else None
         if letter is None:
             return
         queue = str(event.backlog_queue).rpartition("/")[2]
         if event.kind is EventKind.PARKED:
-            letter.parked_in.append(queue)
+            letter.record.parked_in.append(queue)
             letter.parked_at_ms = letter.parked_at_ms or self._secondary_ms()
         elif event.kind is EventKind.MOVED:
-            letter.moved_from.add(queue)
+            letter.record.moved_from.add(queue)
         elif event.kind is EventKind.SPOOLED:
-            letter.was_spooled = True
-
-    # --- what is found ------------------------------------------------------------------------------------------------
-
-    def found(self, where: object, copies: Sequence[Copy]) -> None:
-        """All copies that are in one place, instead of those that were found there before."""
-        self._places[where] = copies
-
-    def sort(self) -> None:
-        """Put the copies of each letter together."""
-        self.copies.clear()
-        for copies in self._places.values():
-            for copy in copies:
-                self.copies[copy.id].append(copy)
-
-
-def stored_in(error: BaseException) -> Sequence[int]:
-    """The places of those messages of a batch that an error calls safe."""
-    stored = getattr(error, "stored", None)
-    return range(getattr(error, "safe", 0)) if stored is None else list(stored)
+            letter.record.is_spooled = True

@@ -15,6 +15,8 @@ from twinbus.client import BrokeredMessage
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tests.ledger.pair import PairMessage
+
 MARK: Final = "x-ms-possible-duplicate"
 PARKED_AT: Final = "x-ms-parked-at"
 _ADDED: Final = (MARK, "x-ms-parked", "DeadLetter")
@@ -57,32 +59,17 @@ class Letter:
     partition_key: str | None = None
     own_fault: OwnFault | None = None
     outcome: Outcome = Outcome.PENDING
-    error: str = ""
-    parked_in: list[str] = field(default_factory=list)
-    """Backlog queues that have confirmed it."""
-    moved_from: set[str] = field(default_factory=set)
-    """Backlog queues from which a pump has brought a copy to the primary."""
     begun_ms: int = 0
     """What the secondary's clock showed when its send began."""
     parked_at_ms: int | None = None
     """What the secondary's clock showed when it was first parked."""
-    is_direct: bool = False
-    """The primary has confirmed it to the sender."""
-    was_spooled: bool = False
     is_doomed: bool = False
     """It was deleted with its destination, or may have been."""
+    record: PairMessage = field(init=False)
+    """Of the ledger."""
 
     def __str__(self) -> str:
-        where = "" if self.session is None else f" of session {self.session}"
-        went = " and ".join(
-            [
-                *(["the primary"] if self.is_direct else []),
-                *self.parked_in,
-                *(["the spool"] if self.was_spooled else []),
-            ]
-        )
-        said = f" ({self.error})" if self.error else ""
-        return f"{self.id} for '{self.path}'{where} [{self.outcome.value}{said}; confirmed by {went or 'nobody'}]"
+        return f"{self.id} for '{self.path}' [{self.outcome.value}]"
 
     def message(self) -> BrokeredMessage:
         """What is sent."""
@@ -105,11 +92,15 @@ class Copy:
 
     id: str
     where: str
-    """`arrived`, `expired` (in the dead letters of its destination), `backlog`, or `refused` (of the spool)."""
+    """`arrived`, `expired` (in the dead letters of its destination), `parked`, `backlog` (in the dead letters of a
+    backlog queue), or `refused` (of the spool)."""
+    home: str
+    """The queue or subscription."""
     order: tuple[int, int]
     """The incarnation of the entity, and its sequence number there."""
     is_marked: bool
-    was_parked: bool
+    parked_at_ms: int | None = None
+    """None: it came directly."""
     reason: str = ""
     """Why it was dead-lettered or refused."""
     changes: tuple[str, ...] = ()

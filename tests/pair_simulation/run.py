@@ -120,7 +120,7 @@ async def _run(seed: int, settings: Settings, root: Path, result: Result) -> Non
         world.is_ending = True
         logging.getLogger("twinbus").removeHandler(listener)
         result.outages, result.problems, result.log = outages.count, world.problems, world.log
-        result.faults, result.paths = world.faults, world.ledger.counts
+        result.faults, result.paths = world.faults, world.ledger.paths
         result.virtual_s = world.loop.time() - START_S
         await _end(world)
 
@@ -216,10 +216,10 @@ async def _close(world: World) -> None:
     world.note_clock()
     for plan in world.settings.entities:
         await world.collect(plan)
-    world.ledger.found("backlog", await dead_letters(world))
-    world.ledger.found("parked", await left_behind(world))
+    world.ledger.places["backlog"] = await dead_letters(world)
+    world.ledger.places["parked"] = await left_behind(world)
     if world.app.disk is not None:
-        world.ledger.found("spool", refused(world.app.disk.folder))
+        world.ledger.places["spool"] = refused(world.app.disk.folder)
     await _receive_some(world)
 
 

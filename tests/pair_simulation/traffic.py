@@ -73,11 +73,11 @@ class Flow:
         world, random = self._world, self._random
         letters = self._write(program)
         limit_s = world.settings.operation_timeout_s
-        sending = Sending(letters, program.host, world.loop.time(), limit_s)
+        sending = Sending(self.plan, letters, program.host, world.loop.time(), limit_s)
         stood_still_s = program.stood_still_s
         is_cancelled = random.random() < _CANCELLED
         world.say(f"{program.host} sends {', '.join(letter.id for letter in letters)} to {self.plan.path}")
-        world.ledger.begin(sending)
+        world.ledger.begin_call(sending)
         messages = [letter.message() for letter in letters]
         try:
             async with asyncio.timeout(random.uniform(0.0, limit_s) if is_cancelled else None):

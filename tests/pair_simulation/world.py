@@ -115,7 +115,7 @@ class World:
     async def collect(self, plan: EntityPlan) -> None:
         """Write down all messages that have arrived at an entity."""
         incarnation = self.incarnations[plan.path]
-        self.ledger.found((plan.path, incarnation), await arrivals(self, plan, incarnation))
+        self.ledger.places[plan.path, incarnation] = await arrivals(self, plan, incarnation)
 
     def doom_scheduled(self, plan: EntityPlan) -> None:
         """A topic is deleted: scheduled messages that it holds, and no subscription yet, are gone with it."""
