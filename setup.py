@@ -100,7 +100,7 @@ COMPILED = {
         "settlement",
         "visitor",
     ),
-    "client": ("deadlines", "link_end", "receiving_link", "sending_link"),
+    "client": ("link_end", "receiving_link", "sending_link"),
     "client/pairing": ("destination", "draining", "parcel", "rewriting"),
     "model": ("callbacks", "partition_key"),
     "pipeline": ("properties", "row", "rows"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from twinbus.client.deadlines import Deadlines
+from twinbus.client.link_end import Deadlines
 from twinbus.testing import in_virtual_time
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from twinbus.amqp.performatives import Error
 from twinbus.amqp.types import Symbol
 from twinbus.client import errors as of_client
-from twinbus.client.doubt import Doubt, of_send
+from twinbus.client.attempts import Doubt, of_send
 from twinbus.client.errors import (
     ConnectionFailed,
     ConnectionLost,

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from twinbus.client.attempts import SharedAttempt
 from twinbus.client.errors import ConnectionFailed, TimedOut
-from twinbus.client.shared_attempt import SharedAttempt
 
 
 class Attempted:

@@ -13,13 +13,12 @@ from twinbus.client.browser import MessageBrowser
 from twinbus.client.clients import QueueClient, SubscriptionClient, TopicClient
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.factory import MessagingFactory
-from twinbus.client.factory_state import FactoryState
 from twinbus.client.management import NamespaceManager
 from twinbus.client.message_session import MessageSession
 from twinbus.client.receiver import MessageReceiver, ReceiveMode
 from twinbus.client.retry import NO_RETRY, RetryPolicy
 from twinbus.client.sender import MessageSender
-from twinbus.client.settings import FactorySettings
+from twinbus.client.settings import FactorySettings, FactoryState
 from twinbus.client.tokens import Token, TokenProvider
 from twinbus.client.transaction import Transaction
 from twinbus.model.message import BrokeredMessage

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from twinbus.client.doubt import Doubt
+from twinbus.client.attempts import Doubt
 from twinbus.client.errors import ObjectClosed
 from twinbus.model.path import relative
 

@@ -15,19 +15,18 @@ import logging
 from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 
 from twinbus.client import attempts
+from twinbus.client.attempts import SharedAttempt
 from twinbus.client.browser import MessageBrowser
 from twinbus.client.clients import QueueClient, SubscriptionClient, TopicClient
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.conversation import Conversation
 from twinbus.client.errors import ConnectionFailed, FactoryFaulted, ObjectClosed
 from twinbus.client.events import Events
-from twinbus.client.factory_state import FactoryState
 from twinbus.client.pairing.pairing import Pairing, check_pair
 from twinbus.client.receiver import MessageReceiver, ReceiveMode
 from twinbus.client.requests import RequestLinks
 from twinbus.client.sender import MessageSender
-from twinbus.client.settings import FactorySettings, read_options, trust
-from twinbus.client.shared_attempt import SharedAttempt
+from twinbus.client.settings import FactorySettings, FactoryState, read_options, trust
 from twinbus.client.tokens import Tokens, provider_of
 from twinbus.client.transaction import Transaction
 from twinbus.model.errors import ServiceBusError
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from types import TracebackType
 
-    from twinbus.client.doubt import Doubt
+    from twinbus.client.attempts import Doubt
     from twinbus.client.entity import ClientEntity
     from twinbus.client.pairing.options import SendAvailabilityPairedNamespaceOptions
     from twinbus.client.requests import Answer

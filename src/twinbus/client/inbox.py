@@ -11,8 +11,8 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.outcomes import RELEASED
+from twinbus.client.attempts import SharedAttempt
 from twinbus.client.retry import Pauses
-from twinbus.client.shared_attempt import SharedAttempt
 from twinbus.model.errors import ServiceBusError
 
 if TYPE_CHECKING:

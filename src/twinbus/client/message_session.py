@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.terminus import Source
 from twinbus.amqp.types import Symbol, UInt
-from twinbus.client.doubt import Doubt
+from twinbus.client.attempts import Doubt
 from twinbus.client.errors import UnknownAnswer
 from twinbus.client.receiver import MessageReceiver
 from twinbus.model.errors import CallerError, OperationTimeout, ServiceBusError, SessionLockLost

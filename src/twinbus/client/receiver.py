@@ -18,7 +18,7 @@ from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Modified, Rejected
 from twinbus.amqp.performatives import Error
 from twinbus.amqp.terminus import Source, Target
 from twinbus.amqp.types import Array, Int, Symbol, UInt
-from twinbus.client.doubt import Doubt
+from twinbus.client.attempts import Doubt
 from twinbus.client.entity import ClientEntity
 from twinbus.client.errors import ConnectionFailed, ConnectionLost, MessageNotHeld, UnknownAnswer
 from twinbus.client.events import ReceiverOpened, Settled, SettledInBulk

@@ -17,8 +17,8 @@ from twinbus.client.errors import ConnectionLost, TimedOut, UnknownAnswer, error
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from twinbus.client.attempts import Doubt
     from twinbus.client.conversation import Conversation
-    from twinbus.client.doubt import Doubt
     from twinbus.model.errors import ServiceBusError
 
 CREDIT: Final = 100

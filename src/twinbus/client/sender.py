@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 from twinbus.amqp.message import Message
 from twinbus.amqp.terminus import Source, Target
 from twinbus.amqp.types import Array
-from twinbus.client.doubt import STORED, UNSENT, Doubt, of_send
+from twinbus.client.attempts import STORED, UNSENT, Doubt, SharedAttempt, of_send
 from twinbus.client.entity import ClientEntity
 from twinbus.client.errors import ConnectionFailed, TimedOut, UnknownAnswer
 from twinbus.client.events import ScheduleCancelled, SendFailed, Sent
-from twinbus.client.shared_attempt import SharedAttempt
 from twinbus.model.errors import PartlyStored, ServiceBusError
 from twinbus.model.message import BATCH_FORMAT, BrokeredMessage, encode_batch
 from twinbus.model.times import duration_s

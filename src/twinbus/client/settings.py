@@ -1,6 +1,6 @@
-"""What a factory is told: times, tries, and how to trust the namespace.
+"""What a factory is told: times, tries, and how to trust the namespace; and what it can be.
 
-Owns: the options and their defaults.
+Owns: the options and their defaults, and the states.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import ssl
 import uuid
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from twinbus.client.clock import SystemClock
@@ -23,6 +24,16 @@ if TYPE_CHECKING:
 
 OPERATION_TIMEOUT_S: Final = 60.0
 CLIENT_ID_MAX_CHARACTERS: Final = 128
+
+
+class FactoryState(Enum):
+    """What a factory can be."""
+
+    OPEN = "open"
+    """It can be used; whether it is connected is another question."""
+    CLOSED = "closed"
+    FAULTED = "faulted"
+    """It gave up, or was given up; `fault` says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

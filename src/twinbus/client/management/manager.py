@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 
 from twinbus.client.connection_string import ConnectionString
-from twinbus.client.management import places
 from twinbus.client.management.service import AtomService, as_unknown
 from twinbus.client.settings import FactorySettings, read_options
+from twinbus.model import path as paths
 from twinbus.model.atom import namespace as namespace_form
 from twinbus.model.atom import rule as rule_form
 from twinbus.model.atom.form import TARGETS
@@ -24,7 +24,7 @@ from twinbus.model.atom.kinds import NEWEST, View
 from twinbus.model.atom.queue import QUEUE
 from twinbus.model.atom.subscription import SUBSCRIPTION, add_default_rule
 from twinbus.model.atom.topic import TOPIC
-from twinbus.model.errors import EntityNotFound
+from twinbus.model.errors import EntityNotFound, InvalidArgument
 from twinbus.model.info import NamespaceInfo, QueueInfo, SubscriptionInfo, TopicInfo
 from twinbus.model.queue import QueueDescription, QueueRuntime
 from twinbus.model.topic import SubscriptionDescription, TopicDescription, TopicRuntime
@@ -97,27 +97,27 @@ class NamespaceManager:
 
     async def create_queue(self, path: str, description: QueueDescription | None = None) -> QueueDescription:
         """Make a queue, and say what it became; EntityAlreadyExists, QuotaExceeded, InvalidArgument."""
-        return await self._put(QUEUE, places.entity(path), description or QueueDescription(), is_update=False)
+        return await self._put(QUEUE, _entity_path(path), description or QueueDescription(), is_update=False)
 
     async def update_queue(self, path: str, description: QueueDescription) -> QueueDescription:
         """Make a queue be as described in every respect; start from what `get_queue` says. EntityNotFound."""
-        return await self._put(QUEUE, places.entity(path), description, is_update=True)
+        return await self._put(QUEUE, _entity_path(path), description, is_update=True)
 
     async def get_queue(self, path: str) -> QueueDescription:
         """What a queue is told to be, or EntityNotFound."""
-        return await self._get(QUEUE, places.entity(path))
+        return await self._get(QUEUE, _entity_path(path))
 
     async def get_queue_runtime(self, path: str) -> QueueRuntime:
         """What a queue holds now, or EntityNotFound."""
-        return await self._get_runtime(QUEUE, places.entity(path))
+        return await self._get_runtime(QUEUE, _entity_path(path))
 
     async def queue_exists(self, path: str) -> bool:
         """There is a queue of that path."""
-        return await self._exists(QUEUE.tag, places.entity(path))
+        return await self._exists(QUEUE.tag, _entity_path(path))
 
     async def delete_queue(self, path: str) -> None:
         """Delete a queue and all it holds, or EntityNotFound. A topic of that path would be deleted as well."""
-        await self._service.delete(places.entity(path))
+        await self._service.delete(_entity_path(path))
 
     async def get_queues(self, prefix: str = "") -> AsyncIterator[QueueInfo]:
         """All queues whose path starts so, page by page."""
@@ -128,27 +128,27 @@ class NamespaceManager:
 
     async def create_topic(self, path: str, description: TopicDescription | None = None) -> TopicDescription:
         """Make a topic, and say what it became; EntityAlreadyExists, QuotaExceeded, InvalidArgument."""
-        return await self._put(TOPIC, places.entity(path), description or TopicDescription(), is_update=False)
+        return await self._put(TOPIC, _entity_path(path), description or TopicDescription(), is_update=False)
 
     async def update_topic(self, path: str, description: TopicDescription) -> TopicDescription:
         """Make a topic be as described in every respect; start from what `get_topic` says. EntityNotFound."""
-        return await self._put(TOPIC, places.entity(path), description, is_update=True)
+        return await self._put(TOPIC, _entity_path(path), description, is_update=True)
 
     async def get_topic(self, path: str) -> TopicDescription:
         """What a topic is told to be, or EntityNotFound."""
-        return await self._get(TOPIC, places.entity(path))
+        return await self._get(TOPIC, _entity_path(path))
 
     async def get_topic_runtime(self, path: str) -> TopicRuntime:
         """What a topic holds now, or EntityNotFound."""
-        return await self._get_runtime(TOPIC, places.entity(path))
+        return await self._get_runtime(TOPIC, _entity_path(path))
 
     async def topic_exists(self, path: str) -> bool:
         """There is a topic of that path."""
-        return await self._exists(TOPIC.tag, places.entity(path))
+        return await self._exists(TOPIC.tag, _entity_path(path))
 
     async def delete_topic(self, path: str) -> None:
         """Delete a topic with its subscriptions, or EntityNotFound. A queue of that path would be deleted as well."""
-        await self._service.delete(places.entity(path))
+        await self._service.delete(_entity_path(path))
 
     async def get_topics(self, prefix: str = "") -> AsyncIterator[TopicInfo]:
         """All topics whose path starts so, page by page."""
@@ -165,7 +165,7 @@ class NamespaceManager:
         rule: RuleDescription | None = None,
     ) -> SubscriptionDescription:
         """Make a subscription with one rule: `rule`, or one that is true for every message."""
-        place = places.subscription(topic, name)
+        place = _subscription_path(topic, name)
         return await self._put(
             SUBSCRIPTION, place, description or SubscriptionDescription(), is_update=False, rule=rule
         )
@@ -174,30 +174,30 @@ class NamespaceManager:
         self, topic: str, name: str, description: SubscriptionDescription
     ) -> SubscriptionDescription:
         """Make a subscription be as described in every respect; start from what `get_subscription` says."""
-        return await self._put(SUBSCRIPTION, places.subscription(topic, name), description, is_update=True)
+        return await self._put(SUBSCRIPTION, _subscription_path(topic, name), description, is_update=True)
 
     async def get_subscription(self, topic: str, name: str) -> SubscriptionDescription:
         """What a subscription is told to be, or EntityNotFound."""
-        return await self._get(SUBSCRIPTION, places.subscription(topic, name))
+        return await self._get(SUBSCRIPTION, _subscription_path(topic, name))
 
     async def get_subscription_runtime(self, topic: str, name: str) -> QueueRuntime:
         """What a subscription holds now, or EntityNotFound. Its size is counted with its topic."""
-        return await self._get_runtime(SUBSCRIPTION, places.subscription(topic, name))
+        return await self._get_runtime(SUBSCRIPTION, _subscription_path(topic, name))
 
     async def subscription_exists(self, topic: str, name: str) -> bool:
         """The topic has a subscription of that name."""
-        return await self._exists(SUBSCRIPTION.tag, places.subscription(topic, name))
+        return await self._exists(SUBSCRIPTION.tag, _subscription_path(topic, name))
 
     async def delete_subscription(self, topic: str, name: str) -> None:
         """Delete a subscription and all it holds, or EntityNotFound."""
-        await self._service.delete(places.subscription(topic, name))
+        await self._service.delete(_subscription_path(topic, name))
 
     async def get_subscriptions(self, topic: str, prefix: str = "") -> AsyncIterator[SubscriptionInfo]:
         """All subscriptions of a topic whose name starts so, page by page; or EntityNotFound."""
-        async for name, description, runtime in self._list(SUBSCRIPTION, places.subscriptions(topic), prefix):
-            place = places.subscription(topic, name)
+        async for name, description, runtime in self._list(SUBSCRIPTION, _subscriptions_path(topic), prefix):
+            place = _subscription_path(topic, name)
             yield SubscriptionInfo(
-                path=place, topic=places.entity(topic), name=name, description=description, runtime=runtime
+                path=place, topic=_entity_path(topic), name=name, description=description, runtime=runtime
             )
 
     # --- rules --------------------------------------------------------------------------------------------------------
@@ -212,22 +212,22 @@ class NamespaceManager:
 
     async def get_rule(self, topic: str, subscription: str, name: str) -> RuleDescription:
         """A rule, or EntityNotFound."""
-        place = places.rule(topic, subscription, name)
+        place = _rule_path(topic, subscription, name)
         root = await self._service.get(place, rule_form.TAG)
         with as_unknown(place):
             return rule_form.read_shown(root)
 
     async def rule_exists(self, topic: str, subscription: str, name: str) -> bool:
         """The subscription has a rule of that name."""
-        return await self._exists(rule_form.TAG, places.rule(topic, subscription, name))
+        return await self._exists(rule_form.TAG, _rule_path(topic, subscription, name))
 
     async def delete_rule(self, topic: str, subscription: str, name: str) -> None:
         """Delete a rule, or EntityNotFound."""
-        await self._service.delete(places.rule(topic, subscription, name))
+        await self._service.delete(_rule_path(topic, subscription, name))
 
     async def get_rules(self, topic: str, subscription: str) -> AsyncIterator[RuleDescription]:
         """All rules of a subscription, page by page; or EntityNotFound."""
-        place = places.rules(topic, subscription)
+        place = _rules_path(topic, subscription)
         async for entry in self._service.list(place, rule_form.TAG):
             with as_unknown(place):
                 rule = rule_form.read_shown(entry.description)
@@ -249,7 +249,7 @@ class NamespaceManager:
     async def _put_rule(
         self, topic: str, subscription: str, rule: RuleDescription, *, is_update: bool
     ) -> RuleDescription:
-        place, wanted = places.rule(topic, subscription, rule.name), rule_form.write_wanted(rule)
+        place, wanted = _rule_path(topic, subscription, rule.name), rule_form.write_wanted(rule)
         root = await self._service.put(place, rule_form.TAG, wanted, is_update=is_update)
         with as_unknown(place):
             return rule_form.read_shown(root)
@@ -276,3 +276,48 @@ class NamespaceManager:
             with as_unknown(place):
                 shown = entry.title, form.read_shown(entry.description), form.read_runtime(entry.description)
             yield shown
+
+
+# --- paths of what is managed -----------------------------------------------------------------------------------------
+
+_UPWARDS: Final = (".", "..")
+"""Segments that are resolved on the way: to delete the subscription `..` would be to delete its topic."""
+
+
+def _entity_path(path: str) -> str:
+    """Return the path of a queue or a topic.
+
+    A name stays a name: `news/Subscriptions/all` is no queue, and a slash or `..` in the name of a rule would make it
+    the address of something else. What else a name can be is for the namespace to say.
+    """
+    found = paths.relative(path)
+    is_elsewhere = any(segment in _UPWARDS for segment in found.split("/"))
+    if not found or is_elsewhere or found.startswith("$") or paths.owner_of(found) != found:
+        raise InvalidArgument(f"{path!r:.80} is no path of a queue or topic")
+    return found
+
+
+def _subscription_path(topic: str, name: str) -> str:
+    """Return the path of a subscription."""
+    return paths.subscription_path(_entity_path(topic), _checked_name(name, "subscription"))
+
+
+def _subscriptions_path(topic: str) -> str:
+    """Return the path of all subscriptions of a topic."""
+    return f"{_entity_path(topic)}/Subscriptions"
+
+
+def _rule_path(topic: str, subscription_name: str, name: str) -> str:
+    """Return the path of a rule."""
+    return f"{_rules_path(topic, subscription_name)}/{_checked_name(name, 'rule')}"
+
+
+def _rules_path(topic: str, subscription_name: str) -> str:
+    """Return the path of all rules of a subscription."""
+    return f"{_subscription_path(topic, subscription_name)}/Rules"
+
+
+def _checked_name(name: str, of: str) -> str:
+    if not name or "/" in name or name in _UPWARDS:
+        raise InvalidArgument(f"{name!r:.80} is no name of a {of}: it is not empty, and has no slash")
+    return name

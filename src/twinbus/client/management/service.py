@@ -15,19 +15,20 @@ from urllib.parse import quote, urlencode
 import httpx
 
 from twinbus.client import attempts
-from twinbus.client.doubt import Doubt
+from twinbus.client.attempts import Doubt
 from twinbus.client.errors import (
     ConnectionFailed,
     ConnectionLost,
     EntityNotFound,
     ObjectClosed,
+    TimedOut,
     UnknownAnswer,
+    server_busy,
 )
-from twinbus.client.management.failures import failure
-from twinbus.client.management.kept_token import KeptToken
 from twinbus.client.settings import trust
-from twinbus.client.tokens import provider_of
-from twinbus.model.atom import envelope
+from twinbus.client.tokens import SAS, provider_of
+from twinbus.model import errors as model
+from twinbus.model.atom import envelope, reader
 from twinbus.model.atom.kinds import NEWEST
 from twinbus.model.errors import NAME_HEADER, EntityAlreadyExists, InvalidArgument, ServiceBusError, Unauthorized
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
     from xml.etree.ElementTree import Element
 
+    from twinbus.client.clock import Clock
     from twinbus.client.connection_string import ConnectionString
     from twinbus.client.settings import FactorySettings
     from twinbus.client.tokens import TokenProvider
@@ -74,6 +76,35 @@ class _Request:
         if self.is_update:
             found["If-Match"] = "*"
         return found
+
+
+_RENEW_AT: Final = 0.75
+"""Of its life, after which another one is asked for."""
+
+
+class KeptToken:
+    """One token, good for all that a manager asks for."""
+
+    def __init__(self, provider: TokenProvider, audience: str, clock: Clock) -> None:
+        """Nothing is asked for yet."""
+        self._provider = provider
+        self._audience = audience
+        self._clock = clock
+        self._header = ""
+        self._renew_at_s = 0.0
+
+    async def header(self) -> str:
+        """What goes into `Authorization`."""
+        now_s = self._clock.wall_ms() / 1000
+        if now_s >= self._renew_at_s:
+            token = await self._provider.token(self._audience)
+            self._header = token.text if token.kind == SAS else f"Bearer {token.text}"
+            self._renew_at_s = now_s + (token.expires_s - now_s) * _RENEW_AT
+        return self._header
+
+    def forget(self) -> None:
+        """It was refused: the next request asks for another."""
+        self._renew_at_s = 0.0
 
 
 class AtomService:
@@ -249,3 +280,78 @@ def as_unknown(what: str) -> Iterator[None]:
         yield
     except InvalidArgument as error:
         raise UnknownAnswer(f"the answer to {what} cannot be read: {error}") from error
+
+
+# --- the errors of failed requests ------------------------------------------------------------------------------------
+
+_BY_STATUS: Final[dict[int, type[ServiceBusError]]] = {
+    400: model.InvalidArgument,
+    401: model.Unauthorized,
+    403: model.QuotaExceeded,
+    404: EntityNotFound,
+    405: model.NotAllowed,
+    409: model.EntityAlreadyExists,
+    410: EntityNotFound,
+    412: EntityNotFound,  # "if it exists" is the only condition that is ever set
+    413: model.InvalidArgument,
+    429: model.ServerBusy,
+    500: model.InternalFault,
+    501: model.NotImplementedHere,
+    502: model.StoreUnavailable,
+    503: model.ServerBusy,
+    504: model.StoreUnavailable,
+}
+_TIMEOUT: Final = 408
+_CONFLICT: Final = 409
+_FORBIDDEN: Final = 403
+_ANOTHER_OPERATION: Final = "SubCode=40901"
+"""Azure's words for: somebody else is changing this entity right now."""
+_NOT_ALLOWED: Final = "SubCode=40301"
+"""Azure's for: such an entity cannot have this."""
+_MAX_TEXT: Final = 1_000
+
+
+def failure(
+    status: int,
+    body: bytes,
+    what: str,
+    *,
+    is_create: bool,
+    name: str | None = None,
+    retry_after: str | None = None,
+) -> ServiceBusError:
+    """Return the error of an answer to `what`, a request that creates something (`is_create`) or does not.
+
+    `name` is the NAME_HEADER of the response, `retry_after` its `Retry-After`.
+    """
+    detail = detail_of(body)
+    text = f"{what}: {detail}" if detail else f"{what}: answered with status {status}, and no reason"
+    if status == _TIMEOUT:
+        return TimedOut(text)
+    kind = model.DiskFull if name == model.DiskFull.__name__ else _BY_STATUS.get(status)
+    # A race that was lost: what was asked for is there already, or gone.
+    is_race_lost = status == _CONFLICT and (not is_create or _ANOTHER_OPERATION in detail)
+    if kind is model.ServerBusy or is_race_lost:
+        return server_busy(text, retry_after)
+    if status == _FORBIDDEN and _NOT_ALLOWED in detail:
+        return model.NotAllowed(text)
+    if kind is model.DiskFull:
+        return kind(text, may_have_happened=False)  # the catalogue's disk is full: nothing was changed
+    if kind is not None:
+        return kind(text)
+    return _unheard_of(status, text)
+
+
+def _unheard_of(status: int, text: str) -> ServiceBusError:
+    by_hundreds = {4: model.NotAllowed, 5: model.InternalFault}
+    return by_hundreds.get(status // 100, UnknownAnswer)(f"status {status}: {text}")
+
+
+def detail_of(body: bytes) -> str:
+    """The reason in an error's body; what is no such body is taken as text."""
+    try:
+        root = reader.parse(body)
+    except InvalidArgument:
+        return body.decode(errors="replace").strip()[:_MAX_TEXT]
+    found = root.find("{*}Detail")
+    return "" if found is None else (found.text or "").strip()[:_MAX_TEXT]

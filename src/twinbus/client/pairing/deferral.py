@@ -12,7 +12,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from twinbus.client.futures import ignore_failure
+from twinbus.client.attempts import ignore_failure
 from twinbus.client.pairing.outages import side_of
 from twinbus.client.pairing.parcel import defer_all
 from twinbus.model.errors import ServiceBusError

@@ -42,8 +42,7 @@ from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.fragments import key_in
 from twinbus.client.pairing.pair_events import DeferralBegan, PairEvents
 from twinbus.client.pairing.parcel import Arrived, complete_all
-from twinbus.client.pairing.probe_pace import ProbePace
-from twinbus.client.pairing.wakeups import fragment_key
+from twinbus.client.pairing.wakeups import ProbePace, fragment_key
 from twinbus.client.pairing.withholding import WithheldMessages
 from twinbus.client.retry import RECONNECT_ONCE
 from twinbus.client.sender import MessageSender

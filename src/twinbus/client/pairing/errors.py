@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.client.doubt import STORED, UNSENT
+from twinbus.client.attempts import STORED, UNSENT
 from twinbus.model.errors import CallerError, InvalidArgument, InvalidOperation, MessageTooLarge, ServiceBusError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from twinbus.client.doubt import UNSENT, of_send
+from twinbus.client.attempts import UNSENT, of_send
 from twinbus.client.errors import ConnectionFailed, ConnectionLost, TimedOut
 from twinbus.client.events import FROM_SPOOL
 from twinbus.client.pairing.errors import MessageCannotBeParked, NotSent, SpoolFailed

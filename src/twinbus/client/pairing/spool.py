@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple
 
-from twinbus.client.futures import ignore_failure
+from twinbus.client.attempts import ignore_failure
 from twinbus.client.pairing.errors import SpoolFailed, SpoolFull
 from twinbus.client.pairing.spool_files import SEGMENT_BYTES, SpoolFiles, number_of
 from twinbus.client.pairing.spool_index import SpoolIndex

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from twinbus.client.futures import ignore_failure
+from twinbus.client.attempts import ignore_failure
 from twinbus.client.pairing.outages import side_of
 from twinbus.model.annotations import PATH
 from twinbus.model.errors import FailureClass, ServiceBusError

@@ -10,17 +10,21 @@ object of `twinbus.client` that it stands for, and raises what that raises.
 """
 
 from twinbus.client.connection_string import ConnectionString
-from twinbus.client.factory_state import FactoryState
 from twinbus.client.receiver import ReceiveMode
 from twinbus.client.retry import NO_RETRY, RetryPolicy
-from twinbus.client.settings import FactorySettings
-from twinbus.client.sync.clients import QueueClient, SubscriptionClient, TopicClient
+from twinbus.client.settings import FactorySettings, FactoryState
+from twinbus.client.sync.clients import (
+    MessageReceiver,
+    MessageSender,
+    MessageSession,
+    QueueClient,
+    SubscriptionClient,
+    TopicClient,
+    Transaction,
+)
 from twinbus.client.sync.factory import MessagingFactory
 from twinbus.client.sync.management import NamespaceManager
 from twinbus.client.sync.pairing import Pairing, SendAvailabilityPairedNamespaceOptions
-from twinbus.client.sync.receiver import MessageReceiver, MessageSession
-from twinbus.client.sync.sender import MessageSender
-from twinbus.client.sync.transaction import Transaction
 from twinbus.client.tokens import Token, TokenProvider
 from twinbus.model.message import BrokeredMessage
 

@@ -6,20 +6,22 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from twinbus.client import factory
 from twinbus.client.receiver import ReceiveMode
-from twinbus.client.sync.background import call, close_at_exit, close_pair_at_exit, wait
-from twinbus.client.sync.clients import QueueClient, SubscriptionClient, TopicClient
-from twinbus.client.sync.facade import Blocking
+from twinbus.client.sync.background import Blocking, call, close_at_exit, close_pair_at_exit, wait
+from twinbus.client.sync.clients import (
+    MessageReceiver,
+    MessageSender,
+    QueueClient,
+    SubscriptionClient,
+    TopicClient,
+    Transaction,
+)
 from twinbus.client.sync.pairing import Pairing
-from twinbus.client.sync.receiver import MessageReceiver
-from twinbus.client.sync.sender import MessageSender
-from twinbus.client.sync.transaction import Transaction
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable
 
-    from twinbus.client.factory_state import FactoryState
-    from twinbus.client.settings import ClientOptions
+    from twinbus.client.settings import ClientOptions, FactoryState
     from twinbus.client.sync.pairing import SendAvailabilityPairedNamespaceOptions
 
 

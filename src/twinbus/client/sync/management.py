@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from twinbus.client import management
-from twinbus.client.sync.background import call, close_at_exit, wait
-from twinbus.client.sync.facade import Blocking
+from twinbus.client.sync.background import Blocking, call, close_at_exit, wait
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -6,8 +6,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from twinbus.client.pairing import EventKind, options, pairing
-from twinbus.client.sync.background import call, read, wait
-from twinbus.client.sync.facade import Blocking
+from twinbus.client.sync.background import Blocking, call, read, wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
