@@ -27,11 +27,11 @@ from bench.costs_generator import write_journals, write_usage
 from bench.processes import children_of
 from bench.record import Bar, add_results_option, bars_table, facts, judge, surroundings, write
 from bench.serving import MIB
+from twinbus.pipeline.costs.bill import SETTINGS, Terms
 from twinbus.pipeline.costs.explained import tell_report
-from twinbus.pipeline.costs.job import Wanted, explain
 from twinbus.pipeline.costs.page import write_page
+from twinbus.pipeline.costs.report import Wanted, explain
 from twinbus.pipeline.costs.tariff import read_tariff
-from twinbus.pipeline.costs.terms import SETTINGS, Terms
 from twinbus.pipeline.spark import session
 
 ROWS: Final = (5_000_000, 10_000_000, 25_000_000, 50_000_000)

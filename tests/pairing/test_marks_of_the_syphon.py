@@ -13,10 +13,9 @@ from twinbus.client import BrokeredMessage
 from twinbus.client.management import NamespaceManager
 from twinbus.client.pairing import EventKind
 from twinbus.client.pairing.draining_by_hand import DrainingByHand
-from twinbus.pipeline.syphon.assignment import Address, Assignment
-from twinbus.pipeline.syphon.pair import Pair
-from twinbus.pipeline.syphon.pumping import pumping
+from twinbus.pipeline.syphon.assignment import Address, Assignment, Pair
 from twinbus.pipeline.syphon.tally import Tally
+from twinbus.pipeline.syphon.task import pumping
 from twinbus.testing import InMemoryPair, in_virtual_time
 
 if TYPE_CHECKING:

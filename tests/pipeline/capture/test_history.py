@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from twinbus.pipeline.capture.folder import Folder
-from twinbus.pipeline.capture.history import History, order_of, place_of
-from twinbus.pipeline.capture.manifest import Manifest, iso
+from twinbus.pipeline.capture.manifest import History, Manifest, iso, order_of, place_of
 from twinbus.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:

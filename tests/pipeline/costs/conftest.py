@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from tests.pipeline.costs.recorded import NOON, Client, Server, counted
 from twinbus.cli.main import app
 from twinbus.pipeline import spark as spark_module
-from twinbus.pipeline.costs import job
+from twinbus.pipeline.costs import report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from typer.testing import Result
 
-    from twinbus.pipeline.costs.job import Wanted
-    from twinbus.pipeline.costs.report import Report
+    from twinbus.pipeline.costs.report import Report, Wanted
 
 BACKLOG = "contoso/x-servicebus-transfer/3"
 PARKED = 1_000
@@ -66,10 +65,10 @@ def explained(spark: SparkSession, outage: Outage, tmp_path_factory: pytest.Temp
         reports.append(whole(spark, wanted, tell))
         return reports[-1]
 
-    whole = job.explain
+    whole = report.explain
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spark_module, "session", lambda *_, **__: session_of(spark))
-        patch.setattr(job, "explain", explain)
+        patch.setattr(report, "explain", explain)
         places = ["--journals", outage.journals, "--parquet", str(focus), "--html", str(page)]
         done = CliRunner().invoke(app, ["pipeline", "costs", *outage.data, *places])
     assert done.exit_code == 0, done.output

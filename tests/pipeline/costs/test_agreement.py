@@ -13,12 +13,11 @@ from tests.pairing_processes.namespaces import PATIENCE_S, application, connecti
 from tests.relay import Relay
 from twinbus.client import MessagingFactory
 from twinbus.client.pairing import EventKind
+from twinbus.pipeline.costs.bill import Terms, to_the_cent
 from twinbus.pipeline.costs.charges import THE_FOUR, Charges, Model, Stage, total
-from twinbus.pipeline.costs.charging import to_the_cent
-from twinbus.pipeline.costs.job import Wanted, explain
+from twinbus.pipeline.costs.report import Wanted, explain
 from twinbus.pipeline.costs.setup import Setup, Traffic
 from twinbus.pipeline.costs.tariff import read_tariff
-from twinbus.pipeline.costs.terms import Terms
 from twinbus.pipeline.costs.what_if import predict
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 from tests.pipeline.costs.conftest import session_of
 from twinbus.cli.main import app
 from twinbus.pipeline import spark as spark_module
-from twinbus.pipeline.costs import job
-from twinbus.pipeline.costs.job import Wanted
+from twinbus.pipeline.costs import report
+from twinbus.pipeline.costs.bill import Terms
 from twinbus.pipeline.costs.kinds import Period
+from twinbus.pipeline.costs.report import Wanted
 from twinbus.pipeline.costs.tariff import read_tariff
-from twinbus.pipeline.costs.terms import Terms
 from twinbus.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def test_what_is_typed_is_what_a_bill_is_made_by(monkeypatch: pytest.MonkeyPatch
         asked.append(wanted)
         raise PipelineError("that is enough")
 
-    monkeypatch.setattr(job, "explain", explain)
+    monkeypatch.setattr(report, "explain", explain)
     places = ["contoso", "backup", "--journals", "audit", "--parquet", "focus"]
     done = run(*places, "--since", "2026-10-01", "--until", "2026-11-01", "--period", "hour", "--no-failed-calls")
     assert "that is enough" in done.output

@@ -12,13 +12,12 @@ import pytest
 from tests.pipeline.costs.conftest import BACKLOG
 from tests.pipeline.costs.recorded import NOON, Client, Server, counted
 from twinbus.model.usage import DOCUMENT_TERMS, FAILED_TERMS, OPERATION_TERMS
+from twinbus.pipeline.costs.bill import Terms, to_the_cent
 from twinbus.pipeline.costs.charges import THE_FOUR, Charges, Model, Stage
-from twinbus.pipeline.costs.charging import to_the_cent
-from twinbus.pipeline.costs.job import Wanted, explain
 from twinbus.pipeline.costs.kinds import KINDS, Period, one_pass
 from twinbus.pipeline.costs.pulse import read_pulse
+from twinbus.pipeline.costs.report import Wanted, explain
 from twinbus.pipeline.costs.tariff import read_tariff
-from twinbus.pipeline.costs.terms import Terms
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.usage import read_usage
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from twinbus.model.usage import units_of
-from twinbus.pipeline.costs.charging import (
+from twinbus.pipeline.costs.bill import (
     basic_cost,
     connections_cost,
     egress_cost,

@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from twinbus.cli.main import app
-from twinbus.pipeline.costs.charging import money, operations_cost
+from twinbus.pipeline.costs.bill import money, operations_cost
 from twinbus.pipeline.costs.focus import COLUMNS
 from twinbus.pipeline.costs.setup import read_setup
 from twinbus.pipeline.costs.tariff import read_tariff, shipped_tariff

@@ -11,8 +11,9 @@ from rich.console import Console
 
 from tests.pipeline.costs.recorded import NOON
 from tests.pipeline.costs.test_page import EVIL, read
+from twinbus.cli.pipeline.costs import show
 from twinbus.pipeline.costs.account import Account, Day
-from twinbus.pipeline.costs.bill import Month
+from twinbus.pipeline.costs.bill import Month, Terms
 from twinbus.pipeline.costs.charges import Charges, Stage
 from twinbus.pipeline.costs.clients import Clients
 from twinbus.pipeline.costs.explained import tell_report
@@ -20,9 +21,7 @@ from twinbus.pipeline.costs.outages import Outage
 from twinbus.pipeline.costs.page import write_page
 from twinbus.pipeline.costs.pulse import Gap, Pulse
 from twinbus.pipeline.costs.report import Entity, Parked, Report
-from twinbus.pipeline.costs.screen import show
 from twinbus.pipeline.costs.tariff import read_tariff
-from twinbus.pipeline.costs.terms import Terms
 
 NOWHERE: Any = None
 OUTAGE = Outage(

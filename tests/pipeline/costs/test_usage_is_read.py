@@ -11,7 +11,7 @@ from tests.pipeline.costs.recorded import NOON, Server, counted
 from twinbus.model.usage import COLUMNS
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.usage import read_usage
-from twinbus.pipeline.usage.journal import batches_of
+from twinbus.pipeline.usage.reading import batches_of
 from twinbus.server.metering import hours
 
 if TYPE_CHECKING:

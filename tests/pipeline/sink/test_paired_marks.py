@@ -12,7 +12,7 @@ from pyspark import TaskContext
 from tests.pairing_processes.namespaces import QUEUE, make_queue, received
 from tests.pipeline.sink.test_paired_writing import both, pair  # noqa: F401  # a fixture
 from twinbus.client.sync import BrokeredMessage, MessagingFactory
-from twinbus.pipeline.sink import begun
+from twinbus.pipeline.sink import writers
 from twinbus.pipeline.sink.options import read_options
 from twinbus.pipeline.sink.writers import BATCH_ID, RUN_ID, BatchWriter, StreamWriter
 
@@ -97,10 +97,10 @@ def test_q04_a_batch_of_a_stream_that_runs_again_is_marked(
 
 def test_q04_what_an_earlier_run_began_is_known_until_the_next_batch_is_written(tmp_path: Path) -> None:
     checkpoint = f"file://{tmp_path}"
-    assert not begun.begin(checkpoint, 3, "first")
-    assert not begun.begin(checkpoint, 3, "first"), "another task of the same run"
-    begun.forget_before(checkpoint, 3)
-    assert begun.begin(checkpoint, 3, "second"), "Spark may not have noted the commit of the batch"
-    assert not begun.begin(checkpoint, 4, "second")
-    begun.forget_before(checkpoint, 4)
-    assert [folder.name for folder in (tmp_path / begun.FOLDER).iterdir()] == ["4"]
+    assert not writers.begin_batch(checkpoint, 3, "first")
+    assert not writers.begin_batch(checkpoint, 3, "first"), "another task of the same run"
+    writers.forget_batches_before(checkpoint, 3)
+    assert writers.begin_batch(checkpoint, 3, "second"), "Spark may not have noted the commit of the batch"
+    assert not writers.begin_batch(checkpoint, 4, "second")
+    writers.forget_batches_before(checkpoint, 4)
+    assert [folder.name for folder in (tmp_path / writers.BEGUN).iterdir()] == ["4"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twinbus.client import BrokeredMessage
 from twinbus.pipeline.sink.messages import Outgoing
-from twinbus.pipeline.sink.parcels import MOST_BYTES, MOST_MESSAGES, MOST_OPEN, parcels_of
+from twinbus.pipeline.sink.sending import MOST_BYTES, MOST_MESSAGES, MOST_OPEN, parcels_of
 
 
 def outgoing(count: int, size: int = 10, entity: str = "orders", **told: str) -> list[Outgoing]:

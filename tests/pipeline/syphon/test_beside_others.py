@@ -13,8 +13,8 @@ from twinbus.client.journal_file import read
 from twinbus.client.pairing import EventKind
 from twinbus.client.pairing.rewriting import park
 from twinbus.pipeline.syphon.driver import ROUND_S
-from twinbus.pipeline.syphon.pumping import ended, pumping
 from twinbus.pipeline.syphon.tally import Tally
+from twinbus.pipeline.syphon.task import ended, pumping
 from twinbus.testing import InMemoryPair, in_virtual_time, run
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.pipeline.syphon.assignment import Address, Assignment, spread
-from twinbus.pipeline.syphon.pair import Pair
+from twinbus.pipeline.syphon.assignment import Address, Assignment, Pair, spread
 
 
 def assignment(*, started_ms: int = 1_000_000, number: int = 1, queues: tuple[str, ...] = ()) -> Assignment:

@@ -7,8 +7,8 @@ import asyncio
 from tests.pipeline.syphon.scene import parked
 from twinbus.pipeline.syphon import Pair
 from twinbus.pipeline.syphon.assignment import Address, Assignment
-from twinbus.pipeline.syphon.pumping import pumping
 from twinbus.pipeline.syphon.tally import Moved, Tally
+from twinbus.pipeline.syphon.task import pumping
 from twinbus.testing import InMemoryPair, in_virtual_time
 
 BACKLOG = "contoso/x-servicebus-transfer/0"

@@ -18,8 +18,11 @@ from twinbus.cli.pipeline.app import Master, app, plain_errors
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from twinbus.pipeline.costs.document import Document
-    from twinbus.pipeline.costs.terms import Terms
+    from rich.console import Console
+    from rich.table import Table as ScreenTable
+
+    from twinbus.pipeline.costs.bill import Terms
+    from twinbus.pipeline.costs.document import Document, Table
 
 _WIDTH: Final = 160
 """Characters, where the output is no screen and does not say how wide it is."""
@@ -152,10 +155,10 @@ class _Terms(NamedTuple):
 
     def read(self) -> Terms:
         """Checked."""
+        from twinbus.pipeline.costs.bill import Terms  # noqa: PLC0415
         from twinbus.pipeline.costs.charges import Model  # noqa: PLC0415  # `serve` starts sooner without
         from twinbus.pipeline.costs.kinds import Period  # noqa: PLC0415
         from twinbus.pipeline.costs.tariff import read_tariff  # noqa: PLC0415
-        from twinbus.pipeline.costs.terms import Terms  # noqa: PLC0415
 
         return Terms(
             tariff=read_tariff(self.tariff),
@@ -203,7 +206,7 @@ def _explain(asked: _Asked, terms: _Terms) -> Document:
 
     if not asked.data:
         raise PipelineError("name the data folders of servers, as given to `twinbus serve --data`; or say --what-if")
-    from twinbus.pipeline.costs.terms import SETTINGS  # noqa: PLC0415
+    from twinbus.pipeline.costs.bill import SETTINGS  # noqa: PLC0415
     from twinbus.pipeline.spark import session  # noqa: PLC0415
 
     agreed = terms.read()
@@ -211,7 +214,7 @@ def _explain(asked: _Asked, terms: _Terms) -> Document:
         tell("starting Spark")
         with session("twinbus costs", master=asked.master, settings=SETTINGS) as spark:
             from twinbus.pipeline.costs.explained import tell_report  # noqa: PLC0415  # PySpark is there now
-            from twinbus.pipeline.costs.job import Wanted, explain  # noqa: PLC0415
+            from twinbus.pipeline.costs.report import Wanted, explain  # noqa: PLC0415
 
             wanted = Wanted(usage=asked.data, journals=asked.journals, terms=agreed, parquet=asked.parquet)
             return tell_report(explain(spark, wanted, tell))
@@ -234,7 +237,6 @@ def _give(document: Document, html: Path | None) -> None:
 
     from twinbus import __version__  # noqa: PLC0415
     from twinbus.pipeline.costs.page import write_page  # noqa: PLC0415
-    from twinbus.pipeline.costs.screen import show  # noqa: PLC0415
 
     console = Console()
     show(document, console if console.is_terminal else Console(width=_WIDTH))
@@ -242,3 +244,37 @@ def _give(document: Document, html: Path | None) -> None:
         now = dt.datetime.now(dt.UTC)
         html.write_text(write_page(document, f"twinbus {__version__}, {now:%Y-%m-%d %H:%M} UTC"), encoding="utf-8")
         typer.echo(f"\nThe page is {html}", err=True)
+
+
+# --- the report on the screen -----------------------------------------------------------------------------------------
+
+
+def show(document: Document, console: Console) -> None:
+    """Print it. Names that came from elsewhere are not taken for markup."""
+    from rich.text import Text  # noqa: PLC0415  # `serve` starts sooner without
+
+    console.print(Text(document.title, style="bold"))
+    for name, value in document.facts:
+        console.print(Text(f"  {name}: {value}"))
+    for warning in document.warnings:
+        console.print(Text(f"! {warning}", style="yellow"))
+    for section in document.sections:
+        console.print()
+        console.print(Text(section.title, style="bold"))
+        for paragraph in section.paragraphs:
+            console.print(Text(paragraph))
+        for table in section.tables:
+            console.print(_table(table))
+
+
+def _table(table: Table) -> ScreenTable:
+    from rich.table import Table as ScreenTable  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    made = ScreenTable(title=Text(table.caption) if table.caption else None, title_justify="left", show_footer=False)
+    for number, head in enumerate(table.heads):
+        made.add_column(Text(head), justify="right" if table.is_number(number) else "left", overflow="fold")
+    for number, row in enumerate(table.rows):
+        left = len(table.rows) - number - 1 if table.has_total else -1
+        made.add_row(*map(Text, row), style="bold" if left == 0 else None, end_section=left == 1)
+    return made

@@ -100,7 +100,7 @@ def _run(wanted: Wanted, master: str | None) -> Report:
 
 async def _look(wanted: Wanted) -> dict[str, int]:
     """What a wrong key or address makes fail does so before Spark is started."""
-    from twinbus.pipeline.syphon.pair import look  # noqa: PLC0415
+    from twinbus.pipeline.syphon.assignment import look  # noqa: PLC0415
 
     async with wanted.pair.manager() as manager:
         return await look(manager, wanted.pair.primary_name)

@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Final
 from twinbus.model.errors import EntityNotFound
 from twinbus.model.times import EPOCH
 from twinbus.pipeline.capture.folder import TEMPORARY
-from twinbus.pipeline.capture.history import History, place_of
-from twinbus.pipeline.capture.manifest import Manifest, iso
+from twinbus.pipeline.capture.manifest import History, Manifest, iso, place_of
 from twinbus.pipeline.capture.task import Order
 from twinbus.pipeline.capture.window import Window
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.source import Positions
-from twinbus.pipeline.source.claim import Claim
-from twinbus.pipeline.source.connecting import connect
+from twinbus.pipeline.source.entity import Claim
 from twinbus.pipeline.source.offsets import Offsets, losses
+from twinbus.pipeline.source.options import connect
 from twinbus.pipeline.source.positions import ask_positions
 
 if TYPE_CHECKING:

@@ -1,17 +1,22 @@
 """The manifest of a captured file: what is in it, and which part of the log it covers.
 
-Owns: its fields, and how they are written as JSON. The first eight are those of Event Hubs Capture. A file counts once
-its manifest is there: the manifests of a fragment, taken together, are what was captured of it.
+Owns: its fields, how they are written as JSON, the names of captured files, and where a fragment's capture goes on. The
+first eight are those of Event Hubs Capture. A file counts once its manifest is there: the manifests of a fragment,
+taken together, are what was captured of it.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import json
+import posixpath
 from dataclasses import asdict, dataclass, fields
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from twinbus.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from twinbus.pipeline.capture.folder import Folder
 
 VERSION: Final = 1
 DATA_ENDING: Final = ".parquet"
@@ -77,3 +82,83 @@ class Manifest:
 def iso(microseconds: int) -> str:
     """A moment, given in microseconds since 1970."""
     return (dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=microseconds)).isoformat()
+
+
+# --- the history of a fragment ----------------------------------------------------------------------------------------
+
+_LEVELS: Final = 5
+"""Folders below a fragment's: year, month, day, hour, minute."""
+_FORM: Final = "%Y/%m/%d/%H/%M/%S"
+
+
+class History:
+    """What was captured of one fragment so far, read from its folder.
+
+        {namespace}/{entity}/{fragment}/{year}/{month}/{day}/{hour}/{minute}/{second}-{entity id}-{first number}.parquet
+
+    The time in a path is that of the file's first message, but never earlier than that of the file before, and later
+    where numbers begin anew: so the last file of a fragment is found without looking at all of them, and no name is
+    given twice. A file without a manifest is one that was not finished: it is removed, and captured again. Only the
+    driver of a capture has a history: nobody else names files there.
+    """
+
+    def __init__(self, folder: Folder, place: str) -> None:
+        """`place` is the fragment's folder."""
+        self._folder = folder
+        self._place = place
+        self._latest: dt.datetime | None = None
+        """The time in the path of the last file."""
+
+    def find_last(self) -> Manifest | None:
+        """The manifest of the last file; what lies behind it without one is removed."""
+        return self._find_last(self._place, _LEVELS)
+
+    def _find_last(self, path: str, levels: int) -> Manifest | None:
+        names = self._folder.names(path)
+        if levels == 0:
+            return self._last_of_minute(path, names)
+        for name in reversed([name for name in names if name.isdecimal()]):
+            found = self._find_last(posixpath.join(path, name), levels - 1)
+            if found is not None:
+                return found
+        return None
+
+    def _last_of_minute(self, path: str, names: list[str]) -> Manifest | None:
+        """Of the files of one minute; one that was begun anew counts more, whatever its numbers."""
+        whole = {name.removesuffix(ENDING) for name in names if name.endswith(ENDING)}
+        for name in names:
+            if name.endswith(DATA_ENDING) and name.removesuffix(DATA_ENDING) not in whole:
+                self._folder.delete(posixpath.join(path, name))
+        manifests = [self._read(posixpath.join(path, name + ENDING)) for name in whole]
+        last = max(manifests, key=order_of, default=None)
+        if last is not None:
+            self._latest = self._time_in(last.file)
+        return last
+
+    def _read(self, path: str) -> Manifest:
+        return Manifest.decode(self._folder.uri_of(path), self._folder.read(path))
+
+    def _time_in(self, file: str) -> dt.datetime:
+        text = posixpath.relpath(file, self._place).split("-", 1)[0]
+        return dt.datetime.strptime(text, _FORM).replace(tzinfo=dt.UTC)
+
+    def begin_anew(self) -> None:
+        """Numbers of files that there are come again: what is named from now on is of a later second than these."""
+        if self._latest is not None:
+            self._latest += dt.timedelta(seconds=1)
+
+    def name_next(self, first: dt.datetime, entity_id: int, from_number: int) -> str:
+        """The path of a file whose first message is of that time."""
+        time = first.replace(microsecond=0)
+        self._latest = time = time if self._latest is None else max(time, self._latest)
+        return posixpath.join(self._place, f"{time.strftime(_FORM)}-{entity_id}-{from_number}{DATA_ENDING}")
+
+
+def order_of(manifest: Manifest) -> tuple[str, int, int]:
+    """What the files of a fragment are sorted by: as they were captured, also where numbers began anew."""
+    return manifest.file.rsplit("-", 2)[0], manifest.entityId, manifest.toSequenceNumber
+
+
+def place_of(namespace: str, entity: str, fragment: int | None = None) -> str:
+    """The folder of an entity, or of one of its fragments. Paths of entities compare without regard to case."""
+    return posixpath.join(namespace.lower(), entity.lower(), *([] if fragment is None else [str(fragment)]))

@@ -13,8 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from twinbus.model.path import key_of
-from twinbus.pipeline.capture.history import order_of, place_of
-from twinbus.pipeline.capture.manifest import ENDING, Manifest
+from twinbus.pipeline.capture.manifest import ENDING, Manifest, order_of, place_of
 from twinbus.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:

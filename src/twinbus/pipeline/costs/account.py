@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
+    from twinbus.pipeline.costs.bill import Terms
     from twinbus.pipeline.costs.clients import Clients
     from twinbus.pipeline.costs.tariff import Tariff
-    from twinbus.pipeline.costs.terms import Terms
 
 _RATE: Final = "decimal(19,18)"
 """Times a number of 18 digits that is as much as Spark counts exactly: all of a month is off by less than a cent."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from twinbus.pipeline.costs.bill import ZERO, money
 from twinbus.pipeline.costs.charges import THE_FOUR, Charges, Model, Stage
-from twinbus.pipeline.costs.charging import ZERO, money
 from twinbus.pipeline.costs.document import Bars, Document, Section, Stack, Table
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions
 
-from twinbus.pipeline.costs.charging import MILLION
+from twinbus.pipeline.costs.bill import MILLION
 from twinbus.pipeline.costs.kinds import Period
 
 if TYPE_CHECKING:

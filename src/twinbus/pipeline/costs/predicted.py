@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from twinbus.pipeline.costs.bill import money
 from twinbus.pipeline.costs.charges import NONE, THE_FOUR, Model, Stage, not_parked, parked, total
-from twinbus.pipeline.costs.charging import money
 from twinbus.pipeline.costs.document import Bars, Document, Section, Table
 
 if TYPE_CHECKING:

@@ -8,19 +8,30 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
+from twinbus.pipeline.costs.account import open_account
+from twinbus.pipeline.costs.bill import ZERO
 from twinbus.pipeline.costs.charges import NONE, THE_FOUR, Charges, Model, Stage, total
-from twinbus.pipeline.costs.charging import ZERO
+from twinbus.pipeline.costs.focus import focus_rows
 from twinbus.pipeline.costs.outages import Outage, read_outages
+from twinbus.pipeline.errors import PipelineError
+from twinbus.pipeline.spark import first_line
+from twinbus.pipeline.usage import read_usage
 
 if TYPE_CHECKING:
     import datetime as dt
+    from collections.abc import Callable, Sequence
     from decimal import Decimal
 
+    from pyspark.sql import SparkSession
+
     from twinbus.pipeline.costs.account import Account
+    from twinbus.pipeline.costs.bill import Terms
 
 MOST_ENTITIES: Final = 100
 MOST_DAYS: Final = 400
@@ -201,3 +212,43 @@ def _timeline(account: Account) -> dict[dt.date, dict[Stage, int]]:
         parts = timeline.setdefault(day.day.replace(day=1) if is_long else day.day, {})
         parts[day.stage] = parts.get(day.stage, 0) + day.charges.by(account.terms.model)
     return timeline
+
+
+# --- the job ----------------------------------------------------------------------------------------------------------
+
+_FILES: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is asked for."""
+
+    usage: Sequence[str]
+    """Servers' data folders."""
+    journals: Sequence[str] = ()
+    """Clients' journal folders."""
+    terms: Terms
+    parquet: str | None = None
+    """Where FOCUS rows go: a folder that is not there yet, or a place that Spark knows."""
+
+
+def explain(spark: SparkSession, wanted: Wanted, tell: Callable[[str], None] = lambda _: None) -> Report:
+    """Do all of it; `tell` is called with what is done next. PipelineError says what the user has to mend."""
+    if wanted.parquet is not None and "://" not in wanted.parquet and Path(wanted.parquet).exists():
+        raise PipelineError(f"{wanted.parquet} is there already: name a folder that is not")
+    try:
+        return _explain(spark, wanted, tell)
+    except PySparkException as error:
+        raise PipelineError(f"Spark gave up: {first_line(error)}") from error
+
+
+def _explain(spark: SparkSession, wanted: Wanted, tell: Callable[[str], None]) -> Report:
+    terms = wanted.terms
+    tell("looking for usage")
+    usage = read_usage(spark, wanted.usage, since=terms.since, until=terms.until)
+    account = open_account(usage, terms, journals=wanted.journals, tell=tell)
+    report = make_report(account)
+    if wanted.parquet is not None:
+        tell("writing FOCUS rows")
+        focus_rows(account).coalesce(_FILES).write.parquet(wanted.parquet)
+    return report

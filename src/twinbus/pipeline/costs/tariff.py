@@ -4,7 +4,7 @@
     tariff = read_tariff(Path("ours.toml"))
 
 Owns: the form of such a file, and what is wrong with one that is not of this form. Money is a text in it ("0.80"), so
-that it is read exactly. What a tariff makes of quantities is in `charging`.
+that it is read exactly. What a tariff makes of quantities is in `bill`.
 """
 
 from __future__ import annotations

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from twinbus.pipeline.costs import charges as count
-from twinbus.pipeline.costs.bill import Bill
-from twinbus.pipeline.costs.charges import NONE, Charges, Model, Stage, total
-from twinbus.pipeline.costs.charging import (
+from twinbus.pipeline.costs.bill import (
     ZERO,
+    Bill,
     basic_cost,
     connections_cost,
     egress_cost,
     operations_cost,
     premium_cost,
 )
+from twinbus.pipeline.costs.charges import NONE, Charges, Model, Stage, total
 from twinbus.pipeline.costs.setup import HUNDRED
 
 if TYPE_CHECKING:

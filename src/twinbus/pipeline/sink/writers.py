@@ -6,7 +6,7 @@ itself is in `sending`.
 A task that fails is run again by Spark, and so is a batch of a stream after a restart: what it sent is sent again. With
 the option `messageIds=deterministic` it has the same ids then, and an entity that detects duplicates drops it. How ids
 are derived is in `ids`; here is what they begin with. With a pair, rows that may have been sent before are marked as
-possible duplicates; whether an earlier run began a batch is told by `begun`.
+possible duplicates; whether an earlier run began a batch is told by `begin_batch`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from twinbus.pipeline.errors import PipelineError
-from twinbus.pipeline.sink import begun
 from twinbus.pipeline.sink.ids import RowIds, check_distinct, check_key
 from twinbus.pipeline.sink.messages import check_columns
 from twinbus.pipeline.sink.options import read_options
 from twinbus.pipeline.sink.sending import send_all
+from twinbus.pipeline.source.checkpoint import open_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
+    import pyarrow.fs
     from pyspark.sql.types import StructType
 
     from twinbus.pipeline.sink.options import SinkOptions
@@ -93,7 +94,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _check_ids(messages)
         if self._options.pair is not None and self._options.checkpoint is not None:
             try:
-                begun.forget_before(self._options.checkpoint, batchId)
+                forget_batches_before(self._options.checkpoint, batchId)
             except PipelineError as error:  # the files are small, and the rows are written
                 log.warning("%s", error)
 
@@ -144,7 +145,7 @@ def _may_have_run(options: SinkOptions) -> bool:
         )
         return True
     try:
-        is_again = begun.begin(options.checkpoint, int(batch), run)
+        is_again = begin_batch(options.checkpoint, int(batch), run)
     except PipelineError as error:
         log.warning("batch %s may have run before, so its rows are marked as possible duplicates: %s", batch, error)
         return True
@@ -181,3 +182,45 @@ def _tell(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
         )
     else:
         log.info("%s: %d messages sent", what, sent)
+
+
+# --- batches that may have been sent before ---------------------------------------------------------------------------
+
+BEGUN: Final = "twinbus-begun"
+"""A folder of the checkpoint, with a file for each run that began a batch, made before the first row is sent.
+
+A query that is started again runs its last batch again unless its commit is in the checkpoint. Spark does not tell a
+task of that; so each run leaves its id with the batch it begins, and a task that finds another run's id knows. The
+files of a batch stay until the next one is written: Spark notes the commit of a batch only after the writer's own."""
+
+
+def begin_batch(checkpoint: str, batch: int, run: str) -> bool:
+    """Note that a run begins a batch; whether another run may have sent rows of it. PipelineError if unknown."""
+    files, root = open_checkpoint(checkpoint)
+    folder = f"{root}/{BEGUN}/{batch}"
+    try:
+        runs = set(_names(files, folder))
+        if run not in runs:
+            files.create_dir(folder, recursive=True)
+            with files.open_output_stream(f"{folder}/{run}"):
+                pass  # that it is there says it all
+    except OSError as error:
+        raise PipelineError(f"{folder} cannot be written: {error}") from error
+    return bool(runs - {run})
+
+
+def forget_batches_before(checkpoint: str, batch: int) -> None:
+    """Remove what is noted of earlier batches: all of them are committed. PipelineError if that is not possible."""
+    files, root = open_checkpoint(checkpoint)
+    try:
+        for name in _names(files, f"{root}/{BEGUN}"):
+            if name.isdecimal() and int(name) < batch:
+                files.delete_dir(f"{root}/{BEGUN}/{name}")
+    except OSError as error:
+        raise PipelineError(f"{root}/{BEGUN} cannot be cleared: {error}") from error
+
+
+def _names(files: pyarrow.fs.FileSystem, folder: str) -> list[str]:
+    from pyarrow import fs  # noqa: PLC0415  # slow to import
+
+    return [one.base_name for one in files.get_file_info(fs.FileSelector(folder, allow_not_found=True))]

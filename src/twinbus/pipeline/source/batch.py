@@ -5,16 +5,27 @@ Owns: the ranges that lie between the offsets a user asked for, narrowed by what
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualNullSafe,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
 
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.source import planning
-from twinbus.pipeline.source.filters import Narrowing
-from twinbus.pipeline.source.offsets import at_edge
+from twinbus.pipeline.source.offsets import at_edge, check_losses
 from twinbus.pipeline.source.options import EARLIEST, LATEST
-from twinbus.pipeline.source.projection import check_columns, read_partition
+from twinbus.pipeline.source.planning import Range
+from twinbus.pipeline.source.ranges import check_columns, read_partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
     from twinbus.pipeline.source.options import SourceOptions
-    from twinbus.pipeline.source.planning import Range
 
 
 class RangePartition(InputPartition):
@@ -53,8 +63,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[RangePartition]:
         """One for each fragment, or more."""
-        from twinbus.pipeline.source.losing import check_losses  # noqa: PLC0415  # the planner's, not the tasks'
-        from twinbus.pipeline.source.positions import positions_of  # noqa: PLC0415
+        from twinbus.pipeline.source.positions import positions_of  # noqa: PLC0415  # the planner's, not the tasks'
 
         options = self._options
         positions = positions_of(options)
@@ -82,3 +91,65 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task. An entity without messages has one partition, of nothing."""
         return read_partition(self._options, self._columns, partition.value)
+
+
+# --- filters of a query -----------------------------------------------------------------------------------------------
+
+_FRAGMENT: Final = ("fragment",)
+_NUMBER: Final = ("sequenceNumber",)
+_FAR: Final = 2**63
+
+
+class Narrowing:
+    """Which fragments and numbers a query wants of an entity: what its filters leave out is not read at all.
+
+    Each filter that is taken is obeyed exactly, so that Spark need not look again.
+    """
+
+    def __init__(self) -> None:
+        """Everything."""
+        self._fragments: set[int] | None = None
+        self._first = 0
+        self._last = _FAR
+
+    def take(self, one: Filter) -> bool:
+        """Obey a filter from now on; False for one that is about something else."""
+        column = getattr(one, "attribute", None)
+        if column not in (_FRAGMENT, _NUMBER):
+            return False
+        if isinstance(one, IsNotNull):
+            return True
+        value = getattr(one, "value", None)
+        if isinstance(one, In) and column == _FRAGMENT:
+            return self._take_fragments({number for number in one.value if isinstance(number, int)})
+        if not isinstance(value, int) or isinstance(value, bool):
+            return False
+        if column == _FRAGMENT:
+            return isinstance(one, EqualTo | EqualNullSafe) and self._take_fragments({value})
+        return self._take_numbers(one, value)
+
+    def _take_fragments(self, wanted: set[int]) -> bool:
+        self._fragments = wanted if self._fragments is None else self._fragments & wanted
+        return True
+
+    def _take_numbers(self, one: Filter, value: int) -> bool:
+        first, last = 0, _FAR
+        if isinstance(one, EqualTo | EqualNullSafe):
+            first = last = value
+        elif isinstance(one, GreaterThan | GreaterThanOrEqual):
+            first = value + isinstance(one, GreaterThan)
+        elif isinstance(one, LessThan | LessThanOrEqual):
+            last = value - isinstance(one, LessThan)
+        else:
+            return False
+        self._first, self._last = max(self._first, first), min(self._last, last)
+        return True
+
+    def narrow(self, ranges: list[Range]) -> list[Range]:
+        """What is left of ranges."""
+        left = [
+            Range(one.fragment, max(one.first, self._first), min(one.last, self._last), one.entity_id)
+            for one in ranges
+            if self._fragments is None or one.fragment in self._fragments
+        ]
+        return [one for one in left if one.size > 0]

@@ -9,6 +9,7 @@ offset, or messages behind it were purged. A number that is missing is none: som
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,7 @@ from twinbus.pipeline.source.options import EARLIEST
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from twinbus.pipeline.source.options import Edge
+    from twinbus.pipeline.source.options import Edge, SourceOptions
     from twinbus.pipeline.source.positions import Positions
 
 VERSION: Final = 1
@@ -119,3 +120,17 @@ def losses(start: Offsets, positions: Positions) -> list[str]:
                 f"fragment {one.number} of '{entity}' was purged up to {one.purged}, and was read before {number} only"
             )
     return found
+
+
+log: Final = logging.getLogger(__name__)
+
+
+def check_losses(start: Offsets, positions: Positions, options: SourceOptions) -> None:
+    """PipelineError if data was lost, unless the user said that this is no reason to end."""
+    found = losses(start, positions)
+    if found and options.fails_on_data_loss:
+        raise PipelineError(
+            f"data was lost: {'; '.join(found)}. The option failOnDataLoss=false goes on with what is left"
+        )
+    for one in found:
+        log.warning("data was lost: %s", one)

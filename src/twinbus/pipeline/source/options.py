@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from twinbus.client.factory import MessagingFactory
 from twinbus.client.receiver import MAX_PREFETCH
 from twinbus.model.path import SubQueue, key_of, parse, relative
 from twinbus.pipeline.errors import PipelineError
@@ -147,3 +148,10 @@ def _edge(found: Given, name: str, default: str) -> Edge:
             '{"0": 17, "1": 4}, where -2 is earliest and -1 latest'
         )
     return edge
+
+
+def connect(options: SourceOptions) -> MessagingFactory:
+    """A factory, to be closed by whoever asked for it."""
+    return MessagingFactory.from_connection_string(
+        options.connection_string, ca_file=options.ca_file, operation_timeout=options.operation_timeout_s
+    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinbus.model.errors import NotImplementedHere
 from twinbus.pipeline.errors import PipelineError
+from twinbus.pipeline.source.options import connect
 
 if TYPE_CHECKING:
     from twinbus.client.factory import MessagingFactory
@@ -49,8 +50,6 @@ class Positions:
 def positions_of(options: SourceOptions) -> Positions:
     """Ask an entity, on a connection of its own. Not for a thread on which a loop runs: `ask_positions` is."""
     import uvloop  # noqa: PLC0415  # Spark unpickles options in processes that ask nothing
-
-    from twinbus.pipeline.source.connecting import connect  # noqa: PLC0415
 
     async def ask() -> Positions:
         async with connect(options) as factory:

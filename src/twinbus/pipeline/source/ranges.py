@@ -19,18 +19,19 @@ import uvloop
 from twinbus.client import ConnectionString
 from twinbus.client.browser import MessageBrowser
 from twinbus.model.errors import RangeSeen, ServiceBusError, StoreUnavailable
-from twinbus.pipeline.columns import batch_of, source_name
+from twinbus.pipeline.columns import COLUMNS, batch_of, source_name
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.rows import Rows
-from twinbus.pipeline.source.connecting import connect
+from twinbus.pipeline.source.options import connect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
     from twinbus.client.receiving_link import ReceivingLink
     from twinbus.pipeline.source.options import SourceOptions
+    from twinbus.pipeline.source.planning import Range
 
 log: Final = logging.getLogger(__name__)
 
@@ -169,3 +170,25 @@ class _RangeReader:
     async def close(self) -> None:
         if self._factory is not None:
             await self._factory.close()
+
+
+def check_columns(columns: Sequence[str]) -> None:
+    """PipelineError where one is not there."""
+    unknown = [name for name in columns if name not in COLUMNS]
+    if unknown or not columns:
+        what = f"has no column {unknown[0]!r:.60}" if unknown else "needs a column"
+        raise PipelineError(f"servicebus {what}; it has {', '.join(COLUMNS)}")
+
+
+def read_partition(options: SourceOptions, columns: Sequence[str], range_: Range | None) -> Iterator[pa.RecordBatch]:
+    """Read of a range of one fragment the columns that a query asked for: what tasks of batches and streams yield.
+
+    Spark does not tell a source which columns a query uses. A user who names some by `schema(...)` has the others left
+    out.
+    """
+    if range_ is None:
+        return
+    batches = read_range(options, range_.fragment, range_.first, range_.last, entity_id=range_.entity_id)
+    is_all = tuple(columns) == COLUMNS
+    for batch in batches:
+        yield batch if is_all else batch.select(list(columns))

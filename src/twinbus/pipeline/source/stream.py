@@ -30,9 +30,9 @@ from pyspark.sql.streaming.datasource import (
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.source import planning
 from twinbus.pipeline.source.batch import RangePartition
-from twinbus.pipeline.source.offsets import Offsets, at_edge, read_offsets
+from twinbus.pipeline.source.offsets import Offsets, at_edge, check_losses, read_offsets
 from twinbus.pipeline.source.options import EARLIEST, LATEST
-from twinbus.pipeline.source.projection import check_columns, read_partition
+from twinbus.pipeline.source.ranges import check_columns, read_partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -90,8 +90,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
         """Where the next batch ends; `start` itself if there is nothing for one."""
-        from twinbus.pipeline.source.losing import check_losses  # noqa: PLC0415  # the driver's, not the tasks'
-
         begin = read_offsets(start, self._options.entity)
         positions = self._positions()
         check_losses(begin, positions, self._options)
@@ -118,8 +116,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         What was lost meanwhile shows here only: the next batch begins behind it.
         """
-        from twinbus.pipeline.source.losing import check_losses  # noqa: PLC0415  # the driver's, not the tasks'
-
         entity, options = self._options.entity, self._options
         begin = read_offsets(start, entity)
         ranges = planning.ranges_between(begin, read_offsets(end, entity))

@@ -8,8 +8,8 @@ is completed only after the primary has accepted it. Owns: which task has which 
 tell the driver what they move and hear when to end, and the report. How messages move is the client's affair.
 """
 
+from twinbus.pipeline.syphon.assignment import Pair
 from twinbus.pipeline.syphon.driver import MASTER, SETTINGS, SparkSyphon, Wanted
-from twinbus.pipeline.syphon.pair import Pair
 from twinbus.pipeline.syphon.report import Report
 from twinbus.pipeline.syphon.watch import Progress
 

@@ -17,9 +17,8 @@ from twinbus.client.pairing.blame import NOT_FOUND_GRACE_S
 from twinbus.model.errors import ServiceBusError
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.syphon import report
-from twinbus.pipeline.syphon.assignment import Assignment, spread
+from twinbus.pipeline.syphon.assignment import Assignment, lock_durations, look, spread
 from twinbus.pipeline.syphon.line import Caller, Exchange
-from twinbus.pipeline.syphon.pair import lock_durations, look
 from twinbus.pipeline.syphon.report import Report
 from twinbus.pipeline.syphon.round import Round, RoundFailed
 from twinbus.pipeline.syphon.watch import Kind, Over, Progress, Watch
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from twinbus.client import NamespaceManager
-    from twinbus.pipeline.syphon.assignment import Address
-    from twinbus.pipeline.syphon.pair import Pair
+    from twinbus.pipeline.syphon.assignment import Address, Pair
     from twinbus.pipeline.syphon.tally import Moved
 
 log: Final = logging.getLogger(__name__)
