@@ -2,6 +2,9 @@
 
 What a test imports are the sources. Servers that tests start run what is installed, compiled as its users have it;
 where that is older than the sources, they run the sources as well, and the head of the report says so.
+
+Tests that need a server, and neither kill it nor change what others see, share one: `server`, with a `queue` of the
+test's own.
 """
 
 from __future__ import annotations
@@ -11,10 +14,18 @@ import inspect
 import os
 import sysconfig
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
+
+from tests.served import started
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.served import Served
 
 SOURCES = Path(__file__).parents[1] / "src"
 
@@ -54,3 +65,26 @@ def pytest_configure() -> None:
 
 def pytest_report_header() -> str:
     return "servers run the sources: `make compile` is older" if "PYTHONPATH" in os.environ else "servers are compiled"
+
+
+# --- the server that tests share --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One server for all tests of a worker."""
+    with started(tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: Served) -> Iterator[Served]:
+    """The same server. Whatever a test did to it, it has not failed, and has logged no secret."""
+    yield running
+    running.check_log()
+
+
+@pytest.fixture
+def queue(server: Served) -> str:
+    """A queue of the test's own, as a plain create makes it."""
+    return server.make_queue()

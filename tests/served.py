@@ -24,7 +24,7 @@ import subprocess
 import sys
 import time
 import urllib.parse
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -76,20 +76,24 @@ class Served:
         name: str | None = "contoso",
         environment: Mapping[str, str] | None = None,
         before: Sequence[str] = (),
+        host: str | None = None,
     ) -> None:
         """`folder` has the data directory, the ready file and the log in it. Without a name, an option has it.
 
-        `before` is a command that runs the server, such as `prlimit --nofile=700`.
+        `before` is a command that runs the server, such as `prlimit --nofile=700`. On a `host` that it shares with
+        others (default: an address of its own) the server takes free ports at every start, and is killed as a group.
         """
-        self.host = _own_address()
+        self.host = host or _own_address()
+        self._has_own_address = host is None
         self._ready_file = folder / "ready.json"
         self._log = folder / "server.log"
         self._data = folder / "data"
         self.options = options if name is None else (name, *options)
         """Of the next start."""
-        self._environment = environment
+        self.environment = environment
+        """Of the next start, too."""
         self._before = before
-        self._ports = {"amqp": 0, "amqps": AMQPS_PORT, "http": 0, "https": 0}
+        self._ports = {"amqp": 0, "amqps": AMQPS_PORT if self._has_own_address else 0, "http": 0, "https": 0}
         self._process: subprocess.Popen[bytes] | None = None
         self._log_was_read = 0
         self._ready: dict[str, Any] = {}
@@ -198,7 +202,7 @@ class Served:
         expected: int,
         headers: dict[str, str] | None = None,
     ) -> str:
-        connection = http.client.HTTPConnection(self.host, self._ports["http"], timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection(self.host, self.http_port, timeout=PATIENCE_S)
         shown = {"Authorization": self.token(path), "Content-Type": "application/atom+xml"} | (headers or {})
         try:
             connection.request(method, f"/{path}?api-version=2021-05", body, shown)
@@ -226,17 +230,19 @@ class Served:
                     f"--ready-file={self._ready_file}",
                     "--min-free=0",
                     *self.log_options,
-                    *WORKERS,
+                    *(WORKERS if self._has_own_address else ()),
                     *self.options,
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=self._environment,
+                env=self.environment,
+                start_new_session=not self._has_own_address,  # `kill` ends all of its processes
             )
         self._wait_until_ready(self._process)
         self._ready = json.loads(self._ready_file.read_text())
-        self._ports = {name: int(self._ready[f"{name}_port"]) for name in self._ports}
+        if self._has_own_address:
+            self._ports = {name: int(self._ready[f"{name}_port"]) for name in self._ports}
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + START_S
@@ -247,22 +253,27 @@ class Served:
                 raise ServerFailed(f"it does not serve after {START_S:.0f} s\n{self.log}")
             time.sleep(LOOK_EVERY_S)
 
-    def stop(self) -> None:
+    def stop(self, patience_s: float = STOP_S) -> None:
         """SIGTERM: a clean stop, with exit code 0, and without its ready file."""
         assert self._process is not None, "it does not run"
         self._process.send_signal(signal.SIGTERM)
         try:
-            status = self._process.wait(STOP_S)
+            status = self._process.wait(patience_s)
         except subprocess.TimeoutExpired:
-            raise ServerFailed(f"it has not stopped {STOP_S:.0f} s after SIGTERM\n{self.log}") from None
+            raise ServerFailed(f"it has not stopped {patience_s:.0f} s after SIGTERM\n{self.log}") from None
         self._process = None
-        assert status == 0, f"its clean stop ended with {status}\n{self.log}"
+        if status != 0:
+            raise ServerFailed(f"its clean stop ended with {status}\n{self.log}")
         assert not self._ready_file.exists()
 
     def kill(self) -> None:
         """However it is: nothing of it is left."""
         if self._process is not None:
-            self._process.kill()
+            if self._has_own_address:
+                self._process.kill()
+            else:
+                with suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(STOP_S)
             self._process = None
 

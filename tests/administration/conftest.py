@@ -1,4 +1,4 @@
-"""One server for all tests of a worker; each test is run with the SDK's sync client and with its aio client."""
+"""Each test is run with the SDK's sync client and with its aio client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.administration.admin import CLIENTS, Admin
-from tests.served import started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,19 +15,6 @@ if TYPE_CHECKING:
     from tests.served import Served
 
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="session")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with started(tmp_path_factory.mktemp("administration")) as server:
-        yield server
-
-
-@pytest.fixture
-def server(running: Served) -> Iterator[Served]:
-    """Whatever a test did to it, it has not failed, and has told no secret."""
-    yield running
-    running.check_log()
 
 
 @pytest.fixture(params=CLIENTS)

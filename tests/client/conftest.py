@@ -1,4 +1,4 @@
-"""One server for all tests of a worker. A test with an `every_bus` is run twice: without TLS, and with it."""
+"""A test with an `every_bus` is run twice: without TLS, and with it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ import pytest
 import uvloop
 
 from tests.client.bus import Bus
-from tests.served import started
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.served import Served
 
 
@@ -28,19 +25,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with started(tmp_path_factory.mktemp("client")) as server:
-        yield server
-
-
 @pytest.fixture
-def bus(server: Served) -> Iterator[Bus]:
-    yield Bus(server)
-    server.check_log()
+def bus(server: Served) -> Bus:
+    return Bus(server)
 
 
 @pytest.fixture(params=["plain", "tls"])
-def every_bus(server: Served, request: pytest.FixtureRequest) -> Iterator[Bus]:
-    yield Bus(server, tls=request.param == "tls")
-    server.check_log()
+def every_bus(server: Served, request: pytest.FixtureRequest) -> Bus:
+    return Bus(server, tls=request.param == "tls")

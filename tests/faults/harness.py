@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tests.faults import management
 from tests.faults.line import PARTITIONED, LineFailed, ReceivingLine, close, connected
-from tests.faults.server_process import ServerFailed, ServerProcess
+from tests.faults.server_process import ServerProcess
 from tests.faults.shim import Action, Shim
 from tests.faults.workload import Workload
 from tests.ledger.ledger import Ledger
+from tests.served import ServerFailed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -1,32 +1,23 @@
-"""A server in a process of its own: started, stopped, killed, and started again on what it left behind.
+"""A server that is killed, and started again on what it left behind, for clients on the loop of the test.
 
-Owns: the process and its files. Nothing of it is left when the `async with` ends.
+Owns: which of its lives clients can reach. The process itself is a `tests.served.Served`. Nothing of it is left when
+the `async with` ends.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import signal
-import sys
 import time
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
+
+from tests.served import STOP_S, Served
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from tests.faults.shim import Shim
-
-START_S: Final = 40.0
-"""A machine that is busy with other tests needs its time."""
-STOP_S: Final = 30.0
-LOOK_EVERY_S: Final = 0.01
-LOG_LINES: Final = 30
-"""As much of its log is shown where it does not start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +29,11 @@ class Endpoint:
     key_name: str
     key: str
 
-    @classmethod
-    def read(cls, ready_file: Path) -> Endpoint:
-        ready = json.loads(ready_file.read_text())
-        pairs = dict(pair.split("=", 1) for pair in ready["connection_string"].split(";"))
-        return cls(ready["amqp_port"], ready["http_port"], pairs["SharedAccessKeyName"], pairs["SharedAccessKey"])
 
+class FaultyServer(Served):
+    """With the usual log: at the level of debug a campaign would fill the disk."""
 
-class ServerFailed(Exception):
-    """The server did not do what a server has to: start, or stop. The end of its log says more."""
+    log_options = ()
 
 
 class ServerProcess:
@@ -59,11 +46,8 @@ class ServerProcess:
         self.starts_s: list[float] = []
         """How long each start took."""
         self.kills = 0
-        self._ready_file = folder / "ready.json"
-        self._log = folder / "server.log"
+        self.served = FaultyServer(folder, options=options, name="faults", host="127.0.0.1")
         self._shim = shim
-        self._options = options
-        self._process: asyncio.subprocess.Process | None = None
         self._endpoint: Endpoint | None = None
         self._serves = asyncio.Event()
 
@@ -86,66 +70,25 @@ class ServerProcess:
 
     async def start(self) -> None:
         """Start it, and wait until it serves."""
-        assert self._process is None, "it runs already"
-        self._ready_file.unlink(missing_ok=True)
-        ports = [f"--{name}-port=0" for name in ("amqp", "amqps", "http", "https")]
-        command = ["-m", "twinbus", "serve", "faults", "--data", str(self.data), *ports, "--min-free=0"]
-        environment = self._shim.environment() if self._shim is not None else None
+        self.served.environment = self._shim.environment() if self._shim is not None else None
         started = time.monotonic()
-        with self._log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *command,
-                f"--ready-file={self._ready_file}",
-                *self._options,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,  # its own group, so that processes of its own die with it
-            )
-        await self._wait_until_ready(self._process)
+        await asyncio.to_thread(self.served.start)
         self.starts_s.append(time.monotonic() - started)
-        self._endpoint = Endpoint.read(self._ready_file)
+        served = self.served
+        self._endpoint = Endpoint(served.amqp_port, served.http_port, served.key_name, served.key)
         self._serves.set()
-
-    async def _wait_until_ready(self, process: asyncio.subprocess.Process) -> None:
-        deadline = time.monotonic() + START_S
-        while not self._ready_file.exists():
-            if process.returncode is not None:
-                raise ServerFailed(f"it ended with {process.returncode} instead of serving\n{self.log_tail()}")
-            if time.monotonic() > deadline:
-                raise ServerFailed(f"it does not serve after {START_S:.0f} s\n{self.log_tail()}")
-            await asyncio.sleep(LOOK_EVERY_S)
 
     async def kill(self) -> None:
         """SIGKILL: it has no time for anything."""
-        if self._process is None:
-            return
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self.kills += 1
-        await self._is_gone()
+        if self.served.is_running:
+            self.kills += 1
+            await self._end(self.served.kill)
 
     async def stop(self, patience_s: float = STOP_S) -> None:
         """SIGTERM: a clean stop."""
-        assert self._process is not None, "it does not run"
-        self._process.terminate()
-        try:
-            async with asyncio.timeout(patience_s):
-                status = await self._process.wait()
-        except TimeoutError:
-            raise ServerFailed(f"it has not stopped {patience_s:.0f} s after SIGTERM\n{self.log_tail()}") from None
-        await self._is_gone()
-        if status != 0:
-            raise ServerFailed(f"its clean stop ended with {status}\n{self.log_tail()}")
+        await self._end(lambda: self.served.stop(patience_s))
 
-    async def _is_gone(self) -> None:
-        assert self._process is not None
-        await self._process.wait()
-        self._process = self._endpoint = None
+    async def _end(self, end: Callable[[], None]) -> None:
+        await asyncio.to_thread(end)
+        self._endpoint = None
         self._serves.clear()
-
-    def log_tail(self) -> str:
-        lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
-        return "\n".join(lines[-LOG_LINES:])

@@ -1,4 +1,4 @@
-"""One server for all tests of a worker. Each test has a queue of its own, and no outage is left behind."""
+"""Outages of the server that tests share: none is left behind."""
 
 from __future__ import annotations
 
@@ -7,18 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.outage.switch import Switch
-from tests.served import started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.served import Served
-
-
-@pytest.fixture(scope="session")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with started(tmp_path_factory.mktemp("outage")) as server:
-        yield server
 
 
 @pytest.fixture
@@ -31,8 +24,3 @@ def server(running: Served) -> Iterator[Served]:
 @pytest.fixture
 def switch(server: Served) -> Switch:
     return Switch(server)
-
-
-@pytest.fixture
-def queue(server: Served) -> str:
-    return server.make_queue()

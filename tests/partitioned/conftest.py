@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.sdk.conftest import bus, closings, loop, pytest_pyfunc_call, server
+from tests.sdk.conftest import bus, closings, loop, pytest_pyfunc_call
 
-__all__ = ["bus", "closings", "loop", "pytest_pyfunc_call", "server"]
+__all__ = ["bus", "closings", "loop", "pytest_pyfunc_call"]

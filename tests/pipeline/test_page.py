@@ -9,15 +9,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.one_server import running, server  # noqa: F401  # fixtures
-
 if TYPE_CHECKING:
     from tests.served import Served
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_ten_lines_run(server: Served) -> None:  # noqa: F811  # the fixture
+def test_the_ten_lines_run(server: Served) -> None:  # the fixture
     server.put("orders", "QueueDescription")
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "pipeline.md").read_text(), re.DOTALL)
     environment = {**os.environ, "PRIMARY": server.connection_string, "PYTHONPATH": str(ROOT / "src")}

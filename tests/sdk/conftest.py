@@ -1,4 +1,4 @@
-"""One server for all tests of a worker, and clients of every kind.
+"""Clients of every kind.
 
 A test with a `bus` is run for the sync client and for the aio client, one of them with TLS, which changes nothing above
 the socket; a test with an `every_bus`, for all four. It is written once, and run for all at the same time, each with a
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.sdk.bus import PATIENCE_S, Bus, Loop, Threads
-from tests.served import started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,12 +48,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with started(tmp_path_factory.mktemp("sdk")) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
 def loop() -> Iterator[Loop]:
     loop = Loop()
     yield loop
@@ -62,9 +55,9 @@ def loop() -> Iterator[Loop]:
 
 
 @pytest.fixture(scope="session")
-def closings(server: Served, loop: Loop) -> Iterator[list[Future[Any]]]:
+def closings(running: Served, loop: Loop) -> Iterator[list[Future[Any]]]:
     """Connections that are being closed; all are before their server stops."""
-    assert server is not None
+    assert running is not None
     assert loop is not None
     futures: list[Future[Any]] = []
     yield futures
@@ -89,7 +82,6 @@ def _buses(kinds: tuple[str, ...], server: Served, loop: Loop, closings: list[Fu
     yield buses
     for bus in buses.values():
         closings += bus.close_in_background()
-    server.check_log()
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tests.faults import management
-from tests.faults.server_process import ServerFailed
 from tests.faults.shim import Shim
+from tests.served import ServerFailed
 from tests.strikes.answers import LATE_S, Judge
 from tests.strikes.disk import DiskWatch
 from tests.strikes.lag import Lag
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from tests.strikes.scene import Scene
     from tests.strikes.strike import Strike
 
+LOG_CHARACTERS: Final = 3_000
+"""As much of the log is shown if a campaign fails."""
 HEAL_S: Final = 30.0
 LOOK_EVERY_S: Final = 0.1
 NOTHING_COMES_S: Final = 20.0
@@ -84,7 +86,7 @@ async def endure(plan: Plan, folder: Path, say: Callable[[str], None] = lambda _
             with DiskWatch(folder) as disk:
                 await Campaign(plan, server, shim, report, say, disk).run()
         except (ServerFailed, NotNoticed, NotHealed) as failure:
-            report.problems.append(f"{type(failure).__name__}: {failure}\n{server.log_tail()}")
+            report.problems.append(f"{type(failure).__name__}: {failure}\n{server.served.log[-LOG_CHARACTERS:]}")
         finally:
             await server.kill()
     report.seconds = time.monotonic() - started_s

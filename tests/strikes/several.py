@@ -38,8 +38,7 @@ class Several(ServerProcess):
     @property
     def workers(self) -> list[int]:
         """The processes that serve now."""
-        assert self._process is not None, "it does not run"
-        return Family(self._process.pid).workers
+        return Family(self.served.pid).workers
 
     @property
     def is_complete(self) -> bool:
@@ -59,4 +58,4 @@ class Several(ServerProcess):
     @property
     def tracebacks(self) -> int:
         """Failures of its own that it has logged."""
-        return self._log.read_text(errors="replace").count("Traceback (most recent call last)")
+        return self.served.log.count("Traceback (most recent call last)")

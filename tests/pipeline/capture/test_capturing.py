@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from tests.one_server import queue, running, server  # noqa: F401  # fixtures
 from tests.pipeline.capture.scene import Here, Taken, Told, capture, send, settings
 from tests.served import wait_until
 from twinbus.cli.main import app
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from twinbus.pipeline.source import SourceOptions
 
 
-async def test_what_is_there_is_captured_and_stays(server: Served, queue: str, tmp_path: Path) -> None:  # noqa: F811
+async def test_what_is_there_is_captured_and_stays(server: Served, queue: str, tmp_path: Path) -> None:
     await send(server, queue, range(1000), label="order", properties={"number": 7})
     told = await capture(Here(), settings(server, tmp_path, queue))
     taken = Taken(tmp_path)
@@ -43,7 +42,7 @@ async def test_what_is_there_is_captured_and_stays(server: Served, queue: str, t
     assert server.counts(queue)[0] == 1000
 
 
-async def test_the_next_capture_goes_on_behind_the_last(server: Served, queue: str, tmp_path: Path) -> None:  # noqa: F811
+async def test_the_next_capture_goes_on_behind_the_last(server: Served, queue: str, tmp_path: Path) -> None:
     for part in range(3):
         await send(server, queue, range(part * 10, part * 10 + 10))
         await capture(Here(), settings(server, tmp_path, queue))
@@ -56,7 +55,7 @@ async def test_the_next_capture_goes_on_behind_the_last(server: Served, queue: s
     assert taken.ids() == [str(number) for number in range(30)]
 
 
-async def test_fragments_have_files_of_their_own(server: Served, tmp_path: Path) -> None:  # noqa: F811
+async def test_fragments_have_files_of_their_own(server: Served, tmp_path: Path) -> None:
     path = server.make_queue(EnablePartitioning="true")
     for number in range(64):
         await send(server, path, [number], partition_key=str(number))
@@ -67,7 +66,7 @@ async def test_fragments_have_files_of_their_own(server: Served, tmp_path: Path)
     assert sorted(taken.ids(), key=int) == [str(number) for number in range(64)]
 
 
-async def test_several_entities_are_captured_at_once(server: Served, tmp_path: Path) -> None:  # noqa: F811
+async def test_several_entities_are_captured_at_once(server: Served, tmp_path: Path) -> None:
     paths = [server.make_queue() for _ in range(3)]
     for path in paths:
         await send(server, path, [path])
@@ -77,7 +76,7 @@ async def test_several_entities_are_captured_at_once(server: Served, tmp_path: P
     assert Taken(tmp_path).ids() == sorted(paths)
 
 
-async def test_a_subscription_is_captured(server: Served, tmp_path: Path) -> None:  # noqa: F811
+async def test_a_subscription_is_captured(server: Served, tmp_path: Path) -> None:
     server.put("captured-topic", "TopicDescription")
     server.put("captured-topic/Subscriptions/capture", "SubscriptionDescription")
     await send(server, "captured-topic", range(5))
@@ -87,7 +86,7 @@ async def test_a_subscription_is_captured(server: Served, tmp_path: Path) -> Non
     assert taken.manifests()[0].file.startswith("contoso/captured-topic/subscriptions/capture/0/")
 
 
-async def test_a_window_that_is_larger_than_a_file_may_be_is_cut(server: Served, queue: str, tmp_path: Path) -> None:  # noqa: F811
+async def test_a_window_that_is_larger_than_a_file_may_be_is_cut(server: Served, queue: str, tmp_path: Path) -> None:
     await send(server, queue, range(100), body=os.urandom(10_000))
     await capture(Here(), settings(server, tmp_path, queue, limits=Limits(60, 300_000)))
     taken = Taken(tmp_path)
@@ -96,7 +95,7 @@ async def test_a_window_that_is_larger_than_a_file_may_be_is_cut(server: Served,
     assert taken.ids() == [str(number) for number in range(100)]
 
 
-async def test_what_was_captured_is_completed_if_that_is_wanted(server: Served, queue: str, tmp_path: Path) -> None:  # noqa: F811
+async def test_what_was_captured_is_completed_if_that_is_wanted(server: Served, queue: str, tmp_path: Path) -> None:
     await send(server, queue, range(10))
     await capture(Here(), settings(server, tmp_path, queue, completes=True))
     assert server.counts(queue) == (0, 0)
@@ -104,8 +103,8 @@ async def test_what_was_captured_is_completed_if_that_is_wanted(server: Served, 
 
 
 async def test_what_the_last_capture_did_not_come_to_complete_is_completed(
-    server: Served,  # noqa: F811
-    queue: str,  # noqa: F811
+    server: Served,
+    queue: str,
     tmp_path: Path,
 ) -> None:
     await send(server, queue, range(10))
@@ -116,8 +115,8 @@ async def test_what_the_last_capture_did_not_come_to_complete_is_completed(
 
 
 async def test_what_failed_between_a_file_and_its_manifest_is_captured_again(
-    server: Served,  # noqa: F811
-    queue: str,  # noqa: F811
+    server: Served,
+    queue: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -137,8 +136,8 @@ async def test_what_failed_between_a_file_and_its_manifest_is_captured_again(
 
 
 async def test_ranges_follow_one_another_also_where_nothing_was_left(
-    server: Served,  # noqa: F811
-    queue: str,  # noqa: F811
+    server: Served,
+    queue: str,
     tmp_path: Path,
 ) -> None:
     told, stop, here = Told(), asyncio.Event(), Here()
@@ -162,7 +161,7 @@ async def test_ranges_follow_one_another_also_where_nothing_was_left(
     ]
 
 
-async def test_messages_that_others_took_are_no_loss(server: Served, queue: str, tmp_path: Path) -> None:  # noqa: F811
+async def test_messages_that_others_took_are_no_loss(server: Served, queue: str, tmp_path: Path) -> None:
     await send(server, queue, range(10))
     await capture(Here(), settings(server, tmp_path, queue))
     await send(server, queue, range(10, 20))
@@ -177,7 +176,7 @@ async def test_messages_that_others_took_are_no_loss(server: Served, queue: str,
 
 
 async def test_an_entity_that_was_created_again_is_a_loss_unless_that_is_allowed(
-    server: Served,  # noqa: F811
+    server: Served,
     tmp_path: Path,
 ) -> None:
     path = server.make_queue()
@@ -195,8 +194,8 @@ async def test_an_entity_that_was_created_again_is_a_loss_unless_that_is_allowed
 
 
 async def test_what_was_purged_before_it_was_captured_is_a_loss(
-    server: Served,  # noqa: F811
-    queue: str,  # noqa: F811
+    server: Served,
+    queue: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -216,14 +215,14 @@ async def test_what_was_purged_before_it_was_captured_is_a_loss(
     assert Taken(tmp_path).ids() == [str(number) for number in (*range(5), 6, 7)]
 
 
-def create_again(server: Served, path: str) -> None:  # noqa: F811
+def create_again(server: Served, path: str) -> None:
     """Delete a queue, and create another of its name."""
     server.delete_queue(path)
     server.ask("PUT", path, _QUEUE, expected=201)
 
 
 async def test_a_failure_that_comes_after_the_entity_was_created_again_opens_no_window(
-    server: Served,  # noqa: F811
+    server: Served,
     tmp_path: Path,
 ) -> None:
     path = server.make_queue()
@@ -244,7 +243,7 @@ async def test_a_failure_that_comes_after_the_entity_was_created_again_opens_no_
 
 
 async def test_an_entity_that_is_created_again_while_a_task_reads_it_is_begun_anew_if_loss_is_allowed(
-    server: Served,  # noqa: F811
+    server: Served,
     tmp_path: Path,
 ) -> None:
     path, told, stop, here = server.make_queue(), Told(), asyncio.Event(), Here()
@@ -269,7 +268,7 @@ async def test_an_entity_that_is_created_again_while_a_task_reads_it_is_begun_an
     assert server.counts(path)[0] == 0
 
 
-async def test_an_entity_that_is_created_again_while_a_task_reads_it_is_a_loss(server: Served, tmp_path: Path) -> None:  # noqa: F811
+async def test_an_entity_that_is_created_again_while_a_task_reads_it_is_a_loss(server: Served, tmp_path: Path) -> None:
     path, here = server.make_queue(), Here()
     here.before_job = lambda: create_again(server, path)
     await send(server, path, ["gone"])
@@ -281,7 +280,7 @@ async def test_an_entity_that_is_created_again_while_a_task_reads_it_is_a_loss(s
     assert Taken(tmp_path).files() == []
 
 
-async def test_a_range_that_is_in_a_file_is_not_named_again(server: Served, queue: str, tmp_path: Path) -> None:  # noqa: F811
+async def test_a_range_that_is_in_a_file_is_not_named_again(server: Served, queue: str, tmp_path: Path) -> None:
     await send(server, queue, range(3))
     entity = CapturedEntity(Folder(str(tmp_path)), settings(server, tmp_path, queue), queue)
     try:
@@ -294,7 +293,7 @@ async def test_a_range_that_is_in_a_file_is_not_named_again(server: Served, queu
     assert Taken(tmp_path).ids() == ["0", "1", "2"]
 
 
-async def captured_further(server: Served, path: str, to: Path) -> None:  # noqa: F811
+async def captured_further(server: Served, path: str, to: Path) -> None:
     """Ten messages are captured, and, as the manifest has it, many more, as if the namespace was restored since."""
     await send(server, path, range(10))
     await capture(Here(), settings(server, to, path, completes=True))
@@ -303,8 +302,8 @@ async def captured_further(server: Served, path: str, to: Path) -> None:  # noqa
 
 
 async def test_what_is_there_after_a_restore_is_captured_before_it_is_completed(
-    server: Served,  # noqa: F811
-    queue: str,  # noqa: F811
+    server: Served,
+    queue: str,
     tmp_path: Path,
 ) -> None:
     await captured_further(server, queue, tmp_path)
@@ -323,8 +322,8 @@ async def test_what_is_there_after_a_restore_is_captured_before_it_is_completed(
 
 
 async def test_a_restore_before_a_file_of_the_same_numbers_overwrites_nothing(
-    server: Served,  # noqa: F811
-    queue: str,  # noqa: F811
+    server: Served,
+    queue: str,
     tmp_path: Path,
 ) -> None:
     await send(server, queue, range(3))
@@ -339,8 +338,8 @@ async def test_a_restore_before_a_file_of_the_same_numbers_overwrites_nothing(
 
 
 async def test_a_restore_while_a_capture_runs_is_noticed_and_soon_in_a_file(
-    server: Served,  # noqa: F811
-    queue: str,  # noqa: F811
+    server: Served,
+    queue: str,
     tmp_path: Path,
 ) -> None:
     wanted = settings(server, tmp_path, queue, completes=True, allows_loss=True)
@@ -362,7 +361,7 @@ async def test_a_restore_while_a_capture_runs_is_noticed_and_soon_in_a_file(
 
 
 async def test_what_has_the_numbers_of_captured_messages_since_a_job_ended_is_not_completed(
-    server: Served,  # noqa: F811
+    server: Served,
     tmp_path: Path,
 ) -> None:
     path = server.make_queue()
@@ -381,7 +380,7 @@ async def test_what_has_the_numbers_of_captured_messages_since_a_job_ended_is_no
         await entity.close()
 
 
-async def test_a_queue_with_sessions_is_captured_and_completed(server: Served, tmp_path: Path) -> None:  # noqa: F811
+async def test_a_queue_with_sessions_is_captured_and_completed(server: Served, tmp_path: Path) -> None:
     path = server.make_queue(RequiresSession="true")
     for part in range(2):
         await send(server, path, range(part * 10, part * 10 + 10), session_id=f"session {part}")
@@ -391,8 +390,8 @@ async def test_a_queue_with_sessions_is_captured_and_completed(server: Served, t
 
 
 async def test_a_queue_that_others_receive_from_cannot_be_completed(
-    server: Served,  # noqa: F811
-    queue: str,  # noqa: F811
+    server: Served,
+    queue: str,
     tmp_path: Path,
 ) -> None:
     async with MessagingFactory.from_connection_string(server.connection_string) as factory:
@@ -401,14 +400,14 @@ async def test_a_queue_that_others_receive_from_cannot_be_completed(
             await capture(Here(), settings(server, tmp_path, queue, completes=True))
 
 
-async def test_an_entity_that_is_not_there_is_named(server: Served, tmp_path: Path) -> None:  # noqa: F811
+async def test_an_entity_that_is_not_there_is_named(server: Served, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="nowhere"):
         await capture(Here(), settings(server, tmp_path, "nowhere"))
 
 
 async def test_a_capture_that_goes_on_closes_windows_by_time_and_ends_when_it_is_stopped(
-    server: Served,  # noqa: F811
-    queue: str,  # noqa: F811
+    server: Served,
+    queue: str,
     tmp_path: Path,
 ) -> None:
     told, stop = Told(), asyncio.Event()
@@ -437,7 +436,7 @@ async def test_a_capture_that_goes_on_closes_windows_by_time_and_ends_when_it_is
     ],
 )
 def test_a_capture_that_cannot_be_is_refused_before_spark_starts(
-    server: Served,  # noqa: F811
+    server: Served,
     words: list[str],
     said: str,
     tmp_path: Path,

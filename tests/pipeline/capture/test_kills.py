@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.one_server import running, server  # noqa: F401  # fixtures
 from tests.pipeline.capture.scene import Taken, send
 from tests.pipeline.cluster import Cluster, wait_for
 
@@ -25,7 +24,7 @@ PATIENCE_S = 300
 COUNT = 4_000
 
 
-def command(server: Served, to: Path, path: str, *more: str) -> list[str]:  # noqa: F811
+def command(server: Served, to: Path, path: str, *more: str) -> list[str]:
     words = ["pipeline", "capture", server.connection_string, str(to), path, "--namespace=contoso", *more]
     return [*words, "--master=local[2]"] if not any(word.startswith("--master") for word in more) else words
 
@@ -52,7 +51,7 @@ def ended(process: subprocess.Popen[str]) -> str:
     return out
 
 
-def partitioned(server: Served) -> str:  # noqa: F811
+def partitioned(server: Served) -> str:
     path = server.make_queue(EnablePartitioning="true")
     for fragment_key in range(32):
         ids = range(fragment_key, COUNT, 32)
@@ -67,7 +66,7 @@ def check(to: Path) -> None:
 
 
 @pytest.mark.brief
-def test_an_executor_is_killed(server: Served, cluster: Cluster, tmp_path: Path) -> None:  # noqa: F811
+def test_an_executor_is_killed(server: Served, cluster: Cluster, tmp_path: Path) -> None:
     path = partitioned(server)
     words = command(server, tmp_path, path, "--available-now", "--complete", f"--master={cluster.url}")
     with started(words) as process:
@@ -80,7 +79,7 @@ def test_an_executor_is_killed(server: Served, cluster: Cluster, tmp_path: Path)
     assert server.counts(path)[0] == 0
 
 
-def test_the_driver_is_killed_between_a_file_and_its_manifest(server: Served, tmp_path: Path) -> None:  # noqa: F811
+def test_the_driver_is_killed_between_a_file_and_its_manifest(server: Served, tmp_path: Path) -> None:
     path = partitioned(server)
     words = command(server, tmp_path, path, "--available-now", "--complete")
     with started(["3", *words], "tests.pipeline.capture.killed_driver") as killed:
@@ -95,7 +94,7 @@ def test_the_driver_is_killed_between_a_file_and_its_manifest(server: Served, tm
 
 
 def test_a_capture_that_is_told_to_stop_ends_in_order_and_leaves_open_windows(
-    server: Served,  # noqa: F811
+    server: Served,
     tmp_path: Path,
 ) -> None:
     path = server.make_queue()

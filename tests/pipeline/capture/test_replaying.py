@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from tests.one_server import queue, running, server  # noqa: F401  # fixtures
 from tests.pipeline.capture.scene import Here, Taken, capture, settings
 from twinbus.amqp.types import Int, Symbol, ULong
 from twinbus.cli.main import app
@@ -49,21 +48,21 @@ MESSAGES = [
 ]
 
 
-async def send_messages(server: Served, path: str, messages: Sequence[BrokeredMessage]) -> None:  # noqa: F811
+async def send_messages(server: Served, path: str, messages: Sequence[BrokeredMessage]) -> None:
     async with MessagingFactory.from_connection_string(server.connection_string) as factory:
         for message in messages:
             await factory.create_message_sender(path).send(message)
 
 
-async def captured(server: Served, path: str, folder: Path) -> Taken:  # noqa: F811
+async def captured(server: Served, path: str, folder: Path) -> Taken:
     await capture(Here(), settings(server, folder, path))
     return Taken(folder)
 
 
 async def test_a_replayed_message_is_the_one_that_was_captured(
     spark: SparkSession,
-    server: Served,  # noqa: F811
-    queue: str,  # noqa: F811
+    server: Served,
+    queue: str,
     tmp_path: Path,
 ) -> None:
     await send_messages(server, queue, MESSAGES)
@@ -81,8 +80,8 @@ async def test_a_replayed_message_is_the_one_that_was_captured(
 
 async def test_times_and_filters_choose_messages_and_files(
     spark: SparkSession,
-    server: Served,  # noqa: F811
-    queue: str,  # noqa: F811
+    server: Served,
+    queue: str,
     tmp_path: Path,
 ) -> None:
     for message in MESSAGES:
@@ -108,13 +107,13 @@ async def test_times_and_filters_choose_messages_and_files(
 
 
 async def test_what_lies_below_the_folder_of_an_entity_is_not_replayed_with_it(
-    server: Served,  # noqa: F811
+    server: Served,
     tmp_path: Path,
 ) -> None:
     topic = "replayed"
     server.put(topic, "TopicDescription")
     server.put(f"{topic}/Subscriptions/all", "SubscriptionDescription")
-    queue = server.make_queue()  # noqa: F811
+    queue = server.make_queue()
     dead = f"{queue}/$DeadLetterQueue"
     await send_messages(server, queue, MESSAGES[:1])
     async with MessagingFactory.from_connection_string(server.connection_string) as factory:
@@ -135,8 +134,8 @@ async def test_what_lies_below_the_folder_of_an_entity_is_not_replayed_with_it(
 
 async def test_a_file_that_was_changed_is_not_replayed(
     spark: SparkSession,
-    server: Served,  # noqa: F811
-    queue: str,  # noqa: F811
+    server: Served,
+    queue: str,
     tmp_path: Path,
 ) -> None:
     await send_messages(server, queue, MESSAGES[:1])
@@ -151,8 +150,8 @@ async def test_a_file_that_was_changed_is_not_replayed(
 
 
 async def test_files_of_earlier_versions_have_source_ids_too(
-    server: Served,  # noqa: F811
-    queue: str,  # noqa: F811
+    server: Served,
+    queue: str,
     tmp_path: Path,
 ) -> None:
     await send_messages(server, queue, MESSAGES)
@@ -176,8 +175,8 @@ async def test_files_of_earlier_versions_have_source_ids_too(
 
 async def test_the_command_counts_and_sends_what_was_chosen(
     spark: SparkSession,
-    server: Served,  # noqa: F811
-    queue: str,  # noqa: F811
+    server: Served,
+    queue: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.one_server import running, server  # noqa: F401  # fixtures
 from twinbus.client.sync import BrokeredMessage, MessagingFactory, ReceiveMode
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ PATIENCE_S = 20.0
 CHANGED = ("body", "messageId", "sessionId")
 
 
-def copy(spark: SparkSession, server: Served, source: str, target: str, folder: Path, body: str) -> None:  # noqa: F811
+def copy(spark: SparkSession, server: Served, source: str, target: str, folder: Path, body: str) -> None:
     """One run of the job: what is in one queue goes to another, without the ids of its messages.
 
     The rows have one session, so they are sent in order, and none behind the one that fails.
@@ -44,7 +43,7 @@ def copy(spark: SparkSession, server: Served, source: str, target: str, folder: 
 
 def test_a_row_that_follows_missing_ones_is_written_when_a_failed_batch_runs_again(
     spark: SparkSession,
-    server: Served,  # noqa: F811
+    server: Served,
     tmp_path: Path,
 ) -> None:
     source, target = server.make_queue(), server.make_queue(RequiresDuplicateDetection="true")

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.one_server import queue, running, server  # noqa: F401  # fixtures
 from twinbus.amqp.types import Int
 from twinbus.client.sync import MessagingFactory
 
@@ -19,13 +18,13 @@ if TYPE_CHECKING:
     from twinbus.client import BrokeredMessage
 
 
-def write(rows: DataFrame, server: Served, entity: str, **more: str) -> None:  # noqa: F811
+def write(rows: DataFrame, server: Served, entity: str, **more: str) -> None:
     rows.write.format("servicebus").options(connectionString=server.connection_string, entity=entity, **more).mode(
         "append"
     ).save()
 
 
-def messages(server: Served, path: str, count: int) -> list[BrokeredMessage]:  # noqa: F811
+def messages(server: Served, path: str, count: int) -> list[BrokeredMessage]:
     with MessagingFactory.from_connection_string(server.connection_string) as factory:
         found: list[BrokeredMessage] = []
         client = factory.create_queue_client(path)
@@ -34,7 +33,7 @@ def messages(server: Served, path: str, count: int) -> list[BrokeredMessage]:  #
         return found
 
 
-def test_rows_of_all_partitions_arrive_once(spark: SparkSession, server: Served, queue: str) -> None:  # noqa: F811
+def test_rows_of_all_partitions_arrive_once(spark: SparkSession, server: Served, queue: str) -> None:
     rows = spark.range(0, 3000, 1, 3).selectExpr(
         "cast(id as string) messageId",
         "repeat('x', 100) body",
@@ -53,8 +52,8 @@ def test_rows_of_all_partitions_arrive_once(spark: SparkSession, server: Served,
 
 def test_a_row_that_cannot_be_sent_fails_its_task_and_is_named(
     spark: SparkSession,
-    server: Served,  # noqa: F811
-    queue: str,  # noqa: F811
+    server: Served,
+    queue: str,
 ) -> None:
     rows = spark.sql("select 'the large one' messageId, repeat('x', 300000) body")
     with pytest.raises(Exception, match="the row with messageId 'the large one' cannot be sent"):
@@ -63,8 +62,8 @@ def test_a_row_that_cannot_be_sent_fails_its_task_and_is_named(
 
 def test_what_cannot_be_written_is_refused_before_a_task_runs(
     spark: SparkSession,
-    server: Served,  # noqa: F811
-    queue: str,  # noqa: F811
+    server: Served,
+    queue: str,
 ) -> None:
     with pytest.raises(Exception, match="no column 'mesageId' to write"):
         write(spark.sql("select 'x' body, '1' mesageId"), server, queue)
@@ -78,7 +77,7 @@ def test_what_cannot_be_written_is_refused_before_a_task_runs(
         ).mode("overwrite").save()
 
 
-def stream(spark: SparkSession, server: Served, entity: str, folder: Path) -> None:  # noqa: F811
+def stream(spark: SparkSession, server: Served, entity: str, folder: Path) -> None:
     query = (
         spark.readStream.text(str(folder / "rows"))
         .selectExpr("value body")
@@ -95,7 +94,7 @@ def stream(spark: SparkSession, server: Served, entity: str, folder: Path) -> No
 
 def test_a_batch_of_a_stream_that_is_sent_again_is_dropped_as_a_duplicate(
     spark: SparkSession,
-    server: Served,  # noqa: F811
+    server: Served,
     tmp_path: Path,
 ) -> None:
     path = server.make_queue(RequiresDuplicateDetection="true")
@@ -110,7 +109,7 @@ def test_a_batch_of_a_stream_that_is_sent_again_is_dropped_as_a_duplicate(
     assert {str(one.message_id).split("-")[5] for one in found} == {"0"}, "the number of the batch is in the id"
 
 
-def test_equal_rows_of_two_tasks_fail_the_job(spark: SparkSession, server: Served, queue: str) -> None:  # noqa: F811
+def test_equal_rows_of_two_tasks_fail_the_job(spark: SparkSession, server: Served, queue: str) -> None:
     rows = spark.range(0, 2, 1, 2).selectExpr("'x' body", "7 orderId")
     with pytest.raises(Exception, match=r"several rows have the message id that ends in .*, and the same content"):
         write(rows, server, queue, messageIds="deterministic", messageIdKey="orderId")
