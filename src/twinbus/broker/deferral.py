@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from twinbus.broker.keys import pack_sequence
-from twinbus.broker.locks import Lock, pack_number
+from twinbus.broker.locks import NEVER_S, Lock, pack_number
 from twinbus.broker.lookup import look_up
 from twinbus.broker.ports.settlement import session_lock_lost
 from twinbus.broker.record import render_deferred, render_open, session_of
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     Found: TypeAlias = list[tuple[bytes, bytes]]
     """Messages as they go on the wire, each with its lock token; without a lock that is empty."""
 
-FAR_S: Final = float("inf")
 RECEIVE_MAX_BYTES: Final = 4_194_304
 """All that one call may ask for."""
 
@@ -54,7 +53,7 @@ class Deferral:
         fragment.check_loaded()
         self._check_free(sequences, locks=not deletes)
         for sequence in sequences:
-            fragment.deferred_out[sequence] = _as_deferred(Lock(0, sequence, 0, FAR_S))
+            fragment.deferred_out[sequence] = _as_deferred(Lock(0, sequence, 0, NEVER_S))
         life = fragment.life
         hold = fragment.sessions.holds.get(session) if fragment.sessions is not None and session is not None else None
         items: list[tuple[int, bytes]] = []
@@ -113,7 +112,7 @@ class Deferral:
         deadline_s = fragment.clock.monotonic_s() + duration_ms / 1000
         until_ms = fragment.clock.wall_ms() + duration_ms
         if session_until_ms is not None:
-            deadline_s, until_ms = FAR_S, session_until_ms
+            deadline_s, until_ms = NEVER_S, session_until_ms
         found = []
         for lock, (sequence, record) in zip(fragment.locks.add(items, deadline_s), items, strict=True):
             fragment.deferred_out[sequence] = _as_deferred(lock)

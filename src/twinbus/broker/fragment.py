@@ -10,7 +10,7 @@ count, is neither locked nor ready, and no second settlement finds it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from twinbus.broker import keys
 from twinbus.broker.agenda import AT_ONCE, Agenda
@@ -22,7 +22,7 @@ from twinbus.broker.hold import LocalHold
 from twinbus.broker.holdings import Holdings
 from twinbus.broker.keys import fragment_in, pack_sequence
 from twinbus.broker.line import Line, LocalDispatch
-from twinbus.broker.locks import Lock, Locks, LockSpan, pack_number
+from twinbus.broker.locks import NEVER_S, Lock, Locks, LockSpan, pack_number
 from twinbus.broker.outstanding import Outstanding
 from twinbus.broker.ports.fragment import FragmentPort
 from twinbus.broker.record import (
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
 
 Item: TypeAlias = "tuple[int, bytes]"
 """A message that is next: its sequence number and its record."""
-FAR_S: Final = float("inf")
 
 
 class Policy:
@@ -315,13 +314,13 @@ class Fragment(FragmentPort):
         if not items:
             return
         if consumer is self.forwarder:
-            locks = self.locks.add(items, FAR_S)
+            locks = self.locks.add(items, NEVER_S)
             self.out.add(locks)
             self.forwarder.take(list(zip(locks, [record for _, record in items], strict=True)))
         elif consumer.deletes:
             self._hand_over(consumer, items)
         elif session_until_ms is not None:
-            self._lend(consumer, items, FAR_S, session_until_ms)
+            self._lend(consumer, items, NEVER_S, session_until_ms)
         else:
             duration_ms = self.policy.lock_duration_ms
             deadline_s = self.clock.monotonic_s() + duration_ms / 1000
@@ -333,7 +332,7 @@ class Fragment(FragmentPort):
         for item in items:
             sequence, record = item
             if record[1] & HAS_ALARM and alarm_of(record) <= now_ms:
-                lock = Lock(0, sequence, len(record), FAR_S)
+                lock = Lock(0, sequence, len(record), NEVER_S)
                 lock.learn(record)
                 stale.append((lock, record))
             else:

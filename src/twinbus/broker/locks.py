@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from twinbus.broker.fragment import Fragment
     from twinbus.broker.hold import LocalHold
 
+NEVER_S: Final = float("inf")
+"""The deadline of locks that do not expire."""
 _NUMBER: Final = Struct(">Q")
 pack_number: Final = _NUMBER.pack
 _LIFE_BYTES: Final = 8

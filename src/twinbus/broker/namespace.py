@@ -28,6 +28,7 @@ from twinbus.broker.subscription import Subscription
 from twinbus.broker.topic import Topic
 from twinbus.broker.transaction import Transaction
 from twinbus.broker.work import UNITS, WorkBudget
+from twinbus.model.callbacks import ignore
 from twinbus.model.errors import EntityDeleted, EntityNotFound, NotAllowed
 from twinbus.model.limits import NamespaceLimits
 from twinbus.model.path import SubQueue, key_of, split_subscription
@@ -100,7 +101,7 @@ class Namespace:
         """Hears how many messages of an entity were forwarded, by itself."""
         self.reads = Reads()
         """Of the browsers in this process."""
-        self.on_described: Callable[[str], None] = lambda _key: None
+        self.on_described: Callable[[str], None] = ignore
         """Called with the key of an entity's path after the entity was added, described anew or removed."""
         self.outages = Outages(clock, self.timers, self.entities)
         self.intake = Intake(self.limits, lambda: f"{random.getrandbits(_ID_BITS):032x}")

@@ -21,6 +21,14 @@ from twinbus.amqp.encode import write
 from twinbus.amqp.message import Message, Section
 from twinbus.amqp.outline import field_offsets, text_at
 from twinbus.amqp.types import Int, Symbol
+from twinbus.model.annotations import (
+    ENQUEUED_SEQUENCE_NUMBER,
+    ENQUEUED_TIME,
+    LOCK_TOKEN,
+    LOCKED_UNTIL,
+    MESSAGE_STATE,
+    SEQUENCE_NUMBER,
+)
 from twinbus.model.message import POSSIBLE_DUPLICATE
 
 if TYPE_CHECKING:
@@ -68,7 +76,6 @@ MOST_OWNER_BYTES: Final = 65_535 - _REFERENCE.size - _DELIVERY_ANNOTATIONS.size
 """Of a session's id and delivery annotations: a record has room for so many."""
 
 _GROUP_ID: Final = 10
-FIRST_NUMBER: Final = "x-opt-enqueue-sequence-number"
 ACTIVE_STATE: Final = 0
 DEFERRED_STATE: Final = 1
 SCHEDULED_STATE: Final = 2
@@ -306,9 +313,9 @@ def annotation_pairs_of(parts: Parts) -> list[tuple[object, object, bytes]]:
 
 def numbered(parts: Parts, sequence: int) -> Parts:
     """A message says under which number it was there first; one that comes from elsewhere says that already."""
-    if any(key == FIRST_NUMBER for key, _, _ in annotation_pairs_of(parts)):
+    if any(key == ENQUEUED_SEQUENCE_NUMBER for key, _, _ in annotation_pairs_of(parts)):
         return parts
-    annotation = encode_annotations({FIRST_NUMBER: sequence})
+    annotation = encode_annotations({ENQUEUED_SEQUENCE_NUMBER: sequence})
     return parts._replace(annotations=parts.annotations + annotation, annotation_count=parts.annotation_count + 2)
 
 
@@ -395,15 +402,15 @@ def _symbol(name: str) -> bytes:
     return bytes((0xA3, len(name))) + name.encode()
 
 
-_LOCK_TOKEN_NAME: Final = _symbol("x-opt-lock-token") + b"\x98"
+_LOCK_TOKEN_NAME: Final = _symbol(LOCK_TOKEN) + b"\x98"
 _LOCK_TOKEN: Final = b"\x00\x53\x71\xc1\x24\x02" + _LOCK_TOKEN_NAME
 _NO_LOCK_TOKEN: Final = b"\x00\x53\x71\xc1\x01\x00"
 """Delivery annotations without any: some clients look for the section."""
 _DELIVERY_HEAD: Final = Struct(">4sII")
 _ANNOTATIONS: Final = b"\x00\x53\x72\xd1"
-_ENQUEUED_TIME: Final = _symbol("x-opt-enqueued-time") + b"\x83"
-_SEQUENCE_NUMBER: Final = _symbol("x-opt-sequence-number") + b"\x81"
-_LOCKED_UNTIL: Final = _symbol("x-opt-locked-until") + b"\x83"
+_ENQUEUED_TIME: Final = _symbol(ENQUEUED_TIME) + b"\x83"
+_SEQUENCE_NUMBER: Final = _symbol(SEQUENCE_NUMBER) + b"\x81"
+_LOCKED_UNTIL: Final = _symbol(LOCKED_UNTIL) + b"\x83"
 _OPEN_LAYOUT: Final = f"4sII{len(_ENQUEUED_TIME)}sq{len(_SEQUENCE_NUMBER)}sq"
 _OPEN: Final = Struct(f">{len(_NO_LOCK_TOKEN)}s{_OPEN_LAYOUT}")
 _LOCKED: Final = Struct(f">{len(_LOCK_TOKEN)}s16s{_OPEN_LAYOUT}{len(_LOCKED_UNTIL)}sq")
@@ -412,7 +419,7 @@ _pack_header: Final = _HEADER.pack
 _OPEN_SIZE: Final = _OPEN.size - len(_NO_LOCK_TOKEN) - 8
 """What the map's size counts: all behind it."""
 _LOCKED_SIZE: Final = _OPEN_SIZE + len(_LOCKED_UNTIL) + 8
-_IS_DEFERRED: Final = encode_annotations({"x-opt-message-state": Int(DEFERRED_STATE)})
+_IS_DEFERRED: Final = encode_annotations({MESSAGE_STATE: Int(DEFERRED_STATE)})
 
 
 def render_locked(record: bytes, sequence: int, token: bytes, locked_until_ms: int) -> bytes:
@@ -497,7 +504,7 @@ def set_aside(record: bytes) -> bytes:
 
 def with_state(record: bytes) -> bytes:
     """A message that is not active says so in an annotation, for as long as it is not."""
-    marked = take_apart(change_record(record, annotations={"x-opt-message-state": Int(take_apart(record).state)}))
+    marked = take_apart(change_record(record, annotations={MESSAGE_STATE: Int(take_apart(record).state)}))
     return make_record(marked._replace(state=ACTIVE_STATE))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.broker.keys import PURGED, pack_sequence, sequence_of
 from twinbus.broker.line import SPAN
-from twinbus.broker.locks import Lock
+from twinbus.broker.locks import NEVER_S, Lock
 from twinbus.broker.lookup import look_up
 from twinbus.broker.ports.removal import FAR, Outcome, Wanted
 from twinbus.broker.record import IS_SPECIAL, session_of, weight_of
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 500
 BYTES_AT_ONCE: Final = 1_048_576
-FAR_S: Final = float("inf")
 
 
 class Walk:
@@ -227,7 +226,7 @@ class Removal:
         fragment, holdings = self._fragment, self._fragment.holdings
         for sequence, record in items:
             holdings.count_undeferred(sequence, len(record), session_of(record))
-            fragment.deferred_out[sequence] = Lock(0, sequence, len(record), FAR_S)
+            fragment.deferred_out[sequence] = Lock(0, sequence, len(record), NEVER_S)
 
         def applied() -> None:
             for sequence, _ in items:

@@ -7,10 +7,10 @@ without what was noted when it was dead-lettered. Duplicates are not looked for:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from twinbus.broker.keys import pack_sequence
-from twinbus.broker.locks import Lock
+from twinbus.broker.locks import NEVER_S, Lock
 from twinbus.broker.lookup import look_up
 from twinbus.broker.ports.incoming import Parcel
 from twinbus.broker.record import make_record, render_open, take_apart, without_properties
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from twinbus.broker.intake import Intake
     from twinbus.broker.receivable_part import ReceivablePart
-
-FAR_S: Final = float("inf")
 
 
 class Resubmission:
@@ -56,7 +54,7 @@ class Resubmission:
             """Nobody else has it from now on, however many are still to be read."""
             sequence = sequences[place]
             if record is not None and sequence not in dead.out:
-                lock = Lock(0, sequence, len(record), FAR_S)
+                lock = Lock(0, sequence, len(record), NEVER_S)
                 dead.line.take_away({sequence})
                 dead.out.add([lock])
                 taken.append((lock, record))

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from twinbus.amqp.message import Message, Section
-from twinbus.broker.agenda import FAR_MS
 from twinbus.broker.keys import pack_sequence
-from twinbus.broker.locks import Lock
+from twinbus.broker.locks import NEVER_S, Lock
 from twinbus.broker.ports.fragment import SettlementPort
 from twinbus.broker.ports.settlement import How, lock_lost, reasons
 from twinbus.broker.record import (
@@ -532,7 +531,7 @@ class Settlement(SettlementPort):
             elif sequence in out:
                 expiry.remove(when_ms, sequence)
             else:
-                lock = Lock(0, sequence, 0, FAR_MS)
+                lock = Lock(0, sequence, 0, NEVER_S)
                 lock.alarm_ms, lock.is_special = when_ms, True
                 ended.append(lock)
         fragment.line.take_away({lock.sequence for lock in ended})

@@ -22,6 +22,7 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from twinbus.model.callbacks import do_nothing
 from twinbus.server.throttled_log import ThrottledLog
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class Acceptor:
             return  # another process has it, or the client has gone
         except OSError as error:
             self._failures.warning("no connection can be accepted for %g s: %s", NO_ROOM_S, error.strerror)
-            self._pause_for(NO_ROOM_S, _do_nothing)
+            self._pause_for(NO_ROOM_S, do_nothing)
 
     def _receive(self, connection: socket.socket, slot: Slot) -> bool:
         """Wait for a connection's first bytes; whether the next connection is this process's, too."""
@@ -254,7 +255,3 @@ class _Silent:
         self._loop.remove_reader(self._connection)
         self._acceptor.forget(self)
         self._slot.look = None
-
-
-def _do_nothing() -> None:
-    pass

@@ -32,6 +32,7 @@ import time
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from twinbus.model.callbacks import do_nothing
 from twinbus.server.process import CONNECTIONS_PER_COLLECTION
 from twinbus.server.throttled_log import ThrottledLog
 
@@ -74,11 +75,11 @@ class Slot:
         self.since_s = 0.0
         """When the standing last changed."""
         self.is_authenticated = False
-        self.drop: Callable[[], None] = _do_nothing
+        self.drop: Callable[[], None] = do_nothing
         """End the connection at once; `release` follows."""
         self.look: Callable[[], bool] | None = None
         """Whether the first bytes have arrived unread; if so, this has called `busy`. None once they have been seen."""
-        self.on_released: Callable[[], None] = _do_nothing
+        self.on_released: Callable[[], None] = do_nothing
 
     def authenticated(self) -> None:
         """The client has shown a valid key or token."""
@@ -242,7 +243,7 @@ class Admission:
         else:
             self._leave(slot)
             self._count -= 1
-        slot.standing, slot.drop, slot.look = Standing.RELEASED, _do_nothing, None
+        slot.standing, slot.drop, slot.look = Standing.RELEASED, do_nothing, None
         slot.on_released()
         self._ended += 1
         if self._ended >= CONNECTIONS_PER_COLLECTION:
@@ -275,7 +276,3 @@ def network_of(host: str) -> str:
     if address.is_loopback:
         return str(address)
     return str(ipaddress.IPv6Network((address, _IPV6_NETWORK_BITS), strict=False))
-
-
-def _do_nothing() -> None:
-    pass

@@ -18,6 +18,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
 from twinbus.model import path
+from twinbus.model.callbacks import ignore
 from twinbus.server.keys import Key, Right
 from twinbus.server.sas import Grant
 
@@ -43,7 +44,7 @@ class Authority:
 
     def __init__(self, keys: KeyRing, entities: Mapping[str, Described]) -> None:
         """`entities` are those of the namespace now, by the keys of their paths."""
-        self.on_reduced: Callable[[Key], None] = lambda _key: None
+        self.on_reduced: Callable[[Key], None] = ignore
         """Called with a former key when one of its secrets or rights is gone, or all of it."""
         self._keys = keys
         self._entities = entities

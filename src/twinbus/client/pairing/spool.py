@@ -23,6 +23,7 @@ from twinbus.client.pairing.errors import SpoolFailed, SpoolFull
 from twinbus.client.pairing.spool_files import SEGMENT_BYTES, SpoolFiles, number_of
 from twinbus.client.pairing.spool_index import SpoolIndex
 from twinbus.client.pairing.spool_record import content_of, frame_size
+from twinbus.model.callbacks import ignore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,7 +76,7 @@ class Spool:
         """`open` takes the folder."""
         self.folder = folder
         self.max_bytes = max_bytes
-        self.added: Callable[[Pile], None] = lambda _pile: None
+        self.added: Callable[[Pile], None] = ignore
         """Called when something was spooled for an entity."""
         self._files = SpoolFiles(folder, min(SEGMENT_BYTES, max(_LEAST_SEGMENT_BYTES, max_bytes // _SEGMENTS)))
         self._index = SpoolIndex()

@@ -22,6 +22,7 @@ from twinbus.client.pairing.blame import Patience, is_refusal
 from twinbus.client.pairing.errors import MessageCannotBeParked, NotSent, SpoolFailed
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.triggers import class_of
+from twinbus.model.callbacks import ignore
 from twinbus.model.errors import FailureClass, PartlyStored, ServiceBusError
 from twinbus.model.message import BATCH_FORMAT, BrokeredMessage
 from twinbus.model.path import key_of
@@ -78,7 +79,7 @@ class Unspooling:
 
     async def close(self) -> None:
         """Stop. What was not sent stays in the spool."""
-        self._spool.added = lambda _pile: None
+        self._spool.added = ignore
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -17,6 +17,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
+from twinbus.model.callbacks import ignore
 from twinbus.pipeline.audit import captures
 from twinbus.pipeline.audit.evidence import Asked, Evidence
 from twinbus.pipeline.audit.facts import facts_of
@@ -45,7 +46,7 @@ _NEED_NOT: Final = "is_filtered or (is_subscription and coalesce(made_at > last_
 """A message need not be at a subscription that is filtered, or that was made later."""
 
 
-def audit(spark: SparkSession, settings: AuditSettings, tell: Tell = lambda _: None) -> Outcome:
+def audit(spark: SparkSession, settings: AuditSettings, tell: Tell = ignore) -> Outcome:
     """Judge every message. PipelineError, or a ServiceBusError, where an input that was named cannot be read."""
     if settings.report is not None and "://" not in settings.report and Path(settings.report).exists():
         raise PipelineError(f"{settings.report} is there already: a report is written to a new folder")
@@ -53,7 +54,7 @@ def audit(spark: SparkSession, settings: AuditSettings, tell: Tell = lambda _: N
     return weigh(spark, settings, found, tell)
 
 
-def weigh(spark: SparkSession, settings: AuditSettings, found: Found, tell: Tell = lambda _: None) -> Outcome:
+def weigh(spark: SparkSession, settings: AuditSettings, found: Found, tell: Tell = ignore) -> Outcome:
     """Join what was found with what was written down."""
     tell("reading what is missing in journals and captures")
     files = find(settings.journals)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pyspark import StorageLevel
 from pyspark.sql import functions
 
+from twinbus.model.callbacks import ignore
 from twinbus.pipeline.costs.bill import Month
 from twinbus.pipeline.costs.charges import NONE, Charges, Model, Stage
 from twinbus.pipeline.costs.clients import read_clients
@@ -79,7 +80,7 @@ def open_account(
     terms: Terms,
     *,
     journals: Sequence[str | Path] = (),
-    tell: Callable[[str], None] = lambda _: None,
+    tell: Callable[[str], None] = ignore,
 ) -> Account:
     """Read and join it all. PipelineError where nothing was counted. `tell` is called with what is done next."""
     tell("adding up what servers counted")

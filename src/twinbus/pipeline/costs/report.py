@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
+from twinbus.model.callbacks import ignore
 from twinbus.pipeline.costs.account import open_account
 from twinbus.pipeline.costs.bill import ZERO
 from twinbus.pipeline.costs.charges import NONE, THE_FOUR, Charges, Model, Stage, total
@@ -232,7 +233,7 @@ class Wanted:
     """Where FOCUS rows go: a folder that is not there yet, or a place that Spark knows."""
 
 
-def explain(spark: SparkSession, wanted: Wanted, tell: Callable[[str], None] = lambda _: None) -> Report:
+def explain(spark: SparkSession, wanted: Wanted, tell: Callable[[str], None] = ignore) -> Report:
     """Do all of it; `tell` is called with what is done next. PipelineError says what the user has to mend."""
     if wanted.parquet is not None and "://" not in wanted.parquet and Path(wanted.parquet).exists():
         raise PipelineError(f"{wanted.parquet} is there already: name a folder that is not")

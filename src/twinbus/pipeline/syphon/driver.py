@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.client.clock import SystemClock
 from twinbus.client.pairing.blame import NOT_FOUND_GRACE_S
+from twinbus.model.callbacks import ignore
 from twinbus.model.errors import ServiceBusError
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.syphon import report
@@ -75,9 +76,7 @@ class Wanted:
 class SparkSyphon:
     """One run of it."""
 
-    def __init__(
-        self, spark: SparkSession, wanted: Wanted, told: Callable[[Progress], None] = lambda _progress: None
-    ) -> None:
+    def __init__(self, spark: SparkSession, wanted: Wanted, told: Callable[[Progress], None] = ignore) -> None:
         """`run` begins; `told` hears how far it is, several times a second."""
         self.report = Report()
         self._spark = spark

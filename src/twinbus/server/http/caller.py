@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from twinbus.model.callbacks import do_nothing
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
@@ -25,7 +27,7 @@ class Caller:
     """Done when the answer should not wait for anything: the server stops, or the next request is there already."""
     headers: list[tuple[bytes, bytes]]
     """As they were spelled: names of headers can be names of properties, and those have upper and lower case."""
-    authorised: Callable[[], None] = lambda: None
+    authorised: Callable[[], None] = do_nothing
     """To be called when the caller has shown a valid token: its connection is not dropped to make room for others."""
 
     @classmethod

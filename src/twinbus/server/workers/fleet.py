@@ -11,6 +11,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from twinbus.model.callbacks import ignore
 from twinbus.model.errors import ServiceBusError
 from twinbus.server.settings import StartError, Stopped
 from twinbus.server.workers.child import Child, Step
@@ -59,9 +60,9 @@ class Fleet:
             )
             for number in range(workers)
         ]
-        self.on_pids: Callable[[list[int]], None] = lambda _: None
+        self.on_pids: Callable[[list[int]], None] = ignore
         """Hears which processes there are."""
-        self.on_down: Callable[[int], None] = lambda _: None
+        self.on_down: Callable[[int], None] = ignore
         """Hears of each that is down, by its number."""
         self._timeout_s = timeout_s
         """How long a worker may take to make a change: one that lives may be slow, and is not ended for that."""
