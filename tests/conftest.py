@@ -13,6 +13,7 @@ import asyncio
 import inspect
 import os
 import sysconfig
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,3 +89,9 @@ def server(running: Served) -> Iterator[Served]:
 def queue(server: Served) -> str:
     """A queue of the test's own, as a plain create makes it."""
     return server.make_queue()
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that no entity has."""
+    return f"entity-{uuid.uuid4().hex}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,20 +13,12 @@ if TYPE_CHECKING:
 
     from tests.served import Served
 
-_numbers = itertools.count(1)
-
 
 @pytest.fixture(params=CLIENTS)
 def admin(request: pytest.FixtureRequest, server: Served) -> Iterator[Admin]:
     admin = Admin(request.param, server)
     yield admin
     admin.end()
-
-
-@pytest.fixture
-def name() -> str:
-    """What no entity is called yet."""
-    return f"entity-{next(_numbers)}"
 
 
 @pytest.fixture

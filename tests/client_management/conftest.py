@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,16 +11,8 @@ from tests.client_management.reaching import Reach
 if TYPE_CHECKING:
     from tests.served import Served
 
-_numbers = itertools.count(1)
-
 
 @pytest.fixture(params=["http", "https"])
 def reach(request: pytest.FixtureRequest, server: Served) -> Reach:
     """Makes managers of the server."""
     return Reach(server, request.param)
-
-
-@pytest.fixture
-def name() -> str:
-    """What no entity is called yet."""
-    return f"entity-{next(_numbers)}"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from tests.served import Served
     from tests.served_here import ServedHere
 
 MEGABYTE = 1_048_576
@@ -54,10 +55,10 @@ async def test_with_both_down_the_error_says_that_it_was_not_sent_and_why(tmp_pa
         assert await app.parked_texts() == ["pears"]
         assert len(app.told(EventKind.QUEUE_OUT)) == 3
         async with asyncio.timeout(10):
-            while "does not use" not in (shown := await pair_status(secondary)):  # noqa: ASYNC110  # another process
+            # A report from before the send to the restarted secondary still names all three.
+            while "does not use 2 of its 3 backlog queues: 127." not in (shown := await _status_words(secondary)):  # noqa: ASYNC110  # another process
                 await asyncio.sleep(0.1)
         assert shown.count("does not use") == 1, "the same reason is shown once"
-        assert "does not use 2 of its 3 backlog queues: 127." in " ".join(shown.split())
 
 
 async def test_x08_with_both_down_and_a_spool_sends_are_accepted_to_disk_and_all_arrive(tmp_path: Path) -> None:
@@ -184,3 +185,8 @@ async def test_q11_a_full_backlog_queue_counts_as_failed_and_another_is_used_unt
             out = [event.backlog_queue for event in app.told(EventKind.QUEUE_OUT)]
             assert sorted(filter(None, out)) == [f"contoso/x-servicebus-transfer/{index}" for index in range(2)]
             assert len(app.told(EventKind.PARKED)) == sent
+
+
+async def _status_words(secondary: Served) -> str:
+    """What `twinbus pair status` prints, on one line."""
+    return " ".join((await pair_status(secondary)).split())
