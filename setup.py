@@ -65,6 +65,7 @@ COMPILED = {
         "locks",
         "outstanding",
         "part",
+        "part_factory",
         "publication",
         "queue",
         "receivable",

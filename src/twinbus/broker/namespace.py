@@ -10,20 +10,16 @@ from typing import TYPE_CHECKING
 
 from twinbus.broker.burial import bury
 from twinbus.broker.clock import Times
-from twinbus.broker.fan_out import TopicFragment
-from twinbus.broker.fragment import Fragment
 from twinbus.broker.intake import Intake
 from twinbus.broker.journal import Journal
-from twinbus.broker.keys import Area, area_prefix
 from twinbus.broker.locks import TokenSource
+from twinbus.broker.part_factory import LocalPartFactory
 from twinbus.broker.ports.outage import Outages
-from twinbus.broker.ports.peer_protocol import SUB_QUEUES
 from twinbus.broker.ports.reads import Reads
 from twinbus.broker.queue import Queue
-from twinbus.broker.receivable_part import QueuePart, SubscriptionPart, TopicPart, policies, topic_policy
-from twinbus.broker.remote.fragment import RemoteFragment
+from twinbus.broker.receivable_part import TopicPart
 from twinbus.broker.remote.owner import RemoteStore
-from twinbus.broker.remote.part import RemotePart
+from twinbus.broker.remote.part import RemotePartFactory
 from twinbus.broker.subscription import Subscription
 from twinbus.broker.topic import Topic
 from twinbus.broker.transaction import Transaction
@@ -31,16 +27,14 @@ from twinbus.broker.work import UNITS, WorkBudget
 from twinbus.model.callbacks import ignore
 from twinbus.model.errors import EntityDeleted, EntityNotFound, NotAllowed
 from twinbus.model.limits import NamespaceLimits
-from twinbus.model.path import SubQueue, key_of, split_subscription
+from twinbus.model.path import key_of, split_subscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from random import Random
 
-    from twinbus.broker.bodies import Bodies
     from twinbus.broker.clock import Clock
-    from twinbus.broker.entity import Entity
-    from twinbus.broker.part import Part
+    from twinbus.broker.part_factory import PartFactory
     from twinbus.broker.ports.callbacks import Answered
     from twinbus.broker.remote.owner import Owner
     from twinbus.model.queue import QueueDescription
@@ -50,26 +44,6 @@ if TYPE_CHECKING:
 __all__ = ["Namespace", "Queue", "Subscription", "Topic", "Transaction"]
 _ID_BITS = 128
 _START_BITS = 16
-
-
-class _Areas:
-    """The areas of a part, and how it gets more."""
-
-    def __init__(
-        self,
-        main: Fragment,
-        dead_letters: Fragment,
-        make: Callable[[Area], Fragment],
-        find: Callable[[str], Queue | Topic],
-        prefix: Callable[[Area], bytes],
-        forwarded: Callable[[str, int], None],
-    ) -> None:
-        self.main = main
-        self.dead_letters = dead_letters
-        self.make = make
-        self.find = find
-        self.prefix = prefix
-        self.forwarded = forwarded
 
 
 class Namespace:
@@ -86,7 +60,7 @@ class Namespace:
         store_timeout_s: float = 10.0,
         work_units: int = UNITS,
     ) -> None:
-        """`defer` makes a call at the end of a turn; `on_failed` opens the store of a journal anew.
+        """`defer` makes a call at the end of a turn; `on_failed` reopens the store of a journal.
 
         `work_units` is how much of the rules of topics is evaluated in one turn (`work`).
         """
@@ -95,6 +69,7 @@ class Namespace:
         self._times = Times(clock)
         self.timers = self._times.timers
         self.journals: list[Journal | RemoteStore] = []
+        self._part_factories: list[PartFactory] = []
         self.entities: dict[str, Queue | Topic | Subscription] = {}
         """By the keys of their paths."""
         self.on_forwarded: Callable[[str, int], None] = lambda _path, _count: None
@@ -124,12 +99,24 @@ class Namespace:
             on_failed=self._on_failed,
         )
         self.journals.append(journal)
+        self._part_factories.append(
+            LocalPartFactory(
+                journal,
+                times=self._times,
+                tokens=self._tokens,
+                limits=self.limits,
+                work=self._work,
+                find=self.find_sendable,
+                forwarded=self._forwarded,
+            )
+        )
         return journal
 
     def add_remote_store(self, name: str, owner: Owner) -> RemoteStore:
         """A store that another process has, at its place among all: fragments in it are asked for there."""
         store = RemoteStore(name, len(self.journals), owner, max_pending_bytes=self.limits.max_pending_bytes)
         self.journals.append(store)
+        self._part_factories.append(RemotePartFactory(store, self._times))
         return store
 
     def journal(self, store: int) -> Journal:
@@ -185,16 +172,10 @@ class Namespace:
             updated_ms=updated_ms,
         )
         for number, store in enumerate(stores):
-            queue.parts.append(self._make_queue_part(queue, number, store))
+            queue.parts.append(self._part_factories[store].make_queue_part(queue, number))
         queue.describe(description, self.limits)
         self._add(queue)
         return queue
-
-    def _make_queue_part(self, queue: Queue, number: int, store: int) -> Part:
-        journal = self.journals[store]
-        if isinstance(journal, RemoteStore):
-            return self._make_remote_part(queue, number, journal, queue.description)
-        return QueuePart(queue, self._make_areas(queue.entity_id, number, journal, queue.description))
 
     def update_queue(self, path: str, description: QueueDescription, *, updated_ms: int) -> Queue:
         """Change the description of a queue; existing locks keep their time."""
@@ -222,30 +203,16 @@ class Namespace:
             entity_id,
             path,
             description,
+            stores,
             start=self._start_of(description),
             created_ms=created_ms,
             updated_ms=updated_ms,
         )
         for number, store in enumerate(stores):
-            topic.parts.append(self._make_topic_part(topic, number, store))
+            topic.parts.append(self._part_factories[store].make_topic_part(topic, number))
         topic.describe(description, self.limits)
         self._add(topic)
         return topic
-
-    def _make_topic_part(self, topic: Topic, number: int, store: int) -> Part:
-        journal = self.journals[store]
-        if isinstance(journal, RemoteStore):
-            return self._make_remote_part(topic, number, journal, None)
-        main = TopicFragment(
-            area_prefix(topic.entity_id, number, Area.MAIN),
-            journal,
-            topic_policy(topic.description, self.limits),
-            times=self._times,
-            tokens=self._tokens,
-            limits=self.limits,
-            work=self._work,
-        )
-        return TopicPart(topic, main)
 
     def update_topic(self, path: str, description: TopicDescription, *, updated_ms: int) -> Topic:
         """Change the description of a topic."""
@@ -267,23 +234,13 @@ class Namespace:
         topic = self.find(topic_path)
         assert isinstance(topic, Topic)
         subscription = Subscription(entity_id, path, description, topic, created_ms=created_ms, updated_ms=updated_ms)
-        for topic_part in topic.parts:
-            subscription.parts.append(self._make_subscription_part(subscription, topic_part, key_of(name)))
+        for store, topic_part in zip(topic.stores, topic.parts, strict=True):
+            factory = self._part_factories[store]
+            subscription.parts.append(factory.make_subscription_part(subscription, topic_part, key_of(name)))
         topic.subscriptions[key_of(name)] = subscription
         subscription.describe(description, self.limits)
         self._add(subscription)
         return subscription
-
-    def _make_subscription_part(self, subscription: Subscription, topic: Part, name: str) -> Part:
-        description = subscription.description
-        if isinstance(topic, RemotePart):
-            return self._make_remote_part(subscription, topic.number, topic.main.store, description)
-        assert isinstance(topic, TopicPart)
-        main = topic.main
-        areas = self._make_areas(subscription.entity_id, topic.number, main.journal, description, main.bodies)
-        part = SubscriptionPart(subscription, topic, areas)
-        topic.main.subscriptions[name] = part
-        return part
 
     def update_subscription(self, path: str, description: SubscriptionDescription, *, updated_ms: int) -> Subscription:
         """Change the description of a subscription."""
@@ -316,54 +273,8 @@ class Namespace:
         self.outages.strike(entity)
         self.on_described(key)
 
-    def _make_areas(
-        self,
-        entity_id: int,
-        number: int,
-        journal: Journal,
-        description: QueueDescription | SubscriptionDescription,
-        bodies: Bodies | None = None,
-    ) -> _Areas:
-        """Make the areas of a part of a queue or subscription, in a store of this process."""
-        main_policy, dead_letter_policy = policies(description, self.limits)
-
-        def prefix(area: Area) -> bytes:
-            return area_prefix(entity_id, number, area)
-
-        def make(area: Area) -> Fragment:
-            return Fragment(prefix(area), journal, dead_letter_policy, times=self._times, tokens=self._tokens)
-
-        dead_letters = make(Area.DEAD_LETTER)
-        main = Fragment(
-            prefix(Area.MAIN),
-            journal,
-            main_policy,
-            times=self._times,
-            tokens=self._tokens,
-            dead_letters=dead_letters,
-            has_sessions=description.requires_session,
-            bodies=bodies,
-        )
-        return _Areas(main, dead_letters, make, self.find_sendable, prefix, self._forwarded)
-
     def _forwarded(self, path: str, count: int) -> None:
         self.on_forwarded(path, count)
-
-    def _make_remote_part(
-        self,
-        entity: Entity,
-        number: int,
-        store: RemoteStore,
-        description: QueueDescription | SubscriptionDescription | None,
-    ) -> RemotePart:
-        """Make a part whose store belongs to another process; `description` is None for a topic."""
-
-        def make(sub_queue: SubQueue) -> RemoteFragment:
-            has_sessions = description is not None and description.requires_session and sub_queue is SubQueue.MAIN
-            place = (entity.entity_id, number, SUB_QUEUES.index(sub_queue))
-            return RemoteFragment(place, store, times=self._times, has_sessions=has_sessions)
-
-        return RemotePart(entity, number, make)
 
     def bury(self, entity_id: int, store: int, answer: Answered, topic_id: int | None = None) -> None:
         """Remove all records of a deleted entity from a store; `topic_id` is that of a subscription's topic."""

@@ -6,7 +6,7 @@ entities (transfers) and messages that could not be forwarded; and which of them
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from twinbus.broker.entity import NO_SENDING
 from twinbus.broker.forwarding import Forwarder, addressed
@@ -42,23 +42,29 @@ if TYPE_CHECKING:
     from twinbus.model.topic import SubscriptionDescription, TopicDescription
 
 
-class Areas(Protocol):
-    """The areas of a part, as the namespace makes them."""
+class Areas:
+    """The areas of a part, and how it gets more."""
 
-    main: Fragment
-    dead_letters: Fragment
+    def __init__(
+        self,
+        main: Fragment,
+        dead_letters: Fragment,
+        make: Callable[[Area], Fragment],
+        find: Callable[[str], Queue | Topic],
+        prefix: Callable[[Area], bytes],
+        forwarded: Callable[[str, int], None],
+    ) -> None:
+        """`make` makes one more area, `prefix` returns the prefix of an area's keys.
 
-    def prefix(self, area: Area) -> bytes:
-        """Return the prefix of an area's keys."""
-
-    def make(self, area: Area) -> Fragment:
-        """Make one more area."""
-
-    def find(self, path: str) -> Queue | Topic:
-        """Return the queue or topic of a path. EntityNotFound, NotAllowed."""
-
-    def forwarded(self, path: str, count: int) -> None:
-        """Count messages of the entity that have arrived at another one."""
+        `find` returns the queue or topic of a path (EntityNotFound, NotAllowed); `forwarded` counts messages of an
+        entity that have arrived at another one.
+        """
+        self.main = main
+        self.dead_letters = dead_letters
+        self.make = make
+        self.find = find
+        self.prefix = prefix
+        self.forwarded = forwarded
 
 
 class ReceivablePart(StoredPart):

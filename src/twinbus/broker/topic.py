@@ -15,6 +15,8 @@ from twinbus.broker.ports.incoming import Terms
 from twinbus.model.topic import TopicRuntime
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from twinbus.broker.ports.callbacks import Answered
     from twinbus.broker.ports.incoming import Parcel
     from twinbus.broker.subscription import Subscription
@@ -31,12 +33,13 @@ class Topic(Entity):
         entity_id: int,
         path: str,
         description: TopicDescription,
+        stores: Sequence[int],
         *,
         start: int,
         created_ms: int,
         updated_ms: int,
     ) -> None:
-        """Made by the namespace; messages without a key are spread from part `start` on."""
+        """Made by the namespace, with a part in each of `stores`; messages without a key are spread from `start` on."""
         super().__init__(
             entity_id,
             path,
@@ -46,6 +49,7 @@ class Topic(Entity):
             updated_ms=updated_ms,
         )
         self.description = description
+        self.stores = stores
         self.spread = Spread(self.parts, start)
         self.order = SendOrder(path)
         self.subscriptions: dict[str, Subscription] = {}

@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from twinbus.broker.part import Part
+from twinbus.broker.part_factory import PartFactory
 from twinbus.broker.ports.fragment import TransactionPort
-from twinbus.broker.ports.peer_protocol import Arrive, Commit, Numbers, RollBack, Send, SendOn, SetApart
+from twinbus.broker.ports.peer_protocol import SUB_QUEUES, Arrive, Commit, Numbers, RollBack, Send, SendOn, SetApart
 from twinbus.broker.remote.fragment import RemoteFragment
 from twinbus.broker.remote.settlement import encoded, tags_of
 from twinbus.model.callbacks import ignore
@@ -22,6 +23,7 @@ from twinbus.model.queue import QueueRuntime
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from twinbus.broker.clock import Times
     from twinbus.broker.entity import Entity
     from twinbus.broker.intake import Intake
     from twinbus.broker.ports.callbacks import Answered
@@ -29,7 +31,10 @@ if TYPE_CHECKING:
     from twinbus.broker.ports.incoming import Parcel
     from twinbus.broker.ports.peer_protocol import Answer, Call, Sent
     from twinbus.broker.ports.settlement import How
-    from twinbus.broker.remote.owner import Owner
+    from twinbus.broker.queue import Queue
+    from twinbus.broker.remote.owner import Owner, RemoteStore
+    from twinbus.broker.subscription import Subscription
+    from twinbus.broker.topic import Topic
 
 
 class RemoteTransaction(TransactionPort):
@@ -194,3 +199,32 @@ class RemotePart(Part):
     def runtime(self) -> QueueRuntime:
         """Return what it held when its owner was last asked."""
         return replace(self.known, is_available=self.known.is_available and self._main.is_available)
+
+
+class RemotePartFactory(PartFactory):
+    """Makes parts in a store that belongs to another process."""
+
+    def __init__(self, store: RemoteStore, times: Times) -> None:
+        """`store` is what this process knows of the store."""
+        self._store = store
+        self._times = times
+
+    def make_queue_part(self, queue: Queue, number: int) -> Part:
+        """Make a part of a queue."""
+        return self._make(queue, number, has_sessions=queue.description.requires_session)
+
+    def make_topic_part(self, topic: Topic, number: int) -> Part:
+        """Make a part of a topic."""
+        return self._make(topic, number, has_sessions=False)
+
+    def make_subscription_part(self, subscription: Subscription, topic_part: Part, name: str) -> Part:  # noqa: ARG002
+        """Make a part of a subscription; the owner has the part of the topic."""
+        return self._make(subscription, topic_part.number, has_sessions=subscription.description.requires_session)
+
+    def _make(self, entity: Entity, number: int, *, has_sessions: bool) -> RemotePart:
+        def make_area(sub_queue: SubQueue) -> RemoteFragment:
+            place = (entity.entity_id, number, SUB_QUEUES.index(sub_queue))
+            with_sessions = has_sessions and sub_queue is SubQueue.MAIN
+            return RemoteFragment(place, self._store, times=self._times, has_sessions=with_sessions)
+
+        return RemotePart(entity, number, make_area)

@@ -1,0 +1,124 @@
+"""Parts of entities, made for the store that they lie in: one factory for each store of a namespace.
+
+Owns: how a part is put together if its store belongs to this process (`LocalPartFactory`). `remote.part` has the
+factory for stores of other processes; the namespace uses both by the same methods (`PartFactory`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twinbus.broker.fan_out import TopicFragment
+from twinbus.broker.fragment import Fragment
+from twinbus.broker.keys import Area, area_prefix
+from twinbus.broker.receivable_part import Areas, QueuePart, SubscriptionPart, TopicPart, policies, topic_policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinbus.broker.bodies import Bodies
+    from twinbus.broker.clock import Times
+    from twinbus.broker.journal import Journal
+    from twinbus.broker.locks import TokenSource
+    from twinbus.broker.part import Part
+    from twinbus.broker.queue import Queue
+    from twinbus.broker.subscription import Subscription
+    from twinbus.broker.topic import Topic
+    from twinbus.broker.work import WorkBudget
+    from twinbus.model.limits import NamespaceLimits
+    from twinbus.model.queue import QueueDescription
+    from twinbus.model.topic import SubscriptionDescription
+
+
+class PartFactory:
+    """Makes the parts of entities that lie in one store."""
+
+    def make_queue_part(self, queue: Queue, number: int) -> Part:
+        """Make a part of a queue; `number` is its fragment's."""
+        raise NotImplementedError
+
+    def make_topic_part(self, topic: Topic, number: int) -> Part:
+        """Make a part of a topic."""
+        raise NotImplementedError
+
+    def make_subscription_part(self, subscription: Subscription, topic_part: Part, name: str) -> Part:
+        """Make a part of a subscription beside a part of its topic, which knows it by `name`."""
+        raise NotImplementedError
+
+
+class LocalPartFactory(PartFactory):
+    """Makes parts in a store of this process."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        times: Times,
+        tokens: TokenSource,
+        limits: NamespaceLimits,
+        work: WorkBudget,
+        find: Callable[[str], Queue | Topic],
+        forwarded: Callable[[str, int], None],
+    ) -> None:
+        """`find` returns the entity that messages are forwarded to, `forwarded` counts forwarded messages."""
+        self._journal = journal
+        self._times = times
+        self._tokens = tokens
+        self._limits = limits
+        self._work = work
+        self._find = find
+        self._forwarded = forwarded
+
+    def make_queue_part(self, queue: Queue, number: int) -> Part:
+        """Make a part of a queue."""
+        return QueuePart(queue, self._make_areas(queue.entity_id, number, queue.description))
+
+    def make_topic_part(self, topic: Topic, number: int) -> Part:
+        """Make a part of a topic."""
+        main = TopicFragment(
+            area_prefix(topic.entity_id, number, Area.MAIN),
+            self._journal,
+            topic_policy(topic.description, self._limits),
+            times=self._times,
+            tokens=self._tokens,
+            limits=self._limits,
+            work=self._work,
+        )
+        return TopicPart(topic, main)
+
+    def make_subscription_part(self, subscription: Subscription, topic_part: Part, name: str) -> Part:
+        """Make a part of a subscription, which shares the bodies of messages with the topic's part."""
+        assert isinstance(topic_part, TopicPart)
+        bodies = topic_part.main.bodies
+        areas = self._make_areas(subscription.entity_id, topic_part.number, subscription.description, bodies)
+        part = SubscriptionPart(subscription, topic_part, areas)
+        topic_part.main.subscriptions[name] = part
+        return part
+
+    def _make_areas(
+        self,
+        entity_id: int,
+        number: int,
+        description: QueueDescription | SubscriptionDescription,
+        bodies: Bodies | None = None,
+    ) -> Areas:
+        main_policy, dead_letter_policy = policies(description, self._limits)
+
+        def prefix(area: Area) -> bytes:
+            return area_prefix(entity_id, number, area)
+
+        def make(area: Area) -> Fragment:
+            return Fragment(prefix(area), self._journal, dead_letter_policy, times=self._times, tokens=self._tokens)
+
+        dead_letters = make(Area.DEAD_LETTER)
+        main = Fragment(
+            prefix(Area.MAIN),
+            self._journal,
+            main_policy,
+            times=self._times,
+            tokens=self._tokens,
+            dead_letters=dead_letters,
+            has_sessions=description.requires_session,
+            bodies=bodies,
+        )
+        return Areas(main, dead_letters, make, self._find, prefix, self._forwarded)
